@@ -1,0 +1,71 @@
+"""Checks on the host, before anything is spent: each raises a ValueError that names the fix."""
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+
+def positive(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not a finite number above 0.
+
+    >>> positive("clip_norm", 1)
+    1.0
+    """
+    number = _number(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+    return number
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not a finite number of at least 0."""
+    number = _number(name, value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
+    return number
+
+
+def open_unit(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not strictly between 0 and 1."""
+    number = _number(name, value)
+    if not 0 < number < 1:
+        raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}.")
+    return number
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Returns ``value`` as an int, or raises if it is not a whole number of at least 1."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}.") from None
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {value!r}.")
+    return number
+
+
+def choice(name: str, value: Any, options: Iterable[str]) -> str:
+    """Returns ``value``, or raises with the nearest of ``options``.
+
+    >>> choice("relation", "zero-out", ["zero_out", "replace_one"])
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown relation 'zero-out'; did you mean 'zero_out'? Choose from: zero_out, replace_one.
+    """
+    options = list(options)
+    if value in options:
+        return value
+    near = difflib.get_close_matches(str(value), options, n=2, cutoff=0.5)
+    hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(f"unknown {name} {value!r};{hint} Choose from: {', '.join(options)}.")
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or value is None:
+        raise ValueError(f"{name} must be a number, got {value!r}.")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number, got {value!r}.") from None
