@@ -1,0 +1,20 @@
+"""Budgets, events and noise scales: everything about epsilon, on the host."""
+
+from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved
+from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
+from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon
+
+__all__ = [
+    "ACCOUNTANTS",
+    "RELATIONS",
+    "Event",
+    "PrivacyBudget",
+    "Release",
+    "calibrate",
+    "check_spent",
+    "compose",
+    "epsilon",
+    "gaussian_multiplier",
+    "records_moved",
+    "round_up",
+]

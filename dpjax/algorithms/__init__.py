@@ -1,0 +1,20 @@
+"""One paper's update rule per file, as post-processing of noisy answers."""
+
+from dpjax.algorithms.base import Algorithm, Status
+from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.trust_region import paper_schedule
+from dpjax.algorithms.trust_region_calibration import dp_trust_region
+
+# The command line, the contract tests and the plots read this table.
+ALGORITHMS = {"dp-gd": dp_gradient_descent, "dp-tr": dp_trust_region}
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Certificate",
+    "Status",
+    "dp_gradient_descent",
+    "dp_trust_region",
+    "paper_schedule",
+]

@@ -1,0 +1,5 @@
+"""The command line: ``dpjax run``, ``dpjax calibrate``, ``dpjax data``."""
+
+from dpjax.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,17 @@
+"""Data sets by name, and tables of one's own: ``load``, ``describe``, ``check``."""
+
+from dpjax.datasets.base import Dataset
+from dpjax.datasets.check import CheckReport, check
+from dpjax.datasets.loaders import DatasetInfo, describe, load
+from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
+
+__all__ = [
+    "COVTYPE_RANGES",
+    "RANDHIE_RANGES",
+    "CheckReport",
+    "Dataset",
+    "DatasetInfo",
+    "check",
+    "describe",
+    "load",
+]

@@ -1,0 +1,14 @@
+"""Noise: a key goes in, a noisy array comes out; no data, no sensitivity guessing."""
+
+from dpjax.mechanisms.base import as_key, derive, random_key
+from dpjax.mechanisms.gaussian import add_gaussian, perturb
+from dpjax.mechanisms.symmetric import add_symmetric_gaussian
+
+__all__ = [
+    "add_gaussian",
+    "add_symmetric_gaussian",
+    "as_key",
+    "derive",
+    "perturb",
+    "random_key",
+]

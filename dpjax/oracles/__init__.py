@@ -1,0 +1,16 @@
+"""The one door to the data: queries that answer with noise and know what they spent."""
+
+from dpjax.oracles.base import Query, bind, check_examples, static
+from dpjax.oracles.gradient import GradientQuery
+from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
+
+__all__ = [
+    "GradientQuery",
+    "HessianQuery",
+    "JointQuery",
+    "Query",
+    "SecondOrderAnswer",
+    "bind",
+    "check_examples",
+    "static",
+]

@@ -1,0 +1,160 @@
+"""From a budget to a noise scale: ``calibrate``, and the multiplier for many Gaussians."""
+
+import math
+from collections.abc import Callable
+
+import dp_accounting
+import numpy as np
+
+from dpjax.accounting import events
+from dpjax.accounting.budget import PrivacyBudget
+
+_LARGEST = 2.0**100
+
+
+class _Recount:
+    """An accountant of one whole event, in the shape that ``calibrate_dp_mechanism`` asks for."""
+
+    ledger = dp_accounting.NoOpDpEvent()
+
+    def __init__(self, budget: PrivacyBudget, accountant: str):
+        self._budget, self._accountant = budget, accountant
+
+    def compose(self, event: events.Event) -> "_Recount":
+        self._event = event
+        return self
+
+    def get_epsilon(self, delta: float) -> float:
+        return events.epsilon(self._event, delta, self._budget.relation, self._accountant)
+
+
+def calibrate(
+    make_event: Callable[[float], events.Event],
+    budget: PrivacyBudget,
+    accountant: str = "pld",
+) -> float:
+    """Returns the smallest noise scale whose event fits the budget.
+
+    Args:
+      make_event: scale -> ``Event``; its epsilon must fall as the scale grows.
+      budget: the epsilon, delta and relation to meet.
+      accountant: as in ``epsilon``.
+
+    Returns:
+      A scale, exactly representable in float32, with ``epsilon(make_event(scale)) <=
+      budget.epsilon``: recomputed before it is returned.
+
+    Raises:
+      ValueError: if no scale up to 2^100 fits, or the event is of another relation.
+
+    Privacy: accounting only, on the host, before any data is seen.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
+    >>> def make_event(scale):
+    ...     return Event((Release("gradient", 1, noise_multiplier=scale),), "zero_out")
+    >>> round(calibrate(make_event, budget), 3)
+    3.731
+    """
+
+    def fits(scale: float) -> bool:
+        made = events.epsilon(make_event(scale), budget.delta, budget.relation, accountant)
+        return made <= budget.epsilon
+
+    high = 1.0
+    while not fits(high):
+        high *= 2
+        if high > _LARGEST:
+            raise ValueError(
+                f"no noise reaches epsilon={budget.epsilon:g} at delta={budget.delta:g} "
+                f"({budget.relation}); raise epsilon or delta, or release less."
+            )
+    low = high / 2
+    while fits(low):
+        high, low = low, low / 2
+        if low < 1 / _LARGEST:
+            raise ValueError(
+                f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is met by any noise at all; "
+                "it is no privacy budget. Lower epsilon."
+            )
+    log_scale = dp_accounting.calibrate_dp_mechanism(
+        make_fresh_accountant=lambda: _Recount(budget, accountant),  # pyright: ignore
+        make_event_from_param=lambda log: make_event(math.exp(log)),  # pyright: ignore
+        target_epsilon=budget.epsilon,
+        target_delta=budget.delta,
+        bracket_interval=dp_accounting.ExplicitBracketInterval(math.log(low), math.log(high)),
+        tol=1e-9,
+    )
+    scale = round_up(math.exp(log_scale))
+    while not fits(scale):
+        scale = round_up(scale * (1 + 1e-7))
+    return scale
+
+
+def round_up(value: float) -> float:
+    """Returns the smallest float32 that is not below ``value``, as a Python float.
+
+    A noise scale passes through float32 arrays when algorithms are stacked or returned; rounded up
+    here, once, it is the same number in the program and in the accounting.
+
+    >>> round_up(0.1) >= 0.1
+    True
+    """
+    rounded = np.float32(value)
+    if float(rounded) < value:
+        rounded = np.nextafter(rounded, np.float32(np.inf))
+    return float(rounded)
+
+
+def gaussian_multiplier(budget: PrivacyBudget, count: float, accountant: str = "pld") -> float:
+    """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
+
+    Args:
+      budget: what may be spent.
+      count: number of releases of equal multiplier.
+      accountant: as in ``epsilon``.
+
+    Raises:
+      ValueError: as ``calibrate``.
+
+    Reference: sigma = sensitivity sqrt(T) / mu(epsilon, delta), the exact Gaussian composition.
+
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1 / 35000, relation="replace_one")
+    >>> round(gaussian_multiplier(budget, 40), 2)
+    22.07
+    """
+    return calibrate(
+        lambda scale: events.Event(
+            (events.Release("gaussian", int(count), noise_multiplier=scale),), budget.relation
+        ),
+        budget,
+        accountant,
+    )
+
+
+def check_spent(event: events.Event, budget: PrivacyBudget, accountant: str, advice: str) -> float:
+    """Returns the epsilon of ``event``, or raises if it exceeds the budget.
+
+    Args:
+      event: what the algorithm will release.
+      budget: what it may spend.
+      accountant: as in ``epsilon``.
+      advice: what the user can do, appended to the error.
+
+    Raises:
+      ValueError: naming the epsilon that the noise really gives.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> event = Event((Release("gradient", 1, noise_multiplier=1.0),), "zero_out")
+    >>> check_spent(event, PrivacyBudget(1.0, 1e-5), "pld", "add noise.")
+    Traceback (most recent call last):
+    ...
+    ValueError: this noise gives epsilon 4.377 at delta 1e-05 (zero_out), over the budget of 1; add noise.
+    """
+    spent = events.epsilon(event, budget.delta, budget.relation, accountant)
+    if spent > budget.epsilon:
+        raise ValueError(
+            f"this noise gives epsilon {spent:.4g} at delta {budget.delta:g} ({budget.relation}), "
+            f"over the budget of {budget.epsilon:g}; {advice}"
+        )
+    return spent

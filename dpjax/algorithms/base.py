@@ -1,0 +1,199 @@
+"""What an algorithm is, what it declares, and the checks every factory makes."""
+
+import enum
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, Relation
+from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget
+from dpjax.algorithms.certificate import Certificate
+from dpjax.objectives import Objective
+from dpjax.oracles import Query
+
+Ask = Callable[..., Any]
+
+
+class Status(enum.IntEnum):
+    """How a run ended; ``message`` says it in words and what to do next."""
+
+    FIXED_HORIZON = 0
+    STOPPED = 1
+    NOT_FINITE = 2
+
+    @property
+    def message(self) -> str:
+        """One sentence for people."""
+        return {
+            Status.FIXED_HORIZON: "all planned steps were taken.",
+            Status.STOPPED: "the stopping rule fired; the guarantee is still that of all steps.",
+            Status.NOT_FINITE: (
+                "the parameters are not finite; the budget is spent. Raise epsilon, or lower the "
+                "step size or the radius, before another run."
+            ),
+        }[self]
+
+
+class Declared(NamedTuple):
+    """The budget's numbers as leaves, so that another epsilon compiles nothing anew."""
+
+    epsilon: Array | float
+    delta: Array | float
+
+
+class Algorithm(Protocol):
+    """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
+
+    ``step`` sees no data. It calls ``ask(key, name, params)`` with the name of a query and reads the
+    noisy answer; all of its state and info is post-processing of such answers.
+    """
+
+    steps: Array | int
+    max_steps: int
+    dimension: int
+    objective: Objective
+    relation: Relation
+    accountant: str
+    declared: Declared
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        ...
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """What is asked of the data."""
+        ...
+
+    @property
+    def event(self) -> Event:
+        """Everything a whole run releases; on the host."""
+        ...
+
+    def init(self, params: Params) -> Any:
+        """Returns the first state."""
+        ...
+
+    def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Any]:
+        """Returns the next state and what a person wants to watch."""
+        ...
+
+    def done(self, state: Any) -> Array:
+        """Returns whether to stop before all steps; a function of released values alone."""
+        ...
+
+    def output(self, state: Any) -> Params:
+        """Returns the parameters to publish."""
+        ...
+
+    def certify(
+        self, key: Array, state: Any, ask: Ask, unit_rows: bool
+    ) -> tuple[Certificate | None, Params | None]:
+        """Returns bounds on the true derivatives, and the parameters they hold at."""
+        ...
+
+
+class Problem(NamedTuple):
+    """What every factory is given, checked."""
+
+    objective: Objective
+    budget: PrivacyBudget
+    data_size: int
+    dimension: int
+    accountant: str
+
+
+def check_problem(
+    objective: Objective, budget: PrivacyBudget, data_size: int, dimension: int, accountant: str
+) -> Problem:
+    """Returns the arguments all factories share, or raises naming the one that is wrong."""
+    if not isinstance(objective, Objective):
+        raise ValueError(
+            f"objective must be a dpjax Objective, got {objective!r}; wrap a loss of one example "
+            "as dpjax.objectives.Objective(loss)."
+        )
+    if not isinstance(budget, PrivacyBudget):
+        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+    _validate.choice("accountant", accountant, (*ACCOUNTANTS, "paper"))
+    if accountant == "paper" and budget.relation != "replace_one":
+        raise ValueError(
+            "accountant='paper' is a noise formula for replace-one neighbours; declare "
+            f"PrivacyBudget(..., relation='replace_one'), not {budget.relation!r}."
+        )
+    return Problem(
+        objective,
+        budget,
+        _validate.positive_int("data_size", data_size),
+        _validate.positive_int("dimension", dimension),
+        accountant,
+    )
+
+
+def clip_norms(
+    objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
+) -> tuple[float, float]:
+    """Returns gradient and Hessian clip norms, by default the objective's constants.
+
+    Raises:
+      ValueError: if one is missing and there are no constants, or is not above 0.
+    """
+    norms = []
+    for name, given, constant in (
+        ("clip_norm", clip_norm, "lipschitz"),
+        ("hessian_clip_norm", hessian_clip_norm, "smoothness"),
+    ):
+        if given is None and objective.constants is None:
+            raise ValueError(
+                f"{name} is required: {objective.name} has no constants to take it from."
+            )
+        value = getattr(objective.constants, constant) if given is None else given
+        norms.append(to_leaf(_validate.positive(name, value)))
+    return norms[0], norms[1]
+
+
+def never_clips(objective: Objective, clip_norm: float) -> bool:
+    """Returns whether a clip norm is above every gradient of a margin loss on rows |x| <= 1."""
+    return (
+        objective.margin is not None
+        and objective.constants is not None
+        and clip_norm >= to_leaf(objective.constants.lipschitz)
+    )
+
+
+def to_leaf(value: float) -> float:
+    """Returns ``value`` rounded to float32, as it will be once it is an array of a pytree.
+
+    What is accounted on the host is then the very number the program reads.
+    """
+    return float(jnp.float32(value))
+
+
+def recount_accountant(accountant: str) -> str:
+    """Returns the accountant that recomputes epsilon: a noise formula is checked exactly."""
+    return "pld" if accountant == "paper" else accountant
+
+
+def initial_gap(objective: Objective, given: float | None) -> float:
+    """Returns a public bound on L(w0) - min L at w0 = 0.
+
+    A margin loss that is never negative is phi(0) at w = 0 whatever the data.
+
+    Raises:
+      ValueError: if no bound is known; the papers take it from the data, which is a release.
+    """
+    if given is not None:
+        return _validate.positive("initial_gap", given)
+    if objective.margin is None:
+        raise ValueError(
+            "initial_gap is required: a public bound on L(w0) - min L, not read off the data."
+        )
+    gap = float(objective.margin(jnp.zeros(())))
+    if not (math.isfinite(gap) and gap > 0):
+        raise ValueError(
+            f"initial_gap is required: phi(0) = {gap} of {objective.name} bounds nothing."
+        )
+    return gap

@@ -1,0 +1,92 @@
+"""The private certificate: bounds on the true gradient and curvature, from noise already there."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params
+from dpjax.objectives import Objective
+from dpjax.oracles import static
+
+# Rounding in the released sums and in eigvalsh; far below any useful noise.
+_SLACK = 1e-6
+# Clipping stops 2^-20 short of the clip norm, so it acts by that much even where it never should.
+CLIP_SLACK = 2e-6
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """Bounds that hold together with probability at least 1 - beta over the noise.
+
+    Args:
+      gradient_norm_upper: bound on the l2 norm of the gradient at the certified iterate.
+      min_eigenvalue_lower: bound on the Hessian's smallest eigenvalue there; None if no Hessian
+        was released.
+      beta: probability that a bound fails.
+      iterate: which iterate: ``"last_query"`` (w_{T-1}, where the last answers were asked) or
+        ``"output"``.
+      scope: which function: ``"objective"`` where clipping provably never acts, else
+        ``"clipped objective"``.
+
+    Privacy: post-processing of released values.
+    """
+
+    gradient_norm_upper: Array
+    min_eigenvalue_lower: Array | None
+    beta: Array | float
+    iterate: str = static()
+    scope: str = static()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NoiseBounds:
+    """Quantiles of the noise of one answer, found on the host.
+
+    Args:
+      gradient: the norm of the gradient's noise exceeds this with probability at most beta / 2
+        (beta, if no Hessian is released).
+      hessian: the largest eigenvalue of the Hessian's noise likewise; None without a Hessian.
+    """
+
+    gradient: Array | float
+    hessian: Array | float | None
+
+
+def certify(
+    objective: Objective,
+    params: Params,
+    gradient: Params,
+    hessian: Array | None,
+    bounds: NoiseBounds,
+) -> tuple[Array, Array | None]:
+    """Returns upper bound on the gradient norm and lower bound on the smallest eigenvalue.
+
+    Args:
+      objective: whose exact regularizer is added to the noisy data terms.
+      params: the iterate at which they were asked.
+      gradient: noisy data term, a pytree like ``params``.
+      hessian: noisy data term (p, p), undamped, or None.
+      bounds: the noise's quantiles.
+
+    Returns:
+      |g + grad r| + bound, and lambda_min(H + hess r) - bound.
+
+    Privacy: post-processing.
+    """
+    whole = objective.regularize_gradient(gradient, params)
+    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
+    upper = (norm + bounds.gradient) * (1 + _SLACK)
+    if hessian is None:
+        return upper, None
+    curvature = objective.regularize_hessian(hessian, params)
+    eigenvalues = jnp.linalg.eigvalsh(curvature)
+    slack = _SLACK * jnp.max(jnp.abs(eigenvalues))
+    return upper, eigenvalues[0] - bounds.hessian * (1 + _SLACK) - slack
+
+
+def scope_of(unclipped: bool) -> str:
+    """Returns the name of the function that the bounds speak of."""
+    return "objective" if unclipped else "clipped objective"

@@ -1,0 +1,210 @@
+"""``dp_trust_region``: from a budget and public constants to the configuration of DP-TR."""
+
+import math
+
+from dpjax import _validate
+from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, round_up
+from dpjax.algorithms import base
+from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
+from dpjax.algorithms.trust_region import TrustRegion, event_of
+from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
+from dpjax.objectives import Objective, free_hessian_ratio
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
+
+STEPS = 32
+RELEASES = ("joint", "separate")
+CERTIFICATES = ("last_query", "output")
+
+Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
+
+
+def dp_trust_region(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    steps: int = STEPS,
+    radius: float = 10.0,
+    final_radius: float = 0.5,
+    damping: float = 0.5,
+    clip_norm: float | None = None,
+    hessian_clip_norm: float | None = None,
+    release: str | None = None,
+    stopping_alpha: float | None = None,
+    accountant: str = "pld",
+    certify: str | None = "last_query",
+    beta: float = 0.05,
+) -> TrustRegion:
+    """Returns the differentially private trust-region method, calibrated to the budget.
+
+    Args:
+      objective: what to minimise.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p; time is O(n p^2 + p^3) a step.
+      steps: T, number of iterations, each one pass over the data.
+      radius: trust radius of the first iteration, in the units of the parameters.
+      final_radius: radius of the last one; geometric in between.
+      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
+        so that noise is not taken for negative curvature.
+      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
+      hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
+        smoothness. In a joint release it is only the Hessian's weight, and by default the least
+        weight at which a margin loss's Hessian costs nothing.
+      release: ``"joint"`` (default; gradient and Hessian as one Gaussian) or ``"separate"`` (two).
+      stopping_alpha: stop when multiplier + damping <= sqrt(alpha rho); None to take all steps.
+      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
+        steps 3 and 4 (replace-one, separate releases).
+      certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
+      beta: probability that the certificate fails.
+
+    Returns:
+      A frozen pytree for ``solve``.
+
+    Raises:
+      ValueError: for an argument out of range, a constant that is missing, or a budget that no
+        noise reaches.
+
+    Privacy: releases T clipped mean gradients and Hessians with Gaussian noise; subproblem,
+      multiplier, step, stopping and certificate are post-processing. The guarantee is that of all
+      T steps even if it stops before.
+
+    Reference: Wang and Xu (2020), algorithm 1, theorem 1; the joint release, the isometric noise,
+      damping and the shrinking radius are ours.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dp_trust_region(
+    ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
+    >>> [release.count for release in algorithm.event.releases]
+    [32]
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    steps = _validate.positive_int("steps", steps)
+    if certify is not None:
+        _validate.choice("certify", certify, CERTIFICATES)
+    radius = base.to_leaf(_validate.positive("radius", radius))
+    kind = _release_kind(release, accountant)
+    clips = (clip_norm, hessian_clip_norm)
+    queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, radius)
+    event = event_of(queries, steps, certify)
+    check_spent(event, budget, base.recount_accountant(accountant), "use accountant='pld'.")
+    beta = _validate.open_unit("beta", beta)
+    # A rule that looks at the noise picks the iterate: then every one must be covered.
+    picked = stopping_alpha is not None and certify == "last_query"
+    damping = _validate.non_negative("damping", damping) * _spectral_scale(queries, dimension)
+    return TrustRegion(
+        queries=queries,
+        radius=radius,
+        radius_decay=_decay(radius, _validate.positive("final_radius", final_radius), steps),
+        damping=base.to_leaf(damping),
+        stop_below=_stopping_level(objective, stopping_alpha),
+        steps=steps,
+        bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
+        beta=beta,
+        declared=base.Declared(budget.epsilon, budget.delta),
+        max_steps=steps,
+        dimension=problem.dimension,
+        stopping=stopping_alpha is not None,
+        certified=certify,
+        unclipped=unclipped,
+        accountant=accountant,
+    )
+
+
+def _decay(radius: float, final_radius: float, steps: int) -> float:
+    return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
+
+
+def _release_kind(release: str | None, accountant: str) -> str:
+    if release is None:
+        return "separate" if accountant == "paper" else "joint"
+    _validate.choice("release", release, RELEASES)
+    if accountant == "paper" and release == "joint":
+        raise ValueError("accountant='paper' releases gradient and Hessian separately.")
+    return release
+
+
+def _queries(
+    problem: base.Problem,
+    count: int,
+    release: str,
+    clips: tuple[float | None, float | None],
+    radius: float,
+) -> tuple[Queries, bool]:
+    objective, budget = problem.objective, problem.budget
+    clip, hessian_clip = base.clip_norms(objective, *clips)
+    unclipped = base.never_clips(objective, clip)
+    common = (objective, problem.data_size, budget.relation)
+    if release == "joint":
+        if clips[1] is None and objective.margin is not None and objective.constants is not None:
+            free = free_hessian_ratio(objective.margin, objective.constants.lipschitz)
+            hessian_clip = round_up(clip * free)
+        else:
+            unclipped = False
+        multiplier = gaussian_multiplier(budget, count, problem.accountant)
+        return (JointQuery(multiplier, clip, hessian_clip, *common),), unclipped
+    if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
+        unclipped = False
+    if problem.accountant == "paper":
+        for_gradient, for_hessian = _paper_multipliers(problem, count)
+    else:
+        joint = gaussian_multiplier(budget, count, problem.accountant)
+        share = _gradient_share(clip, hessian_clip, radius)
+        for_gradient = round_up(joint / math.sqrt(share))
+        for_hessian = round_up(joint / math.sqrt(1 - share))
+    gradient = GradientQuery(for_gradient, clip, *common)
+    isometric = problem.accountant != "paper"
+    hessian = HessianQuery(for_hessian, hessian_clip, *common, isometric=isometric)
+    return (gradient, hessian), unclipped
+
+
+def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
+    # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
+    # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
+    ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
+    return ratio / (1 + ratio)
+
+
+def _paper_multipliers(problem: base.Problem, count: int) -> tuple[float, float]:
+    # sigma^2 = 4 G^2 T / (n^2 phi) over 2 G / n, and sigma_2^2 = 4 p M^2 T / (n^2 phi) over the
+    # Frobenius sensitivity 2 M / n that clipping enforces.
+    log = math.log(1 / problem.budget.delta)
+    phi = (math.sqrt(problem.budget.epsilon + log) - math.sqrt(log)) ** 2
+    multiplier = math.sqrt(count / phi)
+    return round_up(multiplier), round_up(multiplier * math.sqrt(problem.dimension))
+
+
+def _hessian_noise(queries: Queries) -> tuple[float, bool]:
+    last = queries[-1]
+    if isinstance(last, JointQuery):
+        return float(last.hessian_stddev), True
+    return float(last.stddev), last.isometric
+
+
+def _spectral_scale(queries: Queries, dimension: int) -> float:
+    stddev, isometric = _hessian_noise(queries)
+    return stddev * math.sqrt(2 * dimension) * (1.0 if isometric else math.sqrt(2))
+
+
+def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
+    stddev, isometric = _hessian_noise(queries)
+    first, last = queries[0], queries[-1]
+    clip = first.gradient_weight if isinstance(first, JointQuery) else first.clip_norm
+    hessian_clip = last.hessian_weight if isinstance(last, JointQuery) else last.clip_norm
+    gradient = float(first.stddev) * chi_quantile(dimension, 1 - beta / 2)
+    hessian = stddev * symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, isometric)
+    return NoiseBounds(
+        round_up(gradient + CLIP_SLACK * float(clip)),
+        round_up(hessian + CLIP_SLACK * float(hessian_clip)),
+    )
+
+
+def _stopping_level(objective: Objective, alpha: float | None) -> float:
+    if alpha is None:
+        return -math.inf
+    if objective.constants is None:
+        raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
+    alpha = _validate.positive("stopping_alpha", alpha)
+    return base.to_leaf(math.sqrt(alpha * objective.constants.hessian_lipschitz))

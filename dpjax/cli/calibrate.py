@@ -1,0 +1,45 @@
+"""``dpjax calibrate``: the noise a budget buys, and the epsilon that noise gives back."""
+
+import argparse
+
+import dpjax
+from dpjax.accounting import epsilon
+from dpjax.algorithms.base import recount_accountant
+from dpjax.cli import problem, report
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Prints the calibration and returns 0."""
+    if arguments.data_size is not None and arguments.dimension is not None:
+        n, dimension = arguments.data_size, arguments.dimension
+    else:
+        data = problem.load(arguments)
+        n = data.size
+        dimension = data.dimension if arguments.dimension is None else arguments.dimension
+    setting = problem.configure(arguments, n, dimension)
+    algorithm, budget = setting.algorithm, setting.budget
+    spent = {
+        accountant: epsilon(algorithm.event, budget.delta, budget.relation, accountant)
+        for accountant in dpjax.accounting.ACCOUNTANTS
+    }
+    print(
+        f"{algorithm.title}, n = {setting.data_size:,} (declared), p = {dimension}, "
+        f"{int(algorithm.steps)} steps"
+    )
+    print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
+    for release in algorithm.event.releases:
+        print(f"  {dpjax.driver.guarantee.describe(release)}")
+    print(
+        f"epsilon of this noise: {spent['pld']:.6g} exact, {spent['rdp']:.6g} by Renyi accounting"
+    )
+    if arguments.json:
+        report.write_json(
+            arguments.json,
+            {
+                **report.header(arguments, setting),
+                "epsilon": spent[recount_accountant(arguments.accountant)],
+                "noise": [release.to_json() for release in algorithm.event.releases],
+                "max_steps": int(algorithm.steps),
+            },
+        )
+    return 0

@@ -1,0 +1,121 @@
+"""Arguments of every command, and the one place where an error becomes a message."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import dpjax
+from dpjax.accounting import RELATIONS
+from dpjax.cli import calibrate, data, run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status: 0, or 2 for a bad request.
+
+    >>> main(["data", "no-such-set"])
+    2
+    """
+    arguments = parser().parse_args(argv)
+    try:
+        return arguments.command(arguments)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"dpjax: {error}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands."""
+    whole = argparse.ArgumentParser(
+        prog="dpjax", description="Train a model on records that must not leak."
+    )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    _run_parser(commands)
+    _calibrate_parser(commands)
+    _data_parser(commands)
+    return whole
+
+
+def _run_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser(
+        "run",
+        help="train privately and print the guarantee",
+        description="Train privately. Everything printed is private unless --exact is given.",
+    )
+    one.set_defaults(command=run.command)
+    _problem_arguments(one)
+    one.add_argument("--seed", type=int, help="research only: reproducible, not for release")
+    one.add_argument(
+        "--repeats", type=int, help="research only: this many runs, seeds vmapped in one compile"
+    )
+    one.add_argument(
+        "--exact", action="store_true", help="add exact values of the data: NOT PRIVATE"
+    )
+    one.add_argument(
+        "--dry-run", action="store_true", help="print noise, memory and time; spend nothing"
+    )
+    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    one.add_argument("--plot", metavar="FILE", help="draw the released history")
+    one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
+
+
+def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser(
+        "calibrate",
+        help="what noise a budget buys, and the epsilon that noise gives back",
+        description="Compute the noise for a budget, and recompute epsilon from it. No data read "
+        "beyond the shape of the named set.",
+    )
+    one.set_defaults(command=calibrate.command)
+    _problem_arguments(one)
+    one.add_argument("--dimension", type=int, help="number of parameters; else that of the data")
+    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
+
+
+def _data_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser("data", help="what data there are, where from, checksums")
+    one.set_defaults(command=data.command)
+    one.add_argument("name", nargs="?", metavar="NAME", help="a name, or a CSV or NPZ file")
+    one.add_argument(
+        "--check", action="store_true", help="for the owner: what is odd in the file; NOT PRIVATE"
+    )
+    _table_arguments(one)
+
+
+def _problem_arguments(one: argparse.ArgumentParser) -> None:
+    # Names are checked by dpjax, which suggests the nearest one; argparse only lists them.
+    one.add_argument(
+        "algorithm",
+        nargs="?",
+        default="dp-tr",
+        metavar="ALGORITHM",
+        help=f"one of {', '.join(dpjax.ALGORITHMS)} (default: dp-tr)",
+    )
+    one.add_argument(
+        "--data", default="randhie", help="a name, or a CSV or NPZ file (default: randhie)"
+    )
+    one.add_argument(
+        "--objective",
+        default="logistic-nonconvex",
+        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex)",
+    )
+    one.add_argument("--epsilon", type=float, default=1.0, help="budget (default: 1)")
+    one.add_argument("--delta", type=float, help="budget (default: 1/(10 n))")
+    one.add_argument(
+        "--relation",
+        default="zero_out",
+        help=f"what neighbours are: {', '.join(RELATIONS)} (default: zero_out)",
+    )
+    one.add_argument("--accountant", default="pld", help="pld, rdp or paper (default: pld)")
+    one.add_argument(
+        "--data-size",
+        type=int,
+        help="declared n; needed under add_or_remove_one, else that of the data",
+    )
+    one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
+    _table_arguments(one)
+
+
+def _table_arguments(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--label", metavar="COLUMN", help="label column of a CSV file")
+    one.add_argument("--bounds", metavar="FILE", help="declared feature ranges of a file")
+    one.add_argument("--intercept", action="store_true", help="append a constant feature")

@@ -1,0 +1,25 @@
+"""What a run would cost in memory and time, found without asking the data anything."""
+
+import jax.numpy as jnp
+
+import dpjax
+from dpjax.algorithms import Algorithm
+from dpjax.driver import seconds_per_step
+
+_TRIAL_ROWS = 65_536
+
+
+def lines(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
+    """Returns memory and estimated time, from made-up rows of the same width.
+
+    Privacy: reads the shape of the data only.
+    """
+    n, p = data.size, data.dimension
+    resident = 2 * n * (p + 1) * 4 + algorithm.max_steps * 40 + 6 * p * p * 8
+    rows = min(n, _TRIAL_ROWS)
+    examples = (jnp.full((rows, p), p**-0.5, jnp.float32), jnp.ones(rows))
+    seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
+    return [
+        f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",
+        f"time: about {seconds:.2g} s after compiling",
+    ]

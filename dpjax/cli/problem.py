@@ -1,0 +1,60 @@
+"""From arguments to a configured algorithm, shared by ``run`` and ``calibrate``."""
+
+import argparse
+from typing import NamedTuple
+
+import dpjax
+from dpjax import _validate
+from dpjax.algorithms import Algorithm
+
+
+class Setting(NamedTuple):
+    """A configured algorithm and the names of what it was configured for."""
+
+    algorithm: Algorithm
+    budget: dpjax.PrivacyBudget
+    name: str
+    objective: str
+    data_size: int
+    dimension: int
+
+
+def load(arguments: argparse.Namespace) -> dpjax.Dataset:
+    """Returns the data set that the arguments name."""
+    return dpjax.datasets.load(
+        arguments.data,
+        label=arguments.label,
+        bounds=arguments.bounds,
+        intercept=arguments.intercept,
+    )
+
+
+def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
+    """Returns the algorithm for n records of ``dimension`` features.
+
+    Raises:
+      ValueError: for unknown names, or a budget that cannot be met.
+    """
+    name = _validate.choice("algorithm", arguments.algorithm, dpjax.ALGORITHMS)
+    _validate.choice("objective", arguments.objective, dpjax.objectives.OBJECTIVES)
+    delta, size = arguments.delta, arguments.data_size
+    if arguments.relation == "add_or_remove_one":
+        if delta is None or size is None:
+            raise ValueError(
+                "under add_or_remove_one n is private: declare --data-size and --delta yourself."
+            )
+    elif delta is None:
+        delta = 1 / (10 * n)
+    size = n if size is None else size
+    budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
+    objective = dpjax.objectives.OBJECTIVES[arguments.objective]()
+    more = {} if arguments.steps is None else {"steps": arguments.steps}
+    algorithm = dpjax.ALGORITHMS[name](
+        objective,
+        budget,
+        data_size=size,
+        dimension=dimension,
+        accountant=arguments.accountant,
+        **more,
+    )
+    return Setting(algorithm, budget, name, arguments.objective, size, dimension)

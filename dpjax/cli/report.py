@@ -1,0 +1,170 @@
+"""What a run prints and writes: private by default, ``exact_`` fields only when asked for."""
+
+import argparse
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import dpjax
+from dpjax.accounting import Event, epsilon
+from dpjax.algorithms.base import recount_accountant
+from dpjax.cli.problem import Setting
+
+EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
+
+
+def header(arguments: argparse.Namespace, setting: Setting) -> dict[str, Any]:
+    """Returns the fields that do not depend on the run."""
+    return {
+        "algorithm": setting.name,
+        "data": arguments.data,
+        "n": setting.data_size,
+        "p": setting.dimension,
+        "objective": setting.objective,
+        "epsilon_budget": setting.budget.epsilon,
+        "delta": setting.budget.delta,
+        "relation": setting.budget.relation,
+        "accountant": arguments.accountant,
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("dpjax", "jax", "jaxlib", "optax", "dp-accounting", "numpy")
+        },
+    }
+
+
+def result(
+    arguments: argparse.Namespace,
+    setting: Setting,
+    data: dpjax.Dataset,
+    solution: dpjax.Solution,
+    seconds: tuple[float, float],
+) -> dict[str, Any]:
+    """Returns the whole result; under ``--repeats`` every per-run field is a list."""
+    event, delta = setting.algorithm.event, setting.budget.delta
+    recount = recount_accountant(arguments.accountant)
+    runs = arguments.repeats or 1
+    together = Event(event.releases * runs, event.relation)
+    statuses = np.vectorize(lambda code: dpjax.Status(code).name.lower())
+    return {
+        **header(arguments, setting),
+        "unit": data.unit,
+        "epsilon": solution.epsilon(delta),
+        "epsilon_all_repeats": epsilon(together, delta, event.relation, recount),
+        "releasable": not (arguments.exact or arguments.repeats or arguments.seed is not None),
+        "noise": [release.to_json() for release in event.releases],
+        "steps": np.asarray(solution.steps).tolist(),
+        "max_steps": setting.algorithm.max_steps,
+        "status": statuses(np.asarray(solution.status)).tolist(),
+        "certificate": _certificate(solution.certificate),
+        **_exact(arguments, setting, data, solution),
+        "seconds_compile": seconds[0],
+        "seconds_run": seconds[1],
+    }
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Writes ``content`` all or nothing; a number that is not finite becomes null."""
+    temporary = f"{path}.tmp"
+    with open(temporary, "w") as file:
+        json.dump(_finite(content), file, indent=2)
+        file.write("\n")
+    os.replace(temporary, path)
+
+
+def summary(content: dict[str, Any]) -> list[str]:
+    """Returns the result as lines for a person."""
+    lines = [
+        f"status: {_each(content['status'], str)} after {_each(content['steps'], str)} of "
+        f"{content['noise'][0]['count']} passes",
+    ]
+    certificate = content["certificate"]
+    if certificate is not None:
+        where = {"last_query": "the last query, w_{T-1}", "output": "the output"}
+        lines.append(
+            f"certificate (holds with probability {1 - _one(certificate['beta']):.0%} at "
+            f"{where[certificate['iterate']]}, for the {certificate['scope']}):"
+        )
+        lines.append(f"  gradient norm <= {_each(certificate['gradient_norm_upper'], _number)}")
+        if certificate["min_eigenvalue_lower"] is not None:
+            lower = _each(certificate["min_eigenvalue_lower"], _number)
+            lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
+    lines.append(
+        f"time: {content['seconds_compile']:.2f} s to compile, {content['seconds_run']:.2f} s to run"
+    )
+    for name in EXACT:
+        if content[name] is not None:
+            lines.append(f"{name}: {_each(content[name], _number)}  (NOT PRIVATE)")
+    return lines
+
+
+def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None:
+    if certificate is None:
+        return None
+    lower = certificate.min_eigenvalue_lower
+    return {
+        "beta": np.asarray(certificate.beta, np.float64).round(7).tolist(),
+        "iterate": certificate.iterate,
+        "scope": certificate.scope,
+        "gradient_norm_upper": np.asarray(certificate.gradient_norm_upper).tolist(),
+        "min_eigenvalue_lower": None if lower is None else np.asarray(lower).tolist(),
+    }
+
+
+def _exact(
+    arguments: argparse.Namespace,
+    setting: Setting,
+    data: dpjax.Dataset,
+    solution: dpjax.Solution,
+) -> dict[str, Any]:
+    if not arguments.exact:
+        return dict.fromkeys(EXACT)
+    objective, examples = (
+        setting.algorithm.objective,
+        jax.tree.map(jax.numpy.asarray, data.examples),
+    )
+    tested = examples if data.test_x is None else (data.test_x, data.test_y)
+
+    def measure(params: jax.Array) -> list[float]:
+        of_all = (
+            dpjax.diagnostics.exact_objective(objective, params, examples),
+            dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
+            dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
+            dpjax.diagnostics.exact_accuracy(objective, params, *tested),
+        )
+        return [float(value) for value in of_all]
+
+    if arguments.repeats:
+        rows = [measure(params) for params in solution.params]
+        return dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=True))
+    return dict(zip(EXACT, measure(solution.params), strict=True))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _each(value: Any, show: Callable[[Any], str]) -> str:
+    if not isinstance(value, list):
+        return show(value)
+    if len(set(map(str, value))) == 1:
+        return show(value[0])
+    if isinstance(value[0], str):
+        return ", ".join(sorted(set(value)))
+    return f"{show(float(np.mean(value)))} (mean of {len(value)} runs)"
+
+
+def _one(value: Any) -> float:
+    return value[0] if isinstance(value, list) else value
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

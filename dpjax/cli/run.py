@@ -1,0 +1,99 @@
+"""``dpjax run``: train privately, print the guarantee, write the result."""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+import jax
+
+import dpjax
+from dpjax import _validate
+from dpjax.cli import plan, problem, report
+from dpjax.driver import guarantee
+
+_COMPILE_EVENT = "/jax/core/compile/"
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Runs and returns 0; whatever is wrong raises before anything is spent."""
+    if arguments.repeats is not None:
+        _validate.positive_int("repeats", arguments.repeats)
+    data = problem.load(arguments)
+    setting = problem.configure(arguments, data.size, data.dimension)
+    algorithm = setting.algorithm
+    if arguments.plot:
+        dpjax.plotting.require()
+    if arguments.dry_run:
+        print(guarantee.statement(algorithm, data.unit))
+        print("\n".join(plan.lines(algorithm, data)))
+        print("dry run: nothing was spent.")
+        return 0
+    if arguments.exact:
+        print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
+    key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
+    begin = time.perf_counter()
+    with _compile_seconds() as compiling:
+        solution = _train(arguments, algorithm, data, key)
+        jax.block_until_ready(solution.params)
+    passed = time.perf_counter() - begin
+    seconds = (min(sum(compiling), passed), passed - min(sum(compiling), passed))
+    content = report.result(arguments, setting, data, solution, seconds)
+    print(guarantee.statement(algorithm, data.unit))
+    print()
+    print("\n".join(report.summary(content)))
+    if not content["releasable"]:
+        print("releasable: false (a research run: seeded, repeated, or with exact values)")
+    _write(arguments, setting, solution, content)
+    return 0
+
+
+def _train(
+    arguments: argparse.Namespace,
+    algorithm: dpjax.algorithms.Algorithm,
+    data: dpjax.Dataset,
+    key: jax.Array,
+) -> dpjax.Solution:
+    if arguments.repeats is None:
+        return dpjax.run(algorithm, data, key=key)
+    keys = jax.random.split(key, arguments.repeats)
+    return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
+
+
+def _write(
+    arguments: argparse.Namespace,
+    setting: problem.Setting,
+    solution: dpjax.Solution,
+    content: dict,
+) -> None:
+    if arguments.json:
+        report.write_json(arguments.json, content)
+        print(f"wrote {arguments.json}")
+    if arguments.plot:
+        budget = setting.budget
+        title = (
+            f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
+            f"delta {budget.delta:.2g}, {budget.relation}"
+        )
+        dpjax.plotting.plot_solution(solution, arguments.plot, title)
+        print(f"wrote {arguments.plot}")
+    if arguments.save:
+        dpjax.save(arguments.save, solution)
+        print(f"wrote {arguments.save}")
+
+
+@contextlib.contextmanager
+def _compile_seconds() -> Iterator[list[float]]:
+    spent: list[float] = []
+
+    def listen(event: str, seconds: float, **kwargs: object) -> None:
+        del kwargs
+        if event.startswith(_COMPILE_EVENT):
+            spent.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield spent
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)

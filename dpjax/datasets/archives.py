@@ -1,0 +1,178 @@
+"""Finds the archive of a named data set on this machine, or fetches it from its publisher."""
+
+import bz2
+import hashlib
+import http.client
+import os
+import pathlib
+import urllib.request
+import warnings
+from typing import Any
+
+import numpy as np
+
+from dpjax.datasets.registry import Spec
+
+LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+LIBSVM_MD5 = {
+    "ijcnn1.bz2": "c3e9162f8e38e0b6c0e02d313a59de2b",
+    "ijcnn1.t.bz2": "66433ab8089acee9e56dc61ac89a2fe2",
+}
+
+
+def cache_folder() -> pathlib.Path:
+    """Where downloads are kept: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``.
+
+    >>> cache_folder().is_absolute()
+    True
+    """
+    default = pathlib.Path.home() / ".cache" / "dpjax"
+    return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
+
+
+def find(entry: Spec) -> pathlib.Path | None:
+    """The archive of a named data set, if this machine has it.
+
+    Args:
+      entry: the data set.
+
+    Returns:
+      The shipped file; else the one in ``$DPJAX_DATA``; else the one in the cache; else None.
+
+    >>> from dpjax.datasets.registry import spec
+    >>> find(spec("randhie")).name
+    'randhie.npz'
+    """
+    folders = [pathlib.Path(__file__).parent, cache_folder()]
+    if declared := os.environ.get("DPJAX_DATA"):
+        folders.insert(1, pathlib.Path(declared))
+    paths = (folder / entry.archive for folder in folders)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def downloaded(entry: Spec) -> bool:
+    """Whether the publisher's own files are in the cache already.
+
+    Args:
+      entry: the data set.
+
+    Returns:
+      True where ``arrays`` needs no network although ``find`` finds no archive.
+    """
+    cache = cache_folder()
+    if entry.archive == "ijcnn1.npz":
+        return all((cache / name).is_file() for name in LIBSVM_MD5)
+    return any((cache / "covertype").glob("samples*"))
+
+
+def arrays(entry: Spec) -> dict[str, np.ndarray]:
+    """The arrays of a named data set as published, from this machine or from the publisher.
+
+    Args:
+      entry: the data set.
+
+    Returns:
+      Arrays by name, as in the archive.
+
+    Raises:
+      FileNotFoundError: if it is not here and cannot be fetched, with what to set or install.
+      ValueError: if a file has another checksum than the publisher's.
+
+    >>> from dpjax.datasets.registry import spec
+    >>> arrays(spec("randhie"))["x"].shape
+    (20190, 9)
+    """
+    path = find(entry)
+    if path is None:
+        found = _from_publisher(entry)
+    else:
+        _verify(path, "sha256", entry.checksum)
+        with np.load(path, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+    declared = os.environ.get("DPJAX_DATA")
+    if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):
+        warnings.warn(
+            f"DPJAX_DATA={declared} has no {entry.archive}; it was read from elsewhere "
+            f"({path or cache_folder()}).",
+            stacklevel=5,  # the caller of load
+        )
+    return found
+
+
+def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a LIBSVM file, bzip2-compressed, with the help of scikit-learn.
+
+    Args:
+      path: lines of ``label index:value ...``, the index from 1.
+      features: number of columns, absent entries being 0.
+
+    Returns:
+      x (n, features) float32 and y (n,) int8.
+    """
+    import sklearn.datasets
+
+    read: Any = sklearn.datasets.load_svmlight_file  # its inferred signature is too narrow
+    with bz2.open(path) as file:
+        x, y = read(file, n_features=features, dtype=np.float32, zero_based=False)
+    return x.toarray(), y.astype(np.int8)
+
+
+def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
+    declared = os.environ.get("DPJAX_DATA")
+    here = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
+    problem = f"the data set {entry.name!r} is not on this machine ({here})"
+    put = f"set DPJAX_DATA=FOLDER, where FOLDER holds {entry.archive}"
+    read = _read_ijcnn1 if entry.archive == "ijcnn1.npz" else _read_covtype
+    try:
+        return read(cache_folder(), len(entry.columns))
+    except ModuleNotFoundError:
+        raise FileNotFoundError(
+            f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
+        ) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise FileNotFoundError(
+            f"{problem}, and its publisher could not be reached ({error}): connect, or {put}."
+        ) from error
+
+
+def _read_ijcnn1(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
+    import sklearn.datasets  # noqa: F401  so that its absence is known before the download
+
+    for name, checksum in LIBSVM_MD5.items():
+        path = cache / name
+        if not path.is_file():
+            cache.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part")
+            _download(LIBSVM_URL + name, part)
+            _verify(part, "md5", checksum)
+            part.replace(path)
+        _verify(path, "md5", checksum)
+    train_x, train_y = parse_svmlight(cache / "ijcnn1.bz2", features)
+    test_x, test_y = parse_svmlight(cache / "ijcnn1.t.bz2", features)
+    return {"X_train": train_x, "y_train": train_y, "X_test": test_x, "y_test": test_y}
+
+
+def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
+    # scikit-learn verifies the publisher's checksum. Its first call parses text and needs several
+    # times the memory of any later one.
+    import sklearn.datasets
+
+    fetch: Any = sklearn.datasets.fetch_covtype
+    x, y = fetch(data_home=str(cache), return_X_y=True, n_retries=1)
+    return {"X": x[:, :features], "y": y}
+
+
+def _download(url: str, path: pathlib.Path):
+    with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
+        while block := reply.read(1 << 20):
+            file.write(block)
+
+
+def _verify(path: pathlib.Path, algorithm: str, expected: str):
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, algorithm).hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"{str(path)!r} is another file than the published one, or damaged: its {algorithm} "
+            f"is {found}, expected {expected}. Replace it or remove it."
+        )

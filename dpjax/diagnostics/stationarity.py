@@ -1,0 +1,87 @@
+"""NOT PRIVATE: exact objective, gradient norm, smallest eigenvalue and accuracy on raw data."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax.objectives import Objective
+
+
+def exact_objective(objective: Objective, params: Params, examples: PyTree) -> Array:
+    """Returns the mean loss plus the regularizer. NOT PRIVATE.
+
+    Args:
+      objective: what is evaluated.
+      params: where.
+      examples: pytree with one row per record; records whose loss is not finite are left out of
+        the sum, as they are in training.
+
+    Privacy: NOT PRIVATE.
+
+    >>> from dpjax.objectives import logistic
+    >>> print(exact_objective(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
+    0.6931472
+    """
+    return _mean_loss(objective, params, examples) + _regularizer(objective, params)
+
+
+def exact_gradient_norm(objective: Objective, params: Params, examples: PyTree) -> Array:
+    """Returns the l2 norm of the exact gradient. NOT PRIVATE.
+
+    Privacy: NOT PRIVATE.
+
+    >>> from dpjax.objectives import logistic
+    >>> print(exact_gradient_norm(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
+    0.5
+    """
+    gradient = jax.grad(exact_objective, argnums=1)(objective, params, examples)
+    return jnp.linalg.norm(ravel_pytree(gradient)[0])
+
+
+def exact_min_eigenvalue(objective: Objective, params: Params, examples: PyTree) -> Array:
+    """Returns the smallest eigenvalue of the exact Hessian. NOT PRIVATE.
+
+    Privacy: NOT PRIVATE.
+
+    >>> from dpjax.objectives import logistic
+    >>> print(exact_min_eigenvalue(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
+    0.25
+    """
+    return jnp.linalg.eigvalsh(_hessian(objective, params, examples))[0]
+
+
+def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
+    """Returns the share of rows whose label is predicted. NOT PRIVATE on private rows.
+
+    Privacy: NOT PRIVATE.
+
+    >>> from dpjax.objectives import logistic
+    >>> print(exact_accuracy(logistic(), jnp.ones(1), jnp.ones((2, 1)), jnp.array([1.0, -1.0])))
+    0.5
+    """
+    return jnp.mean(objective.predict(params, x) == y)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mean_loss(objective: Objective, params: Params, examples: PyTree) -> Array:
+    losses = jax.vmap(objective.loss, in_axes=(None, 0))(params, examples)
+    finite = jnp.isfinite(losses)
+    return jnp.sum(jnp.where(finite, losses, 0.0)) / losses.size
+
+
+def _regularizer(objective: Objective, params: Params) -> Array:
+    return jnp.zeros(()) if objective.regularizer is None else objective.regularizer(params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
+    flat, unravel = ravel_pytree(params)
+    gradient = jax.grad(lambda w: _mean_loss(objective, unravel(w), examples))
+    # One column after the other: (n, p) at a time, never (n, p, p).
+    columns = jax.lax.map(
+        lambda v: jax.jvp(gradient, (flat,), (v,))[1], jnp.eye(flat.size, dtype=flat.dtype)
+    )
+    return objective.regularize_hessian((columns + columns.T) / 2, params)

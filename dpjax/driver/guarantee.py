@@ -1,0 +1,79 @@
+"""The guarantee in words that a person can publish."""
+
+import importlib.metadata
+
+import jax
+
+from dpjax._typing import Relation
+from dpjax.accounting import Release, epsilon
+from dpjax.algorithms import Algorithm
+from dpjax.algorithms.base import recount_accountant
+
+_NEIGHBOURS: dict[Relation, str] = {
+    "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
+    "add_or_remove_one": "one {unit} is added or removed (n is private; the divisor is declared)",
+    "replace_one": "one {unit} is replaced by any other (n is public)",
+}
+_ACCOUNTANTS = {
+    "pld": "exact Gaussian composition (closed form, the limit of privacy loss distributions)",
+    "rdp": "Renyi accounting (dp-accounting {dp_accounting})",
+    "paper": "noise from the paper's formula, epsilon recomputed by exact Gaussian composition",
+}
+
+
+def statement(algorithm: Algorithm, unit: str) -> str:
+    """Returns what the training guarantees, what it rests on, and what it does not cover.
+
+    Args:
+      algorithm: configured, on the host.
+      unit: what one record stands for.
+
+    Privacy: holds public numbers only.
+    """
+    event = algorithm.event
+    delta = float(algorithm.declared.delta)
+    spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
+    releases = "\n".join(f"  - {describe(release)}" for release in event.releases)
+    neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
+    accountant = _ACCOUNTANTS[algorithm.accountant].format(
+        dp_accounting=importlib.metadata.version("dp-accounting")
+    )
+    n = algorithm.queries[0].data_size
+    return f"""\
+{algorithm.title} is ({ceil(spent)}, {delta:.4g})-differentially private.
+Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon at every delta.
+Neighbours ({algorithm.relation}): {neighbours}.
+Unit of privacy: one {unit}. A person with k of them is protected with k times that mu.
+Sampling: none, every pass reads all records; sums are divided by the declared n = {n:,}.
+Released, Gaussian noise on means of clipped contributions:
+{releases}
+Covered: every iterate, noisy answer, multiplier and certificate. The horizon is fixed: stopping
+early is allowed and does not lower the epsilon stated.
+Not covered: tuning on the same data, preprocessing by data-dependent statistics, exact metrics,
+timing and other side channels, and other runs on the same data, which add up.
+Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
+Arithmetic: floating point, noise in float32 or wider from the threefry generator of jax
+{jax.__version__}; the proof is for real numbers and a secret key."""
+
+
+def describe(release: Release) -> str:
+    """Returns one line about one kind of release."""
+    parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
+    return (
+        f"{release.name.replace('_', ' ')}: {release.count} times, sensitivity "
+        f"{release.sensitivity:.4g} (enforced by clipping), noise multiplier "
+        f"{release.noise_multiplier:.5g} ({parts})"
+    )
+
+
+def ceil(value: float, digits: int = 4) -> str:
+    """Returns ``value`` in decimal, rounded up, so that what is printed is never too small.
+
+    >>> ceil(0.99991), ceil(1.0)
+    ('1', '1')
+    """
+    text = f"{value:.{digits}g}"
+    if float(text) < value * (1 - 1e-9):
+        unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
+        text = f"{float(text) + unit:.{digits}g}"
+    return text

@@ -1,0 +1,183 @@
+"""The only loop: ``solve`` runs a whole private training as one XLA program."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax.algorithms import Algorithm, Status
+from dpjax.algorithms.base import Ask
+from dpjax.datasets import Dataset
+from dpjax.driver.solution import Solution
+from dpjax.mechanisms import as_key, derive
+from dpjax.oracles import bind, check_examples
+
+
+class Carry(NamedTuple):
+    """What one iteration hands to the next."""
+
+    step: Array
+    state: Any
+    history: Any
+
+
+class Bound(NamedTuple):
+    """An algorithm, the key and the data it may ask, ready to run."""
+
+    algorithm: Algorithm
+    records: PyTree
+    key: Array
+
+
+def solve(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    *,
+    key: Array,
+    params: Params | None = None,
+) -> Solution:
+    """Runs a whole private training as one XLA program.
+
+    Pure: it may be called under ``jit`` and ``vmap``, over keys (many seeds) and over stacked
+    algorithms (an epsilon sweep). A change of epsilon, radius, key, or of data of the same shape
+    does not compile again.
+
+    Args:
+      algorithm: made by a factory such as ``dp_trust_region``.
+      data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
+      key: required; ``dpjax.random_key()``, or ``jax.random.key(seed)`` for research.
+      params: public starting point; by default zeros of shape (dimension,), float32.
+
+    Returns:
+      A ``Solution``. A record with a non-finite feature or an impossible label contributes exactly
+      zero, at the same cost.
+
+    Raises:
+      ValueError: before anything is spent, for data, params, key and declared numbers that do not
+        fit together.
+
+    Privacy: the guarantee of ``algorithm.event`` holds for everything returned.
+
+    >>> import jax, dpjax
+    >>> x = jnp.ones((50, 2)) / 2 ** 0.5
+    >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
+    >>> algorithm = dpjax.dp_trust_region(
+    ...     dpjax.objectives.logistic(), budget, data_size=50, dimension=2, steps=4)
+    >>> solution = solve(algorithm, (x, jnp.ones(50)), key=jax.random.key(0))
+    >>> solution.epsilon(1e-3) <= 1.0
+    True
+    """
+    examples, unit, unit_rows = unpack(data)
+    params = starting_point(algorithm, params)
+    key = as_key(key)
+    for query in algorithm.queries:
+        check_examples(query, examples, params)
+    return _solve(algorithm, examples, key, params, unit=unit, unit_rows=unit_rows)
+
+
+@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
+def _solve(
+    algorithm: Algorithm, examples: PyTree, key: Array, params: Params, unit: str, unit_rows: bool
+) -> Solution:
+    bound = Bound(algorithm, bind_records(algorithm, examples), key)
+    carry = advance(bound, start(bound, params), algorithm.steps)
+    return finish(bound, carry, unit, unit_rows)
+
+
+def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
+    """Returns examples, the unit of privacy, and whether every row is known to have norm <= 1."""
+    if isinstance(data, Dataset):
+        return data.examples, data.unit, data.max_norm is not None and data.max_norm <= 1
+    return data, "row", False
+
+
+def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
+    """Returns ``params`` as arrays, or zeros, after checking their size.
+
+    Raises:
+      ValueError: if they are not ``algorithm.dimension`` floating, finite numbers.
+    """
+    if params is None:
+        return jnp.zeros(algorithm.dimension)
+    params = jax.tree.map(jnp.asarray, params)
+    leaves = jax.tree.leaves(params)
+    size = sum(leaf.size for leaf in leaves)
+    if size != algorithm.dimension:
+        raise ValueError(f"params hold {size} numbers, but dimension={algorithm.dimension}.")
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"params must be floating, got {leaf.dtype}.")
+        if not isinstance(leaf, jax.core.Tracer) and not jnp.isfinite(leaf).all():
+            raise ValueError("params must be finite; they are public, so this tells nothing.")
+    return params
+
+
+def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
+    """Returns the data in the form the queries read; one copy, since they share an objective."""
+    return bind(algorithm.queries[0], examples)
+
+
+def start(bound: Bound, params: Params) -> Carry:
+    """Returns the carry before the first step, its history filled with NaN."""
+    algorithm = bound.algorithm
+    state = algorithm.init(params)
+    _, info = jax.eval_shape(
+        lambda key, state: algorithm.step(key, state, _ask(bound, jnp.array(0))), bound.key, state
+    )
+    history = jax.tree.map(
+        lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
+    )
+    return Carry(jnp.array(0), state, history)
+
+
+def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
+    """Returns the carry after step ``until``, or where the algorithm was done before.
+
+    The exit looks only at the counter and at released values.
+    """
+    algorithm = bound.algorithm
+    last = jnp.minimum(jnp.minimum(until, algorithm.steps), algorithm.max_steps)
+
+    def going_on(carry: Carry) -> Array:
+        return (carry.step < last) & ~algorithm.done(carry.state)
+
+    def one_step(carry: Carry) -> Carry:
+        state, info = algorithm.step(bound.key, carry.state, _ask(bound, carry.step))
+        history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
+        return Carry(carry.step + 1, state, history)
+
+    return jax.lax.while_loop(going_on, one_step, carry)
+
+
+def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
+    """Returns the solution, certified at a step number that no iteration used."""
+    algorithm = bound.algorithm
+    ask = _ask(bound, jnp.array(algorithm.max_steps))
+    certificate, certified_params = algorithm.certify(bound.key, carry.state, ask, unit_rows)
+    params = algorithm.output(carry.state)
+    finite = functools.reduce(
+        jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
+    )
+    ended = jnp.where(carry.step < algorithm.steps, Status.STOPPED, Status.FIXED_HORIZON)
+    return Solution(
+        params=params,
+        history=carry.history,
+        steps=carry.step.astype(jnp.int32),
+        status=jnp.where(finite, ended, Status.NOT_FINITE).astype(jnp.int32),
+        certificate=certificate,
+        certified_params=certified_params,
+        algorithm=algorithm,
+        unit=unit,
+    )
+
+
+def _ask(bound: Bound, step: Array) -> Ask:
+    queries = {query.name: query for query in bound.algorithm.queries}
+
+    def ask(key: Array, name: str, params: Params) -> PyTree:
+        return queries[name].answer(derive(key, name, step), bound.records, params)
+
+    return ask

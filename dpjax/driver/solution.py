@@ -1,0 +1,94 @@
+"""``Solution``: what a training returns, all of it private."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax._typing import Array, Params
+from dpjax.accounting import Event, epsilon
+from dpjax.algorithms import Algorithm, Certificate
+from dpjax.algorithms.base import recount_accountant
+from dpjax.driver import guarantee as _guarantee
+from dpjax.oracles import static
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """The result of a private training, a pytree.
+
+    Args:
+      params: the trained parameters.
+      history: NamedTuple of arrays with leading axis ``max_steps``, NaN after ``steps``.
+      steps: int32, steps taken.
+      status: int32, a ``Status``.
+      certificate: bounds on the true gradient and curvature, or None.
+      certified_params: the parameters the certificate speaks of, or None.
+      algorithm: what was run, with its calibrated noise.
+      unit: what one record stands for, from the data set.
+
+    Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
+      computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
+      while tracing they raise.
+    """
+
+    params: Params
+    history: Any
+    steps: Array
+    status: Array
+    certificate: Certificate | None
+    certified_params: Params | None
+    algorithm: Algorithm
+    unit: str = static(default="row")
+
+    @property
+    def event(self) -> Event | list:
+        """What was released: that of all planned steps, even if fewer were taken."""
+        return self._each(lambda algorithm: algorithm.event)
+
+    def epsilon(self, delta: float) -> float | list:
+        """Returns the epsilon spent at ``delta``, under the relation of the budget.
+
+        Raises:
+          ValueError: if delta is out of range, or while tracing.
+        """
+        return self._each(
+            lambda algorithm: epsilon(
+                algorithm.event,
+                delta,
+                algorithm.relation,
+                recount_accountant(algorithm.accountant),
+            )
+        )
+
+    def guarantee(self) -> str | list:
+        """Returns the guarantee in words a person can publish."""
+        return self._each(lambda algorithm: _guarantee.statement(algorithm, self.unit))
+
+    def _each(self, read: Callable[[Algorithm], Any]) -> Any:
+        leaves = [*jax.tree.leaves(self.algorithm), self.steps]
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            raise ValueError(
+                "epsilon, event and guarantee are computed on the host; call them on the solution "
+                "outside of jit and vmap."
+            )
+        return _unstack(self.algorithm, np.shape(self.steps), read)
+
+
+def _unstack(algorithm: Algorithm, batch: tuple[int, ...], read: Callable) -> Any:
+    if not batch:
+        return read(algorithm)
+    leaves, structure = jax.tree.flatten(algorithm)
+    # A leaf that vmap did not batch has no axis to take from.
+    rows = [np.asarray(leaf) for leaf in leaves]
+    return [
+        _unstack(
+            jax.tree.unflatten(structure, [row[i] if row.ndim else row for row in rows]),
+            batch[1:],
+            read,
+        )
+        for i in range(batch[0])
+    ]

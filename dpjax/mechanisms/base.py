@@ -1,0 +1,78 @@
+"""Where keys come from and how they branch: purpose, then step, then leaf."""
+
+import os
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Array
+
+
+def random_key() -> Array:
+    """Returns a fresh threefry key from 64 bits of operating-system entropy.
+
+    ``jax.random.key(seed)`` keeps 32 bits of its seed unless x64 is on, which is few enough to
+    search; noise for a release should start here.
+
+    Returns:
+      A typed key, shape ().
+
+    Privacy: whoever holds the key can subtract the noise. Do not log, return or store it.
+
+    >>> random_key().shape
+    ()
+    """
+    words = np.frombuffer(os.urandom(8), dtype=np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+
+
+def as_key(key: Array) -> Array:
+    """Returns ``key`` as one typed threefry key, or raises.
+
+    Args:
+      key: a typed key of shape (), or the uint32 pair that ``jax.random.PRNGKey`` makes.
+
+    Raises:
+      ValueError: if it is missing, not a key, a batch of keys, or of an implementation other than
+        threefry (rbg repeats itself under vmap).
+
+    >>> as_key(jax.random.key(0)).shape
+    ()
+    """
+    advice = "pass key=dpjax.random_key(), or key=jax.random.key(seed) for research runs."
+    if key is None or not hasattr(key, "dtype"):
+        raise ValueError(f"key must be a JAX random key, got {key!r}; {advice}")
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if key.dtype != jnp.uint32 or key.shape != (2,):
+            raise ValueError(
+                f"key must be a JAX random key, got {key.dtype} of shape {key.shape}; {advice}"
+            )
+        key = jax.random.wrap_key_data(key, impl="threefry2x32")
+    if "threefry" not in str(jax.random.key_impl(key)):
+        raise ValueError(f"key must be a threefry key, got {jax.random.key_impl(key)}; {advice}")
+    if key.shape != ():
+        raise ValueError(
+            f"key must be one key, got a batch of shape {key.shape}; "
+            "run many seeds with jax.vmap(lambda key: solve(algorithm, data, key=key))(keys)."
+        )
+    return key
+
+
+def derive(key: Array, purpose: str, step: Array | int) -> Array:
+    """Returns the key for one purpose at one step.
+
+    The noise of a step depends on (root key, purpose, step) alone, so a resumed run draws the same
+    noise, and two purposes never share any.
+
+    Args:
+      key: root key, shape ().
+      purpose: a fixed word, such as the name of a query.
+      step: int or int array, shape ().
+
+    >>> root = jax.random.key(0)
+    >>> bool(derive(root, "gradient", 0) == derive(root, "hessian", 0))
+    False
+    """
+    return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(purpose.encode())), step)

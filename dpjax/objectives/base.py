@@ -1,0 +1,98 @@
+"""``Objective``: the loss of one example, its regularizer, and the constants theory needs."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax._typing import Array, Loss, Params
+
+Regularizer = Callable[[Params], Array]
+
+
+class Constants(NamedTuple):
+    """Bounds on the data term for one record with |x| <= 1; the regularizer is excluded."""
+
+    lipschitz: float
+    smoothness: float
+    hessian_lipschitz: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The average over records of ``loss``, plus ``regularizer``.
+
+    Frozen and hashable, and equal when rebuilt from the same functions, so that rebuilding one does
+    not compile anything again.
+
+    Args:
+      loss: ``loss(params, example) -> scalar``, sees one record.
+      regularizer: ``regularizer(params) -> scalar``, reads no record; hashable. It enters value,
+        gradient and Hessian after the noise, exactly, and is never clipped.
+      margin: where the loss is ``phi(y <x, w>)`` with example ``(x, y)`` and y in {-1, +1}: the
+        scalar function phi, which turns on the closed form.
+      constants: bounds used as default clip norms and step sizes. Clipping runs all the same.
+      name: what people call it.
+
+    Raises:
+      ValueError: if the loss is not callable, or a constant is not above 0.
+
+    Privacy: NOT a mechanism; ``value`` reads raw data and is for diagnostics.
+
+    >>> import jax.numpy as jnp
+    >>> objective = Objective(lambda w, example: jnp.sum((w - example) ** 2), name="mean")
+    >>> objective.constants is None
+    True
+    """
+
+    loss: Loss
+    regularizer: Regularizer | None = None
+    margin: Callable[[Array], Array] | None = None
+    constants: Constants | None = None
+    name: str = "objective"
+
+    def __post_init__(self):
+        if not callable(self.loss):
+            raise ValueError(f"loss must be a function (params, example) -> scalar: {self.loss!r}.")
+        if self.constants is not None:
+            constants = Constants(*map(float, self.constants))
+            if not all(0 < value < float("inf") for value in constants):
+                raise ValueError(f"constants must be finite and above 0, got {constants}.")
+            object.__setattr__(self, "constants", constants)
+
+    @property
+    def smoothness(self) -> float | None:
+        """Smoothness of the whole objective, or None if it is not known."""
+        if self.constants is None:
+            return None
+        own = 0.0 if self.regularizer is None else getattr(self.regularizer, "smoothness", None)
+        return None if own is None else self.constants.smoothness + own
+
+    def regularize_gradient(self, gradient: Params, params: Params) -> Params:
+        """Returns ``gradient`` plus the regularizer's exact gradient; post-processing."""
+        if self.regularizer is None:
+            return gradient
+        own = jax.grad(self.regularizer)(params)
+        return jax.tree.map(lambda g, r: g + r.astype(g.dtype), gradient, own)
+
+    def regularize_hessian(self, hessian: Array, params: Params) -> Array:
+        """Returns the (p, p) ``hessian`` plus the regularizer's exact one; post-processing."""
+        if self.regularizer is None:
+            return hessian
+        regularizer = self.regularizer
+        flat, unravel = ravel_pytree(params)
+        own = jax.hessian(lambda w: regularizer(unravel(w)))(flat)
+        return hessian + own.astype(hessian.dtype)
+
+    def predict(self, params: Array, x: Array) -> Array:
+        """Returns the labels in {-1, +1} of the rows of ``x``, shape (n,); ties go to +1.
+
+        Raises:
+          ValueError: if the objective has no margin, so that a prediction has no meaning.
+        """
+        if self.margin is None:
+            raise ValueError(f"{self.name} has no margin, so it predicts no label.")
+        return jnp.where(x @ params >= 0, 1.0, -1.0)

@@ -1,0 +1,111 @@
+"""What an oracle is, and the checks of data against it that cost no privacy: shapes and dtypes."""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax.accounting import Event
+from dpjax.derivatives import linear_model
+from dpjax.objectives import Objective
+
+Records = PyTree
+
+
+def static(**kwargs) -> Any:
+    """Returns a dataclass field that is structure, not a number: a change of it compiles anew."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+class Query(Protocol):
+    """One question to the data: sample, differentiate, clip, average, add noise.
+
+    ``answer`` is the only door through which anything above learns about records; ``event`` is
+    computed from the same fields that scale the noise.
+    """
+
+    name: str
+    objective: Objective
+    data_size: int
+    relation: Relation
+
+    def answer(self, key: Array, records: Records, params: Params) -> PyTree:
+        """Returns the noisy answer at ``params``."""
+        ...
+
+    def event(self, count: int) -> Event:
+        """Returns what ``count`` answers release; on the host."""
+        ...
+
+
+def bind(query: Query, examples: PyTree) -> Records:
+    """Returns ``examples`` in the form ``query`` reads, made once per training.
+
+    Args:
+      query: any query.
+      examples: tuple ``(x, y)`` where the objective has a margin, else any pytree whose leaves
+        share their leading axis.
+
+    Privacy: raw data; stays inside the program of a training and is never returned by one.
+    """
+    if query.objective.margin is not None:
+        return linear_model.prepare(examples)
+    return jax.tree.map(jnp.asarray, examples)
+
+
+def check_examples(query: Query, examples: PyTree, params: Params) -> None:
+    """Raises if data, parameters and the declared numbers do not fit together.
+
+    Args:
+      query: whose objective, data size and relation the data must fit.
+      examples: see ``bind``.
+      params: floating pytree.
+
+    Raises:
+      ValueError: for empty data, leaves of different length, integer features, parameters whose
+        shape does not fit, or a ``data_size`` that is not n (unless n is private).
+
+    Privacy: reads shapes and dtypes, no value.
+    """
+    leaves = jax.tree.leaves(examples)
+    if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
+        raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
+    lengths = {jnp.shape(leaf)[0] for leaf in leaves}
+    if len(lengths) > 1:
+        raise ValueError(f"every leaf of the data must have as many rows; got {sorted(lengths)}.")
+    (n,) = lengths
+    if n == 0:
+        raise ValueError("the data are empty: n = 0.")
+    if query.relation != "add_or_remove_one" and n != query.data_size:
+        raise ValueError(
+            f"data_size={query.data_size} was declared, but the data have {n} rows; declare the "
+            "public n, or use relation='add_or_remove_one' if n is private."
+        )
+    for leaf in jax.tree.leaves(params):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
+    if query.objective.margin is not None:
+        _check_margin_examples(examples, params)
+
+
+def _check_margin_examples(examples: PyTree, params: Params) -> None:
+    if not (isinstance(examples, tuple) and len(examples) == 2):
+        raise ValueError(
+            "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
+        )
+    x, y = examples
+    if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
+        raise ValueError(
+            f"x must have shape (n, p) and y (n,), got {jnp.shape(x)} and {jnp.shape(y)}."
+        )
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        raise ValueError(
+            f"features must be floating, got {jnp.result_type(x)}; scale them by declared bounds "
+            "and convert them, x.astype('float32')."
+        )
+    if jnp.shape(params) != (jnp.shape(x)[1],):
+        raise ValueError(
+            f"params must have shape ({jnp.shape(x)[1]},) to fit x, got {jnp.shape(params)}."
+        )

@@ -1,0 +1,513 @@
+"""The named data sets, a user's own tables, and that one record never touches another's row."""
+
+import bz2
+import hashlib
+import importlib.util
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from dpjax import datasets
+from dpjax.datasets import archives, base, check, describe, load, registry
+
+TESTS = pathlib.Path(__file__).parent
+HEADER = "age,ill,bmi"
+RECORDS = ["30,1,20", "60,0,25", "90,1,40", "45,0,22"]
+BOUNDS = {"age": [0, 100], "bmi": [10, 50]}
+
+
+def write_csv(folder, records=RECORDS, header=HEADER):
+    path = folder / "table.csv"
+    path.write_text("\n".join([header, *records, ""]), newline="")
+    return path
+
+
+def write_npz(folder, **arrays):
+    path = folder / "table.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def norms(x):
+    return np.linalg.norm(x.astype(np.float64), axis=1)
+
+
+# The named sets
+
+
+def test_embedded_file_is_the_registered_one():
+    entry = registry.spec("randhie")
+    shipped = (pathlib.Path(datasets.__file__).parent / entry.archive).read_bytes()
+    assert hashlib.sha256(shipped).hexdigest() == entry.checksum
+    assert len(shipped) < 100_000
+
+
+def test_embedded_file_is_what_the_maintainers_script_makes():
+    pytest.importorskip("statsmodels")
+    location = importlib.util.spec_from_file_location("make", TESTS / "tools" / "make_randhie.py")
+    make = importlib.util.module_from_spec(location)
+    location.loader.exec_module(make)
+    shipped = archives.arrays(registry.spec("randhie"))
+    made = make.arrays()
+    assert made.keys() == shipped.keys()
+    for name, array in made.items():
+        np.testing.assert_array_equal(array, shipped[name])
+    assert tuple(shipped["columns"]) == registry.spec("randhie").columns
+
+
+def test_randhie():
+    data = load("randhie")
+    assert data.x.shape == (20_190, 9) and data.x.dtype == data.y.dtype == np.float32
+    assert (data.y == 1).sum() == 13_882 and (data.y == -1).sum() == 6_308
+    assert data.unit == "person-year" and data.test_x is None
+    length = norms(data.x)
+    assert (length == 0).sum() == 106
+    np.testing.assert_allclose(length[length > 0], 1.0, atol=1e-6)
+    assert check("randhie").exact_outside == {}
+
+
+def test_ijcnn1(real_data):
+    data = load("ijcnn1")
+    assert data.x.shape == (35_000, 22) and data.test_x.shape == (91_701, 22)
+    assert (data.y == 1).sum() == 3_415
+    assert (data.test_y == -1).sum() == 82_989 and (data.test_y == 1).sum() == 8_712
+    for x in (data.x, data.test_x):
+        np.testing.assert_allclose(norms(x), 1.0, atol=1e-6)
+    with np.load(real_data / "ijcnn1.npz") as archive:
+        raw = archive["X_train"][:35_000].astype(np.float64)
+    np.testing.assert_allclose(data.x, raw / norms(raw)[:, None], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "positive"), [("covtype", 283_301), ("covtype-12", 283_301 + 211_840)]
+)
+def test_covtype(real_data, name, positive):
+    data = load(name)
+    assert data.x.shape == (581_012, 54) and data.x.dtype == np.float32
+    assert (data.y == 1).sum() == positive and (data.y == -1).sum() == 581_012 - positive
+    np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1.0, atol=1e-5)
+
+
+def test_covtype_ranges_are_the_published_minima_and_maxima(real_data):
+    with np.load(real_data / "covtype.npz") as archive:
+        raw = archive["X"]
+    declared = np.array(list(datasets.COVTYPE_RANGES.values()))[:10]
+    np.testing.assert_array_equal(declared, np.stack([raw.min(0), raw.max(0)], axis=1)[:10])
+    assert len(datasets.COVTYPE_RANGES) == 54 and set(np.unique(raw[:, 10:])) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("covtyp", "did you mean 'covtype'"),
+        ("mnist", "unknown data set 'mnist'"),
+        ("table.parquet", "must end in .csv or .npz"),
+    ],
+)
+def test_unknown_name(name, message):
+    with pytest.raises(ValueError, match=message):
+        load(name)
+
+
+@pytest.mark.parametrize("extra", [{"label": "y"}, {"bounds": {"0": [0, 1]}}])
+def test_label_and_bounds_are_for_files(extra):
+    with pytest.raises(ValueError, match="apply to a CSV or NPZ file alone"):
+        load("randhie", **extra)
+
+
+def test_describe(no_data):
+    by_name = {info.name: info for info in describe()}
+    assert by_name["randhie"].available and by_name["randhie"].features == 9
+    assert not by_name["ijcnn1"].available and by_name["ijcnn1"].path is None
+    assert by_name["covtype"].checksum == by_name["covtype-12"].checksum
+
+
+# Where a named set comes from
+
+
+@pytest.mark.parametrize("name", ["ijcnn1", "covtype", "covtype-12"])
+@pytest.mark.parametrize("declared", [None, "elsewhere"])
+def test_offline_error_says_what_to_set(no_data, monkeypatch, name, declared):
+    if declared:
+        monkeypatch.setenv("DPJAX_DATA", declared)
+    archive = registry.spec(name).archive
+    state = f"DPJAX_DATA=elsewhere has no {archive}" if declared else "DPJAX_DATA is not set"
+    with pytest.raises(FileNotFoundError, match=rf"{state}.*set DPJAX_DATA=FOLDER.*{archive}"):
+        load(name)
+
+
+@pytest.mark.parametrize("name", ["ijcnn1", "covtype"])
+def test_absent_scikit_learn_says_what_to_install(no_data, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(FileNotFoundError, match=r"pip install 'dpjax\[data\]'"):
+        load(name)
+
+
+@pytest.mark.parametrize("variable", ["DPJAX_DATA", "DPJAX_CACHE"])
+def test_another_checksum_is_refused(no_data, monkeypatch, tmp_path, variable):
+    monkeypatch.setenv(variable, str(tmp_path))
+    np.savez(tmp_path / "ijcnn1.npz", X_train=np.zeros((2, 22)))
+    with pytest.raises(ValueError, match="its sha256 is"):
+        load("ijcnn1")
+
+
+def fake_archive(monkeypatch, folder):
+    """A covtype.npz of three rows, registered as the real one."""
+    path = folder / "covtype.npz"
+    x = np.zeros((3, 54), np.float32)
+    x[:, 0] = [1859, 3858, 1e6]
+    np.savez(path, X=x, y=np.array([1, 2, 3], np.uint8))
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    fake = {
+        name: base.dataclasses.replace(entry, checksum=checksum)
+        for name, entry in registry.SPECS.items()
+    }
+    monkeypatch.setattr(registry, "SPECS", fake)
+
+
+def test_declared_folder_without_the_file_warns_and_falls_back(no_data, monkeypatch):
+    no_data.mkdir()
+    fake_archive(monkeypatch, no_data)
+    monkeypatch.setenv("DPJAX_DATA", "elsewhere")
+    with pytest.warns(UserWarning, match="DPJAX_DATA=elsewhere has no covtype.npz"):
+        data = load("covtype")
+    np.testing.assert_array_equal(data.y, [-1, 1, -1])
+
+
+def test_covtype_is_clamped_and_scaled_in_place(no_data, monkeypatch):
+    no_data.mkdir()
+    fake_archive(monkeypatch, no_data)
+    data = load("covtype-12")
+    np.testing.assert_array_equal(data.y, [1, 1, -1])
+    # Elevation is at the lower end in row 0, at the upper end in row 1, above it in row 2. The
+    # vertical distance of 0 lies inside its range.
+    vertical = 173 / (601 + 173)
+    np.testing.assert_allclose(data.x[:, 0] / data.x[:, 4], np.array([0, 1, 1]) / vertical, 1e-5)
+
+
+def test_covtype_from_scikit_learn(no_data, monkeypatch):
+    import sklearn.datasets
+
+    def fetch(data_home, return_X_y, n_retries):
+        assert pathlib.Path(data_home) == no_data
+        return np.ones((2, 54)), np.array([2, 1], np.int32)
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_covtype", fetch)
+    data = load("covtype")
+    assert data.x.shape == (2, 54) and data.x.dtype == np.float32
+    np.testing.assert_array_equal(data.y, [1, -1])
+
+
+def test_ijcnn1_from_its_publisher_is_kept_in_the_cache(no_data, monkeypatch):
+    files = {
+        "ijcnn1.bz2": bz2.compress(b"-1 1:3 22:-4\n1 2:1\n"),
+        "ijcnn1.t.bz2": bz2.compress(b"1 5:0.5\n"),
+    }
+    downloads = []
+
+    def download(url, path):
+        downloads.append(url)
+        path.write_bytes(files[url.removeprefix(archives.LIBSVM_URL)])
+
+    md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
+    monkeypatch.setattr(archives, "_download", download)
+    with pytest.raises(ValueError, match="its md5 is"):
+        load("ijcnn1")
+    assert not (no_data / "ijcnn1.bz2").exists()
+
+    monkeypatch.setattr(archives, "LIBSVM_MD5", md5)
+    downloads.clear()
+    for _ in range(2):
+        data = load("ijcnn1")
+        expected = np.zeros((2, 22))
+        expected[0, [0, 21]] = [0.6, -0.8]
+        expected[1, 1] = 1
+        np.testing.assert_allclose(data.x, expected, atol=1e-7)
+        np.testing.assert_array_equal(data.y, [-1, 1])
+        np.testing.assert_array_equal(data.test_y, [1])
+    assert len(downloads) == 2
+    assert {info.name: info.available for info in describe()}["ijcnn1"]
+
+
+# A user's own table
+
+
+def expected_rows(records, intercept=False):
+    rows = np.array([[float(cell) for cell in record.split(",")] for record in records])
+    x = (np.clip(rows[:, [0, 2]], [0, 10], [100, 50]) - [0, 10]) / [100, 40]
+    x = np.hstack([x, np.ones((len(x), 1))]) if intercept else x
+    length = norms(x)[:, None]
+    return x / np.where(length == 0, 1, length), np.where(rows[:, 1] == 1, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("form", ["mapping", "json", "csv"])
+def test_csv_is_clamped_scaled_and_normalised(tmp_path, form, intercept):
+    records = [*RECORDS, "-1e300,0,1e300", "0,1,10"]
+    bounds = BOUNDS
+    if form != "mapping":
+        bounds = tmp_path / f"bounds.{form}"
+        lines = ["column,low,high", *(f"{name},{a},{b}" for name, (a, b) in BOUNDS.items())]
+        bounds.write_text(json.dumps(BOUNDS) if form == "json" else "\n".join(lines))
+    path = write_csv(tmp_path, records)
+    data = load(path, label="ill", bounds=bounds, intercept=intercept)
+    x, y = expected_rows(records, intercept)
+    np.testing.assert_allclose(data.x, x, atol=1e-6)
+    np.testing.assert_array_equal(data.y, y)
+    assert (data.name, data.unit, data.max_norm) == ("table", "row", 1.0)
+    assert isinstance(data.x, np.ndarray) and data.x.dtype == data.y.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, bool])
+def test_npz_of_any_real_dtype(tmp_path, dtype):
+    x = np.array([[0, 1], [1, 1], [0, 0]], dtype)
+    path = write_npz(tmp_path, x=x, sick=np.array([True, False, True]), test_x=x, test_sick=x[:, 0])
+    data = load(path, label="sick", bounds=[[0, 1], [0, 2]])
+    expected = np.array([[0, 1], [2 / 5**0.5, 1 / 5**0.5], [0, 0]])
+    np.testing.assert_allclose(data.x, expected, atol=1e-6)
+    np.testing.assert_allclose(data.test_x, expected, atol=1e-6)
+    np.testing.assert_array_equal(data.y, [1, -1, 1])
+    np.testing.assert_array_equal(data.test_y, [-1, 1, -1])
+
+
+STRANGE = {
+    "other numbers": "1,0,1",
+    "beyond every range": "1e308,1,-1e308",
+    "overflow": "1e999,1,2",
+    "infinite": "inf,1,2",
+    "not a number": "nan,1,2",
+    "empty cells": ",,",
+    "a word": "old,1,20",
+    "impossible label": "30,2,20",
+    "too few cells": "30,1",
+    "too many cells": "30,1,20,7",
+    "an open quote": '"30,1,20',
+    "a carriage return": "30,1\r,20",
+    "not UTF-8, or a null byte": "\udcff,1,\x00",
+    "a huge cell": "9" * 200_000 + ",1,20",
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE.keys())
+@pytest.mark.parametrize("position", [0, 2, 3])
+def test_one_csv_record_alters_its_own_row_alone(tmp_path, strange, position):
+    records = list(RECORDS)
+    records[position] = strange
+    path = tmp_path / "table.csv"
+    text = "\n".join([HEADER, *records, ""])
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    data = load(path, label="ill", bounds=BOUNDS)
+    x, y = expected_rows(RECORDS)
+    others = [row for row in range(4) if row != position]
+    assert data.size == 4
+    np.testing.assert_allclose(data.x[others], x[others], atol=1e-6)
+    np.testing.assert_array_equal(data.y[others], y[others])
+    row = data.x[position]
+    assert np.isnan(row).all() or norms(row[None])[0] <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("record", "null_x", "null_y"),
+    [
+        ("inf,1,20", True, False),
+        ("old,1,20", True, False),
+        ("30,2,20", False, True),
+        ("30,,20", False, True),
+        ("30,1", True, True),
+    ],
+)
+def test_a_strange_record_becomes_a_null_record(tmp_path, record, null_x, null_y):
+    data = load(write_csv(tmp_path, [record, *RECORDS]), label="ill", bounds=BOUNDS)
+    assert np.isnan(data.x[0]).all() == null_x
+    assert np.isnan(data.y[0]) == null_y
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_one_npz_record_alters_its_own_row_alone(tmp_path, dtype, intercept):
+    rng = np.random.default_rng(0)
+    n = base.ROWS_AT_ONCE + 10  # more than one block
+    x, y = rng.normal(size=(n, 3)).astype(dtype), rng.integers(0, 2, n).astype(dtype)
+    bounds = {"0": [-1, 1], "1": [-2, 2], "2": [0, 1e-3]}
+    before = load(write_npz(tmp_path, x=x, y=y), bounds=bounds, intercept=intercept)
+    for row, cell in ((3, np.inf), (n - 1, np.nan), (n // 2, 1e38), (0, -1e38)):
+        changed, labels = x.copy(), y.copy()
+        changed[row, 1], labels[row] = cell, 5
+        path = write_npz(tmp_path, x=changed, y=labels)
+        after = load(path, bounds=bounds, intercept=intercept)
+        others = np.arange(n) != row
+        np.testing.assert_array_equal(after.x[others], before.x[others])
+        np.testing.assert_array_equal(after.y[others], before.y[others])
+        assert np.isnan(after.y[row])
+        assert np.isnan(after.x[row]).all() == (not np.isfinite(cell))
+
+
+def test_windows_line_ends_a_byte_order_mark_and_blank_lines(tmp_path):
+    path = tmp_path / "table.CSV"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([HEADER, "", *RECORDS, "", ""]).encode())
+    data = load(path, label="ill", bounds=BOUNDS)
+    np.testing.assert_allclose(data.x, expected_rows(RECORDS)[0], atol=1e-6)
+
+
+def test_bounds_are_required_and_the_error_says_why(tmp_path):
+    with pytest.raises(ValueError, match="would leak it"):
+        load(write_csv(tmp_path), label="ill")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"age": [0, 100]}, "lack the columns 'bmi'"),
+        ({**BOUNDS, "height": [0, 1]}, "bounds name 'height'"),
+        ({**BOUNDS, "ill": [0, 1]}, "bounds name 'ill'"),
+        ({**BOUNDS, "bmi": [50, 10]}, "bounds of column 'bmi'.*low < high"),
+        ({**BOUNDS, "bmi": [10, 10]}, "low < high"),
+        ({**BOUNDS, "bmi": [0, float("inf")]}, "finite"),
+        ({**BOUNDS, "bmi": [float("nan"), 1]}, "finite"),
+        ({**BOUNDS, "bmi": [-1e308, 1e308]}, "finite"),
+        ({**BOUNDS, "bmi": [0, "high"]}, "two numbers"),
+        ({**BOUNDS, "bmi": 3}, "two numbers"),
+        ([[0, 1], [0, 1]], "lack the columns 'age', 'bmi'"),
+        (7, "must be {column"),
+    ],
+)
+def test_bounds_that_do_not_fit(tmp_path, bounds, message):
+    path = tmp_path / "bounds.json"
+    path.write_text(json.dumps(bounds))
+    for given in (bounds, path):
+        with pytest.raises(ValueError, match=message):
+            load(write_csv(tmp_path), label="ill", bounds=given)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("bounds.json", "{", "not valid JSON"),
+        ("bounds.csv", "", "must have the header column,low,high"),
+        ("bounds.csv", "age,0,100\nbmi,10,50", "must have the header column,low,high"),
+        ("bounds.csv", "column,low,high\nage,0,1\nage,0,2\nbmi,0,1", "names 'age' twice"),
+        ("bounds.csv", "column,low,high\nage,0", "three cells"),
+        ("bounds.txt", "{}", "must name a .json or .csv file"),
+    ],
+)
+def test_bad_bounds_file(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load(write_csv(tmp_path), label="ill", bounds=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "message"),
+    [
+        ("", "ill", "unknown label 'ill'"),
+        (HEADER, "ill", "has no record"),
+        (f"{HEADER}\n\n \n", "ill", "has no record"),
+        (f"{HEADER}\n1,2,3", None, "label must name the label's column"),
+        (f"{HEADER}\n1,2,3", "il", "did you mean 'ill'"),
+        ("age,age,ill\n1,2,3", "ill", "names 'age' twice"),
+        ("ill\n1", "ill", "has no feature"),
+    ],
+)
+def test_bad_csv(tmp_path, text, label, message):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load(path, label=label, bounds=BOUNDS)
+
+
+X, Y = np.zeros((3, 2)), np.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "lacks 'y'"),
+        ({"y": Y}, "lacks 'x'"),
+        ({"x": X[0], "y": Y}, r"must be \(n, p\)"),
+        ({"x": X, "y": Y[:2]}, r"must be \(n, p\)"),
+        ({"x": X[:0], "y": Y[:0]}, "has no record"),
+        ({"x": X[:, :0], "y": Y}, "has no feature"),
+        ({"x": X.astype(str), "y": Y}, "must be numbers"),
+        ({"x": X, "y": Y.astype(complex)}, "must be numbers"),
+        ({"x": X.astype(object), "y": Y}, "not an archive of plain arrays"),
+        ({"x": X, "y": Y, "test_x": X}, "or neither"),
+        ({"x": X, "y": Y, "test_x": X[:, :1], "test_y": Y}, "must have 2 columns"),
+    ],
+)
+def test_bad_npz(tmp_path, arrays, message):
+    with pytest.raises(ValueError, match=message):
+        load(write_npz(tmp_path, **arrays), bounds=[[0, 1], [0, 1]])
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"plain text"])
+def test_damaged_npz(tmp_path, content):
+    path = tmp_path / "table.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="not an archive"):
+        load(path, bounds=[[0, 1]])
+
+
+def test_absent_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.csv"):
+        load(tmp_path / "none.csv", label="ill", bounds=BOUNDS)
+    with pytest.raises(FileNotFoundError, match="there is no bounds file"):
+        load(write_csv(tmp_path), label="ill", bounds=tmp_path / "none.json")
+
+
+# The owner's check
+
+
+def test_check_counts_what_load_passes_over(tmp_path):
+    records = [*RECORDS, "30,1,20", "-5,1,60", "0,0,10", "inf,1,20", "30,7,x", "1,1"]
+    path = write_csv(tmp_path, records)
+    report = check(path, label="ill", bounds=BOUNDS)
+    assert report.exact_rows == 10
+    assert report.exact_class_counts == {-1: 3, 1: 5}
+    assert report.exact_impossible_labels == 2
+    assert report.exact_nonfinite_rows == 3
+    assert report.exact_nonfinite == {"age": 2, "bmi": 2}
+    assert report.exact_outside == {"age": 1, "bmi": 1}
+    assert report.exact_zero_rows == 1
+    assert report.exact_duplicate_rows == 1
+    assert report.lines()[0].startswith("NOT PRIVATE: ")
+    data = load(path, label="ill", bounds=BOUNDS)
+    assert np.isnan(data.x).any(1).sum() == report.exact_nonfinite_rows
+    assert (data.x == 0).all(1).sum() == report.exact_zero_rows
+
+
+def test_check_without_bounds(tmp_path):
+    report = check(write_csv(tmp_path), label="ill")
+    assert report.exact_outside is None
+    assert any("no bounds are declared" in line for line in report.lines())
+
+
+def test_check_of_a_named_set(real_data):
+    report = check("ijcnn1")
+    assert report.exact_class_counts == {-1: 31_585, 1: 3_415}
+    assert report.exact_nonfinite == {} and report.exact_outside is None
+
+
+# Dataset
+
+
+def test_dataset_is_a_pytree():
+    data = load("randhie")
+    leaves, tree = jax.tree.flatten(data)
+    assert len(leaves) == 2
+    again = jax.tree.unflatten(tree, leaves)
+    assert again.x is data.x and again.unit == "person-year" and again.test_x is None
+    assert jax.tree.structure(again) == tree
+
+    shape = jax.eval_shape(lambda data: jax.tree.map(lambda leaf: leaf[:5], data), data)
+    assert shape.size == 5 and shape.dimension == 9 and shape.name == "randhie"
+    total = jax.jit(lambda data: data.examples[1].sum())(data)
+    assert float(total) == 13_882 - 6_308
+
+
+def test_repr_shows_neither_values_nor_size():
+    assert repr(load("randhie")) == "Dataset(name='randhie', unit='person-year', max_norm=1.0)"
