@@ -146,10 +146,11 @@ def check_spent(event: events.Event, budget: PrivacyBudget, accountant: str, adv
 
     >>> from dpjax.accounting import Event, Release
     >>> event = Event((Release("gradient", 1, noise_multiplier=1.0),), "zero_out")
-    >>> check_spent(event, PrivacyBudget(1.0, 1e-5), "pld", "add noise.")
+    >>> check_spent(  # doctest: +ELLIPSIS
+    ...     event, PrivacyBudget(1.0, 1e-5), "pld", "add noise.")
     Traceback (most recent call last):
     ...
-    ValueError: this noise gives epsilon 4.377 at delta 1e-05 (zero_out), over the budget of 1; add noise.
+    ValueError: this noise gives epsilon 4.377 at delta 1e-05 (zero_out), over the budget ...
     """
     spent = events.epsilon(event, budget.delta, budget.relation, accountant)
     if spent > budget.epsilon:

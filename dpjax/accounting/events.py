@@ -1,4 +1,4 @@
-"""What was released: ``Release`` and ``Event``, and the one place that maps them to dp_accounting."""
+"""What was released: ``Release``, ``Event``, and the one mapping of them to dp_accounting."""
 
 import dataclasses
 import functools
@@ -143,7 +143,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
       ValueError: for another relation than the event's, a delta out of range, an accountant that
         does not exist.
 
-    Reference: Dong, Roth and Su, "Gaussian differential privacy" (2022), theorem 2.7, corollary 3.3.
+    Reference: Dong, Roth and Su, "Gaussian differential privacy" (2022), corollary 2.13.
 
     >>> event = Event((Release("gradient", 1, noise_multiplier=1.0),), "zero_out")
     >>> round(epsilon(event, 1e-5, "zero_out"), 4)

@@ -47,17 +47,44 @@ class Declared(NamedTuple):
 class Algorithm(Protocol):
     """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
 
-    ``step`` sees no data. It calls ``ask(key, name, params)`` with the name of a query and reads the
+    ``step`` sees no data. It calls ``ask(key, name, params)`` with a query's name and reads the
     noisy answer; all of its state and info is post-processing of such answers.
     """
 
-    steps: Array | int
-    max_steps: int
-    dimension: int
-    objective: Objective
-    relation: Relation
-    accountant: str
-    declared: Declared
+    @property
+    def steps(self) -> Array | int:
+        """Planned number of steps T; a leaf."""
+        ...
+
+    @property
+    def max_steps(self) -> int:
+        """Length of the history; structure."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters p."""
+        ...
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation."""
+        ...
+
+    @property
+    def accountant(self) -> str:
+        """What calibrated the noise."""
+        ...
+
+    @property
+    def declared(self) -> Declared:
+        """The budget."""
+        ...
 
     @property
     def title(self) -> str:

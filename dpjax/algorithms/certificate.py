@@ -79,7 +79,7 @@ def certify(
     whole = objective.regularize_gradient(gradient, params)
     norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
     upper = (norm + bounds.gradient) * (1 + _SLACK)
-    if hessian is None:
+    if hessian is None or bounds.hessian is None:
         return upper, None
     curvature = objective.regularize_hessian(hessian, params)
     eigenvalues = jnp.linalg.eigvalsh(curvature)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
@@ -165,7 +166,7 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
       multiplier <= sqrt(alpha rho).
 
     Raises:
-      ValueError: if the objective has no constants.
+      ValueError: if the objective has no constants, or alpha is not above 0.
 
     Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
@@ -176,5 +177,6 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     """
     if objective.constants is None:
         raise ValueError(f"{objective.name} has no Hessian-Lipschitz constant.")
+    alpha = _validate.positive("alpha", alpha)
     radius = math.sqrt(alpha / objective.constants.hessian_lipschitz)
     return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}

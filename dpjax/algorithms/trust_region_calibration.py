@@ -25,7 +25,7 @@ def dp_trust_region(
     data_size: int,
     dimension: int,
     steps: int = STEPS,
-    radius: float = 10.0,
+    radius: float = 12.0,
     final_radius: float = 0.5,
     damping: float = 0.5,
     clip_norm: float | None = None,

@@ -6,6 +6,7 @@ import dpjax
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli import problem, report
+from dpjax.driver import guarantee
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -28,7 +29,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
     for release in algorithm.event.releases:
-        print(f"  {dpjax.driver.guarantee.describe(release)}")
+        print(f"  {guarantee.describe(release)}")
     print(
         f"epsilon of this noise: {spent['pld']:.6g} exact, {spent['rdp']:.6g} by Renyi accounting"
     )

@@ -1,9 +1,11 @@
 """``dpjax data``: what is available, where it comes from, and the owner's check of a file."""
 
 import argparse
+import os
 import sys
 
 import dpjax
+from dpjax import _validate
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -26,7 +28,11 @@ def command(arguments: argparse.Namespace) -> int:
             "\n`dpjax data NAME` tells more; a path to a CSV or NPZ file works in place of a name."
         )
         return 0
-    dpjax._validate.choice("data set", arguments.name, [info.name for info in infos])
+    if os.path.exists(arguments.name):
+        raise ValueError(
+            f"{arguments.name} is a file of yours; see what is odd in it with --check."
+        )
+    _validate.choice("data set", arguments.name, [info.name for info in infos])
     (info,) = (info for info in infos if info.name == arguments.name)
     for field in ("name", "rows", "features", "unit", "task", "source", "available", "checksum"):
         print(f"{field:10} {getattr(info, field)}")

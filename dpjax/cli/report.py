@@ -94,7 +94,8 @@ def summary(content: dict[str, Any]) -> list[str]:
             lower = _each(certificate["min_eigenvalue_lower"], _number)
             lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
     lines.append(
-        f"time: {content['seconds_compile']:.2f} s to compile, {content['seconds_run']:.2f} s to run"
+        f"time: {content['seconds_compile']:.2f} s to compile, "
+        f"{content['seconds_run']:.2f} s to run"
     )
     for name in EXACT:
         if content[name] is not None:
@@ -127,7 +128,9 @@ def _exact(
         setting.algorithm.objective,
         jax.tree.map(jax.numpy.asarray, data.examples),
     )
-    tested = examples if data.test_x is None else (data.test_x, data.test_y)
+    tested = examples
+    if data.test_x is not None and data.test_y is not None:
+        tested = (jax.numpy.asarray(data.test_x), jax.numpy.asarray(data.test_y))
 
     def measure(params: jax.Array) -> list[float]:
         of_all = (

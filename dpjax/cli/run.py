@@ -10,6 +10,7 @@ import jax
 
 import dpjax
 from dpjax import _validate
+from dpjax.algorithms import Algorithm
 from dpjax.cli import plan, problem, report
 from dpjax.driver import guarantee
 
@@ -51,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _train(
     arguments: argparse.Namespace,
-    algorithm: dpjax.algorithms.Algorithm,
+    algorithm: Algorithm,
     data: dpjax.Dataset,
     key: jax.Array,
 ) -> dpjax.Solution:
@@ -87,10 +88,10 @@ def _write(
 def _compile_seconds() -> Iterator[list[float]]:
     spent: list[float] = []
 
-    def listen(event: str, seconds: float, **kwargs: object) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         del kwargs
         if event.startswith(_COMPILE_EVENT):
-            spent.append(seconds)
+            spent.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

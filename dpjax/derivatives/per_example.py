@@ -42,7 +42,7 @@ class ClippedGrad:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.gradient_sum(phi, records, params, self.clip_norm)
-        gradient = jax.grad(_function(self.loss))
+        gradient = jax.grad(self.loss)
 
         def contribution(example: PyTree) -> Params:
             return clipping.clip_tree(gradient(params, example), self.clip_norm)
@@ -200,7 +200,9 @@ def joint_clipped(
     Privacy: NOT a mechanism. The sensitivity is that of the weighted vector, so noise of std s on
       it is s * w_g on the gradient and s * w_h on the Hessian: one Gaussian, one event.
 
-    >>> total = joint_clipped(lambda w, x: (w @ x) ** 2 / 2, gradient_weight=1.0, hessian_weight=1.0)
+    >>> def loss(w, x):
+    ...     return (w @ x) ** 2 / 2
+    >>> total = joint_clipped(loss, gradient_weight=1.0, hessian_weight=1.0)
     >>> total(jnp.ones(1), jnp.array([[2.0]])).hessian.round(3)
     Array([[0.707]], dtype=float32)
     """
@@ -220,10 +222,6 @@ def _margin(loss: Any) -> Callable | None:
     return getattr(loss, "margin", None)
 
 
-def _function(loss: Any) -> Loss:
-    return getattr(loss, "loss", loss)
-
-
 def _prepared(batch: PyTree, mask: Array | None) -> linear_model.PreparedLinear:
     if isinstance(batch, linear_model.PreparedLinear):
         if mask is not None:
@@ -232,13 +230,12 @@ def _prepared(batch: PyTree, mask: Array | None) -> linear_model.PreparedLinear:
     return linear_model.prepare(batch, mask)
 
 
-def _second_order(loss: Any, params: Params) -> tuple[Array, Callable]:
-    function = _function(loss)
+def _second_order(loss: Loss, params: Params) -> tuple[Array, Callable]:
     flat, unravel = ravel_pytree(params)
     basis = jnp.eye(flat.size, dtype=flat.dtype)
 
     def of_example(example: PyTree) -> tuple[Array, Array]:
-        gradient, push = jax.linearize(jax.grad(lambda w: function(unravel(w), example)), flat)
+        gradient, push = jax.linearize(jax.grad(lambda w: loss(unravel(w), example)), flat)
         return gradient, jax.vmap(push)(basis)
 
     return flat, of_example

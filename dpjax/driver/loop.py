@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm, Status
@@ -110,7 +111,7 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
     for leaf in leaves:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"params must be floating, got {leaf.dtype}.")
-        if not isinstance(leaf, jax.core.Tracer) and not jnp.isfinite(leaf).all():
+        if not isinstance(leaf, Tracer) and not jnp.isfinite(leaf).all():
             raise ValueError("params must be finite; they are public, so this tells nothing.")
     return params
 

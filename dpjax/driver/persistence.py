@@ -97,11 +97,13 @@ def save(path: str | os.PathLike, solution: Solution) -> None:
         "text": solution.guarantee(),
     }
     target = pathlib.Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent or ".", delete=False) as file:
-        file.write(serialization.msgpack_serialize(content))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, target)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        temporary = pathlib.Path(folder, "solution")
+        with open(temporary, "wb") as file:
+            file.write(serialization.msgpack_serialize(content))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
 
 
 def load(path: str | os.PathLike) -> SavedSolution:
@@ -115,23 +117,23 @@ def load(path: str | os.PathLike) -> SavedSolution:
       FileNotFoundError: if there is none.
     """
     raw = pathlib.Path(path).read_bytes()
+    fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
-        content = serialization.msgpack_restore(raw)
+        content: Any = serialization.msgpack_restore(raw)
         if content["format"] != _FORMAT:
             raise KeyError
+        releases = tuple(
+            Release(**{**r, "components": tuple(map(tuple, r["components"]))})
+            for r in json.loads(content["releases"])
+        )
+        return SavedSolution(
+            **{field: content[field] for field in fields},
+            event=Event(releases, content["relation"]),
+            accountant=content["accountant"],
+            text=content["text"],
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a solution saved by dpjax.") from error
-    releases = tuple(
-        Release(**{**r, "components": tuple(map(tuple, r["components"]))})
-        for r in json.loads(content["releases"])
-    )
-    fields = ("params", "history", "steps", "status", "certificate", "certified_params")
-    return SavedSolution(
-        **{field: content[field] for field in fields},
-        event=Event(releases, content["relation"]),
-        accountant=content["accountant"],
-        text=content["text"],
-    )
 
 
 def _host(tree: Any) -> Any:

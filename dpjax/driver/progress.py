@@ -59,12 +59,11 @@ def run(
     key = as_key(key)
     for query in algorithm.queries:
         check_examples(query, examples, params)
-    if progress is None:
-        progress = sys.stderr.isatty()
+    shown = sys.stderr.isatty() if progress is None else progress
     bound, carry = _start(algorithm, examples, key, params)
     steps = int(algorithm.steps)
     piece = max(1, -(-steps // _UPDATES))
-    with _bar(progress) as bar:
+    with _bar(shown) as bar:
         task = bar.add_task(algorithm.title, total=steps)
         for until in range(piece, steps + piece, piece):
             carry = _advance(bound, carry, min(until, steps))

@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from dpjax._typing import Array, Params
-from dpjax.accounting import Event, epsilon
+from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
 from dpjax.driver import guarantee as _guarantee
@@ -45,8 +46,8 @@ class Solution:
     unit: str = static(default="row")
 
     @property
-    def event(self) -> Event | list:
-        """What was released: that of all planned steps, even if fewer were taken."""
+    def event(self) -> Any:
+        """The ``Event`` of what was released: of all planned steps, even if fewer were taken."""
         return self._each(lambda algorithm: algorithm.event)
 
     def epsilon(self, delta: float) -> float | list:
@@ -69,8 +70,8 @@ class Solution:
         return self._each(lambda algorithm: _guarantee.statement(algorithm, self.unit))
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
-        leaves = [*jax.tree.leaves(self.algorithm), self.steps]
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        # All leaves: under vmap over keys the algorithm's own numbers are concrete.
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
             raise ValueError(
                 "epsilon, event and guarantee are computed on the host; call them on the solution "
                 "outside of jit and vmap."

@@ -1,4 +1,4 @@
-"""The trust-region subproblem, solved exactly, and tail quantiles of the noise."""
+"""Linear algebra of the second-order methods: the trust-region step and tails of Gaussian noise."""
 
 from dpjax.linalg.tails import chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.linalg.trust_region import TrustRegionStep, trust_region_step

@@ -102,7 +102,9 @@ def _solve(gradient: Array, hessian: Array, radius: Array) -> TrustRegionStep:
 
     values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     values, coefficients = _clear_rounding(values, linear @ vectors)
-    coordinates, multiplier = _solve_diagonal(curvature_weight * values, coefficients)
+    # The gaps before the product: a fused multiply-subtract would not give 0 for the lowest.
+    gaps = curvature_weight * (values - values[0])
+    coordinates, multiplier = _solve_diagonal(curvature_weight * values, gaps, coefficients)
     unit_step = vectors @ coordinates
     length = jnp.linalg.norm(unit_step)
     unit_step = jnp.where(multiplier > 0, unit_step / _or_one(length), unit_step)
@@ -117,8 +119,8 @@ def _clear_rounding(values: Array, coefficients: Array) -> tuple[Array, Array]:
     return jnp.where(flat, 0, values), jnp.where(flat & rounding, 0, coefficients)
 
 
-def _solve_diagonal(values: Array, coefficients: Array) -> tuple[Array, Array]:
-    """The minimiser and multiplier on the unit ball, for ascending eigenvalues ``values``."""
+def _solve_diagonal(values: Array, gaps: Array, coefficients: Array) -> tuple[Array, Array]:
+    """The minimiser and multiplier on the unit ball, for ascending ``values``, ``gaps`` apart."""
     lowest = values[0]
     free = -coefficients / jnp.where(values > 0, values, 1)
     unbounded = jnp.any((values <= 0) & (coefficients != 0)) | (lowest < 0)
@@ -131,7 +133,6 @@ def _solve_diagonal(values: Array, coefficients: Array) -> tuple[Array, Array]:
     coefficients = coefficients.at[0].set(jnp.where(lowest < 0, bottom, coefficients[0]))
 
     # In the shift mu = multiplier + lowest nothing cancels, however close to 0 the root lies.
-    gaps = values - lowest
     shift = _secular_root(gaps, coefficients, jnp.maximum(lowest, least), skip=interior)
     bounded = -coefficients / (gaps + shift)
     multiplier = jnp.maximum(shift - lowest, 0)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,10 @@ class Objective:
             if not all(0 < value < float("inf") for value in constants):
                 raise ValueError(f"constants must be finite and above 0, got {constants}.")
             object.__setattr__(self, "constants", constants)
+
+    def __call__(self, params: Params, example: Any) -> Array:
+        """Returns the loss of one example, without the regularizer. NOT PRIVATE."""
+        return self.loss(params, example)
 
     @property
     def smoothness(self) -> float | None:

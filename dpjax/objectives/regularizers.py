@@ -28,7 +28,9 @@ class L2:
         return self.strength
 
     def __call__(self, params: Params) -> Array:
-        return self.strength / 2 * sum(jnp.sum(w * w) for w in jax.tree.leaves(params))
+        """Returns the penalty, shape ()."""
+        squares = [jnp.sum(w * w) for w in jax.tree.leaves(params)]
+        return self.strength / 2 * jnp.asarray(sum(squares))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,4 +54,6 @@ class Nonconvex:
         return 2 * self.strength
 
     def __call__(self, params: Params) -> Array:
-        return self.strength * sum(jnp.sum(w * w / (1 + w * w)) for w in jax.tree.leaves(params))
+        """Returns the penalty, shape ()."""
+        penalties = [jnp.sum(w * w / (1 + w * w)) for w in jax.tree.leaves(params)]
+        return self.strength * jnp.asarray(sum(penalties))

@@ -26,10 +26,25 @@ class Query(Protocol):
     computed from the same fields that scale the noise.
     """
 
-    name: str
-    objective: Objective
-    data_size: int
-    relation: Relation
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by; also the purpose its keys are derived for."""
+        ...
+
+    @property
+    def objective(self) -> Objective:
+        """Whose loss is differentiated."""
+        ...
+
+    @property
+    def data_size(self) -> int:
+        """The declared public n, the divisor."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation that fixes the sensitivity."""
+        ...
 
     def answer(self, key: Array, records: Records, params: Params) -> PyTree:
         """Returns the noisy answer at ``params``."""

@@ -1,7 +1,6 @@
 """The gradient oracle: the noisy mean of clipped per-example gradients."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 
@@ -35,7 +34,10 @@ class GradientQuery:
     data_size: int = static()
     relation: Relation = static()
 
-    name: ClassVar[str] = "gradient"
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "gradient"
 
     @property
     def sensitivity(self) -> Array | float:

@@ -1,7 +1,7 @@
 """The Hessian oracle, and the joint one that answers gradient and Hessian as one release."""
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -43,7 +43,10 @@ class HessianQuery:
     relation: Relation = static()
     isometric: bool = static(default=True)
 
-    name: ClassVar[str] = "hessian"
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "hessian"
 
     @property
     def sensitivity(self) -> Array | float:
@@ -98,7 +101,10 @@ class JointQuery:
     data_size: int = static()
     relation: Relation = static()
 
-    name: ClassVar[str] = "gradient_and_hessian"
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "gradient_and_hessian"
 
     @property
     def sensitivity(self) -> Array | float:

@@ -1,0 +1,154 @@
+"""The trust-region subproblem against CVXPY with Clarabel and SciPy's exact solver, as Markdown.
+
+Run ``python benchmarks/subproblem.py``. All times of a row are taken in one run, side by side, and
+are the mean over its instances of the median time to solve one. What is timed:
+
+- dpjax: one jitted call in float64, to the last digit, waiting for the result;
+- CVXPY: the exact convex form in the eigenbasis (Ben-Tal and den Hertog), built and compiled once
+  with parameters; timed are ``numpy.linalg.eigh``, setting the parameters and ``solve`` with
+  Clarabel at its default tolerance of 1e-8. The original problem is not convex, so CVXPY cannot
+  be given it;
+- SciPy: constructing and solving ``IterativeSubproblem`` with its defaults, which stop at a radius
+  within 10 % (k_easy) and an objective within 20 % (k_hard) of the optimum.
+"""
+
+import time
+from collections.abc import Callable
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize._trustregion_exact import IterativeSubproblem
+
+from dpjax.linalg import trust_region_step
+
+SIZES = (1, 5, 10, 22, 54, 100, 200, 500)
+CVXPY_SIZES = (22, 54, 200, 500)
+KINDS = ("interior", "convex boundary", "indefinite", "hard")
+
+
+def instances(size: int, kind: str, count: int = 3) -> list[tuple[np.ndarray, np.ndarray, float]]:
+    """Gradient, Hessian and radius of ``count`` problems of one kind."""
+    rng = np.random.default_rng([size, KINDS.index(kind)])
+    problems = []
+    for _ in range(count):
+        vectors = np.linalg.qr(rng.standard_normal((size, size)))[0]
+        coefficients = rng.standard_normal(size)
+        values = np.sort(rng.standard_normal(size))
+        if kind in ("interior", "convex boundary"):
+            values = np.sort(abs(values)) + 0.1
+            length = np.linalg.norm(coefficients / values)
+            radius = length * (2 if kind == "interior" else 0.3)
+        else:
+            values[0] = -abs(values[0]) - 0.5
+            radius = 1.0
+        if kind == "hard":
+            coefficients[0] = 0
+            radius = 2 * np.linalg.norm(coefficients[1:] / (values[1:] - values[0])) or 1.0
+        problems.append((vectors @ coefficients, (vectors * values) @ vectors.T, float(radius)))
+    return problems
+
+
+def ours(gradient: np.ndarray, hessian: np.ndarray, radius: float) -> Callable[[], object]:
+    arrays = jnp.asarray(gradient), jnp.asarray(hessian), jnp.asarray(radius)
+    solve = jax.jit(trust_region_step)
+    return lambda: jax.block_until_ready(solve(*arrays))
+
+
+def scipy_exact(gradient: np.ndarray, hessian: np.ndarray, radius: float) -> Callable[[], object]:
+    origin = np.zeros_like(gradient)
+
+    def solve():
+        problem = IterativeSubproblem(
+            origin, lambda _: 0.0, lambda _: gradient, lambda _: hessian
+        )
+        return problem.solve(radius)
+
+    return solve
+
+
+def cvxpy_solver(size: int) -> Callable[..., Callable[[], object]]:
+    squares, roots = cp.Variable(size), cp.Variable(size)
+    values, weights = cp.Parameter(size), cp.Parameter(size)
+    radius_squared = cp.Parameter(nonneg=True)
+    problem = cp.Problem(
+        cp.Minimize(values @ squares / 2 + weights @ roots),
+        [cp.square(roots) <= squares, cp.sum(squares) <= radius_squared],
+    )
+
+    def solver(gradient: np.ndarray, hessian: np.ndarray, radius: float) -> Callable[[], object]:
+        def solve():
+            values.value, vectors = np.linalg.eigh(hessian)
+            weights.value = vectors.T @ gradient
+            radius_squared.value = radius**2
+            problem.solve(solver=cp.CLARABEL)
+            return vectors @ roots.value
+
+        return solve
+
+    return solver
+
+
+def milliseconds(solve: Callable[[], object], budget: float = 0.3) -> float:
+    solve()
+    start = time.perf_counter()
+    times: list[float] = []
+    while len(times) < 5 or (len(times) < 2000 and time.perf_counter() - start < budget):
+        before = time.perf_counter()
+        solve()
+        times.append(time.perf_counter() - before)
+    return 1e3 * float(np.median(times))
+
+
+def table(rows: list[list[str]], header: list[str]) -> str:
+    lines = [header, ["---:"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def single() -> None:
+    """One problem at a time: the mean over all kinds, and SciPy's ratio for each kind."""
+    rows = []
+    for size in SIZES:
+        kinds = KINDS if size > 1 else KINDS[:3]
+        ratios, mine, theirs, convex = [], [], [], []
+        with_cvxpy = cvxpy_solver(size) if size in CVXPY_SIZES else None
+        for kind in kinds:
+            problems = instances(size, kind)
+            mine += [milliseconds(ours(*problem)) for problem in problems]
+            theirs += [milliseconds(scipy_exact(*problem)) for problem in problems]
+            ratios.append(np.mean(theirs[-len(problems) :]) / np.mean(mine[-len(problems) :]))
+            if with_cvxpy:
+                convex += [milliseconds(with_cvxpy(*problem)) for problem in problems]
+        row = [f"{size}", f"{np.mean(mine):.3f}", f"{np.mean(theirs):.3f}"]
+        row += [f"{np.mean(theirs) / np.mean(mine):.1f}x"]
+        row += [f"{np.mean(convex):.1f}" if convex else ""]
+        row += [f"{np.mean(convex) / np.mean(mine):.0f}x" if convex else ""]
+        rows.append(row + [f"{ratio:.1f}x" for ratio in ratios] + [""] * (4 - len(kinds)))
+    header = ["p", "dpjax ms", "SciPy ms", "SciPy/dpjax", "CVXPY ms", "CVXPY/dpjax"]
+    print(table(rows, header + [f"SciPy/dpjax, {kind}" for kind in KINDS]))
+
+
+def batch(size: int = 22, count: int = 256) -> None:
+    """Many problems in one call under vmap, against a Python loop and bare eigendecompositions."""
+    problems = [
+        problem for kind in KINDS for problem in instances(size, kind, count // len(KINDS))
+    ]
+    gradients, hessians, radii = (jnp.asarray(np.stack(part)) for part in zip(*problems, strict=True))
+    solve = jax.jit(trust_region_step)
+    batched = jax.jit(jax.vmap(trust_region_step))
+    eigh = jax.jit(jnp.linalg.eigh)
+    parts = list(zip(gradients, hessians, radii, strict=True))
+    times = {
+        "vmap": milliseconds(lambda: jax.block_until_ready(batched(gradients, hessians, radii))),
+        "Python loop": milliseconds(lambda: jax.block_until_ready([solve(*p) for p in parts])),
+        "eigh alone, batched": milliseconds(lambda: jax.block_until_ready(eigh(hessians))),
+    }
+    rows = [[k, f"{v:.2f}", f"{v / times['vmap']:.2f}x"] for k, v in times.items()]
+    print(table(rows, [f"{count} problems of p = {size}", "ms", "against vmap"]))
+
+
+if __name__ == "__main__":
+    with jax.enable_x64(True):
+        single()
+        batch()

@@ -1,0 +1,473 @@
+"""The contract of every algorithm in the registry; a new one joins by a line in ``GENERAL``."""
+
+import dataclasses
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax
+from dpjax.accounting import ACCOUNTANTS, RELATIONS, records_moved
+from dpjax.oracles import bind
+
+EVERY = list(dpjax.ALGORITHMS)
+# What a loss without constants has to declare.
+GENERAL = {
+    "dp-gd": {"clip_norm": 1.0, "step_size": 0.3},
+    "dp-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
+}
+# Each statistical check fails by chance with this probability at most.
+LEVEL = 1e-6
+N, P, STEPS = 64, 4, 6
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+KEY = jax.random.key(7)
+
+each_algorithm = pytest.mark.parametrize("name", EVERY)
+
+
+def build(name, budget=BUDGET, objective=None, **more):
+    objective = dpjax.objectives.logistic_nonconvex() if objective is None else objective
+    more = {"data_size": N, "dimension": P, "steps": STEPS} | more
+    return dpjax.ALGORITHMS[name](objective, budget, **more)
+
+
+def records(seed=0, n=N):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] + 0.3 * random.normal(size=n) > 0, 1.0, -1.0).astype(np.float32)
+
+
+@functools.cache
+def solved(name, seed=7):
+    return dpjax.solve(build(name), records(), key=jax.random.key(seed))
+
+
+def released(solution):
+    """Everything numeric that a training publishes."""
+    certified = (solution.certificate, solution.certified_params)
+    return solution.params, solution.history, solution.steps, solution.status, certified
+
+
+def assert_same(first, second):
+    for a, b in zip(
+        jax.tree.leaves(released(first)), jax.tree.leaves(released(second)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def assert_close(first, second):
+    for a, b in zip(
+        jax.tree.leaves(released(first)), jax.tree.leaves(released(second)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
+
+
+def stacked(algorithms):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
+
+
+class Counted:
+    """The logistic loss of the margin, counting how often it is traced."""
+
+    def __init__(self):
+        self.traces = 0
+        constants = dpjax.objectives.logistic().constants
+        self.objective = dpjax.Objective(
+            lambda w, e: self.margin(e[1] * (e[0] @ w)), None, self.margin, constants, "counted"
+        )
+
+    def margin(self, m):
+        self.traces += 1
+        return jax.nn.softplus(-m)
+
+
+# The shape of a factory and of what it makes.
+
+
+def test_the_table_covers_the_registry():
+    assert GENERAL.keys() == dpjax.ALGORITHMS.keys()
+
+
+@each_algorithm
+def test_factories_share_one_signature(name):
+    parameters = inspect.signature(dpjax.ALGORITHMS[name]).parameters
+    first = list(parameters.values())
+    assert [p.name for p in first[:4]] == ["objective", "budget", "data_size", "dimension"]
+    assert all(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in first[:2])
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in first[2:4])
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in first[4:])
+    assert parameters["accountant"].default == "pld"
+    with pytest.raises(TypeError, match="data_size"):
+        dpjax.ALGORITHMS[name](dpjax.objectives.logistic(), BUDGET, dimension=P)
+
+
+@each_algorithm
+def test_an_algorithm_is_a_frozen_pytree_whose_numbers_are_leaves(name):
+    algorithm = build(name)
+    leaves, structure = jax.tree.flatten(algorithm)
+    assert jax.tree.unflatten(structure, leaves) == algorithm
+    for query in algorithm.queries:
+        assert float(query.noise_multiplier) in leaves
+    assert algorithm.steps in leaves and BUDGET.epsilon in leaves
+    # Rounded up to float32 on the host: the program scales the very noise that is accounted.
+    for query in algorithm.queries:
+        assert float(jnp.float32(query.noise_multiplier)) == query.noise_multiplier
+    other = build(name, dpjax.PrivacyBudget(3.0, 1e-5))
+    assert jax.tree.structure(other) == structure
+    assert hash(jax.tree.structure(other)) == hash(structure)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        algorithm.steps = 1
+
+
+# Tracing, batching, determinism.
+
+
+@each_algorithm
+def test_epsilon_key_and_data_of_one_shape_do_not_retrace(name):
+    counted = Counted()
+    budgets = [dpjax.PrivacyBudget(eps, 1e-4) for eps in (0.5, 1.0, 4.0)]
+    algorithms = [build(name, budget, counted.objective) for budget in budgets]
+    counted.traces = 0
+    dpjax.solve(algorithms[0], records(0), key=jax.random.key(0))
+    once = counted.traces
+    assert once > 0
+    for i, algorithm in enumerate(algorithms):
+        dpjax.solve(algorithm, records(i), key=jax.random.key(i))
+    assert counted.traces == once
+    dpjax.solve(algorithms[0], records(0), key=KEY, params=jnp.ones(P))
+    assert counted.traces == once
+    # The counter sees a real retrace: data of another shape.
+    again = build(name, budgets[0], counted.objective, data_size=N + 1)
+    dpjax.solve(again, records(0, N + 1), key=KEY)
+    assert counted.traces > once
+
+
+@each_algorithm
+def test_vmap_over_keys_is_a_loop_over_keys(name):
+    algorithm, data = build(name), records()
+    seeds = range(3)
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    batch = jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
+    for i, seed in enumerate(seeds):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
+        assert_close(one, solved(name, seed))
+    assert [epsilon <= BUDGET.epsilon for epsilon in batch.epsilon(BUDGET.delta)] == [True] * 3
+    assert len(batch.guarantee()) == len(batch.event) == 3
+
+
+@each_algorithm
+def test_an_epsilon_sweep_is_one_vmap_and_one_trace(name):
+    counted = Counted()
+    sweep = [0.3, 1.0, 5.0]
+    algorithms = [
+        build(name, dpjax.PrivacyBudget(eps, 1e-4), counted.objective) for eps in sweep
+    ]
+    data = records()
+    counted.traces = 0
+    dpjax.solve(algorithms[0], data, key=KEY)
+    once = counted.traces
+    solve_all = jax.jit(jax.vmap(lambda algorithm: dpjax.solve(algorithm, data, key=KEY)))
+    counted.traces = 0
+    batch = solve_all(stacked(algorithms))
+    assert counted.traces <= once
+    found = batch.epsilon(1e-4)
+    assert isinstance(found, list) and len(found) == len(sweep)
+    for i, (spent, eps, algorithm) in enumerate(zip(found, sweep, algorithms, strict=True)):
+        assert 0.999 * eps < spent <= eps
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
+        assert_close(one, dpjax.solve(algorithm, data, key=KEY))
+    counted.traces = 0
+    solve_all(stacked(algorithms[::-1]))
+    assert counted.traces == 0
+    seeds = jax.random.split(KEY, 2)
+    grid = jax.vmap(
+        lambda algorithm: jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(seeds)
+    )(stacked(algorithms))
+    spent = np.array(grid.epsilon(1e-4))
+    assert spent.shape == (3, 2) and (spent <= np.array(sweep)[:, None]).all()
+
+
+@each_algorithm
+def test_solve_under_an_outer_jit_with_traced_data_and_params(name):
+    algorithm, (x, y) = build(name), records()
+    outer = jax.jit(
+        lambda x, key, params: dpjax.solve(algorithm, (x, y), key=key, params=params)
+    )
+    assert_close(outer(x, KEY, jnp.zeros(P)), solved(name))
+
+
+@each_algorithm
+def test_history_is_nan_after_the_last_step_and_nowhere_else(name):
+    solution = solved(name)
+    steps, longest = int(solution.steps), solution.algorithm.max_steps
+    assert steps == STEPS <= longest and solution.steps.dtype == jnp.int32
+    for values in solution.history:
+        assert values.shape[0] == longest
+        assert np.isfinite(values[:steps]).all() and np.isnan(values[steps:]).all()
+    assert dpjax.Status(int(solution.status)) is dpjax.Status.FIXED_HORIZON
+
+
+@each_algorithm
+def test_one_key_one_result_and_another_key_another(name):
+    assert_same(solved(name), dpjax.solve(build(name), records(), key=jax.random.key(7)))
+    other = solved(name, 8)
+    assert not np.array_equal(solved(name).params, other.params)
+    first = solved(name).history.gradient_norm[0]
+    assert first != other.history.gradient_norm[0]
+
+
+@each_algorithm
+@pytest.mark.parametrize("progress", [False, True])
+def test_run_is_solve_bit_for_bit(name, progress, capfd):
+    assert_same(dpjax.run(build(name), records(), key=KEY, progress=progress), solved(name))
+    assert (build(name).title in capfd.readouterr().err) == progress
+
+
+@each_algorithm
+def test_run_is_solve_in_more_pieces_than_the_bar_has(name):
+    algorithm = build(name, steps=101)
+    assert_same(
+        dpjax.run(algorithm, records(), key=KEY, progress=False),
+        dpjax.solve(algorithm, records(), key=KEY),
+    )
+
+
+@each_algorithm
+@pytest.mark.parametrize(
+    "read", [lambda s: s.event, lambda s: s.guarantee(), lambda s: s.epsilon(1e-4)]
+)
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+def test_accounting_raises_while_tracing(name, read, transform):
+    algorithm, data = build(name), records()
+
+    def traced(key):
+        read(dpjax.solve(algorithm, data, key=key))
+        return key
+
+    with pytest.raises(ValueError, match="outside of jit and vmap"):
+        transform(traced)(KEY if transform is jax.jit else jax.random.split(KEY, 2))
+
+
+@each_algorithm
+def test_in_float64_with_float64_data(name):
+    x, y = records()
+    with jax.enable_x64(True):
+        solution = dpjax.solve(build(name), (x.astype(float), y.astype(float)), key=KEY)
+        assert solution.params.dtype == jnp.float64
+        assert solution.steps.dtype == solution.status.dtype == jnp.int32
+        assert solution.epsilon(BUDGET.delta) <= BUDGET.epsilon
+    assert np.isfinite(solution.params).all()
+
+
+@each_algorithm
+def test_no_rank_is_promoted_silently(name):
+    with jax.numpy_rank_promotion("raise"):
+        dpjax.solve(build(name, steps=2), records(), key=KEY)
+        general = build(name, objective=dpjax.Objective(tree_loss), **GENERAL[name])
+        dpjax.solve(general, tree_records(), key=KEY, params=tree_start())
+
+
+# Privacy.
+
+
+@each_algorithm
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("accountant", [*ACCOUNTANTS, "paper"])
+@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
+def test_epsilon_is_within_the_budget(name, relation, accountant, eps):
+    budget = dpjax.PrivacyBudget(eps, 1e-6, relation)
+    if accountant == "paper" and relation != "replace_one":
+        with pytest.raises(ValueError, match="replace_one"):
+            build(name, budget, accountant=accountant)
+        return
+    algorithm = build(name, budget, accountant=accountant)
+    exact = dpjax.accounting.epsilon(algorithm.event, 1e-6, relation)
+    assert exact <= eps
+    if accountant == "pld":
+        assert exact > eps * (1 - 1e-5)  # nothing is wasted either
+    if accountant == "rdp":
+        assert exact < dpjax.accounting.epsilon(algorithm.event, 1e-6, relation, "rdp") <= eps
+
+
+@each_algorithm
+@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6, 1 / 350_000, 3e-7])
+def test_the_guarantee_printed_is_the_budget(name, delta):
+    """Leaves pass through float32: neither delta nor epsilon may come back a digit larger."""
+    algorithm = build(name, dpjax.PrivacyBudget(1.0, delta))
+    solution = dpjax.solve(algorithm, records(), key=KEY)
+    assert solution.epsilon(delta) <= 1.0
+    assert f"is (1, {delta:.4g})-differentially private" in solution.guarantee()
+
+
+def follows_gaussian(norms, stddev, dimension):
+    """Whether KS and variance tests at LEVEL accept norms of N(0, stddev^2 I)."""
+    squares = (np.asarray(norms, np.float64).ravel() / stddev) ** 2
+    freedom = squares.size * dimension
+    low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], freedom) / freedom
+    p_value = stats.kstest(squares, stats.chi2(dimension).cdf).pvalue
+    return p_value > LEVEL and low < squares.mean() / dimension < high
+
+
+@each_algorithm
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_noise_added_is_the_noise_accounted(name, relation):
+    """Null records contribute nothing, so every released gradient is its noise alone.
+
+    Four tests at LEVEL; a scale wrong by 5 % is 12 standard errors away.
+    """
+    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
+    algorithm = build(name, budget, dpjax.objectives.logistic())
+    null = (jnp.zeros((N, P)), jnp.ones(N))
+    keys = jax.random.split(jax.random.key(11), 1500)
+    batch = jax.vmap(lambda key: dpjax.solve(algorithm, null, key=key))(keys)
+    norms = np.asarray(batch.history.gradient_norm)[:, :STEPS]
+    multiplier = algorithm.event.releases[0].noise_multiplier
+    clip = 1.0  # the logistic loss's Lipschitz constant
+    stddev = multiplier * records_moved(relation) * clip / N
+    assert follows_gaussian(norms, stddev, P)
+    assert not follows_gaussian(0.95 * norms, stddev, P)
+    assert not follows_gaussian(norms / 0.95, stddev, P)
+    # Fresh at every step; noise that is drawn once and used again would correlate fully.
+    correlation = np.corrcoef(norms, rowvar=False)[np.triu_indices(STEPS, 1)]
+    bound = stats.norm.isf(LEVEL / correlation.size) / np.sqrt(len(keys)) * 1.3
+    assert np.abs(correlation).max() < bound < 1
+
+
+def draws_of(answer):
+    """Coordinates of one answer per component, each scaled to the std its name stands for."""
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    for part in map(np.asarray, parts):
+        if part.ndim == 3:
+            rows, columns = np.triu_indices(P, 1)
+            yield part[:, np.arange(P), np.arange(P)], part[:, rows, columns]
+        else:
+            yield part, None
+
+
+@each_algorithm
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_every_answer_has_the_stddev_its_release_names(name, relation):
+    """Two-sided variance tests at LEVEL on each component of each query."""
+    algorithm = build(name, dpjax.PrivacyBudget(1.0, 1e-4, relation))
+    keys = jax.random.split(jax.random.key(12), 4000)
+    for query in algorithm.queries:
+        null = bind(query, (jnp.zeros((N, P)), jnp.ones(N)))
+        answers = jax.vmap(lambda key: query.answer(key, null, jnp.zeros(P)))(keys)  # noqa: B023
+        (release,) = query.event(1).releases
+        parts = list(draws_of(answers))
+        assert len(parts) == len(release.components)
+        for (plain, between), (_, stddev) in zip(parts, release.components, strict=True):
+            assert follows_gaussian(plain, stddev, 1)
+            assert not follows_gaussian(0.95 * plain, stddev, 1)
+            if between is not None:
+                assert follows_gaussian(between, stddev / np.sqrt(2), 1)
+
+
+def spoil_feature(x, y, value):
+    x[3, 1] = value
+    return x, y
+
+
+def spoil_label(x, y, value):
+    y[3] = value
+    return x, y
+
+
+@each_algorithm
+@pytest.mark.parametrize(
+    ("spoil", "value"),
+    [
+        (spoil_feature, np.nan),
+        (spoil_feature, np.inf),
+        (spoil_feature, -np.inf),
+        (spoil_label, np.nan),
+        (spoil_label, np.inf),
+        (spoil_label, 0.0),
+        (spoil_label, 7.0),
+    ],
+)
+def test_an_impossible_record_is_a_null_record(name, spoil, value):
+    """Neither an error nor a NaN, both of which would tell that the record is there."""
+    x, y = records()
+    x[3] = 0.0
+    zeroed = dpjax.solve(build(name), (x, y), key=KEY)
+    x, y = records()
+    spoiled = dpjax.solve(build(name), spoil(x, y, value), key=KEY)
+    assert_same(spoiled, zeroed)
+    assert not np.array_equal(zeroed.params, solved(name).params)
+
+
+@each_algorithm
+@pytest.mark.parametrize("scale", [1e-30, 1e10, 1e30])
+@pytest.mark.parametrize("eps", [1e-3, 100.0])
+def test_output_is_finite_whatever_the_scale_of_the_data(name, scale, eps):
+    x, y = records()
+    algorithm = build(name, dpjax.PrivacyBudget(eps, 1e-4))
+    solution = dpjax.solve(algorithm, (x * np.float32(scale), y), key=KEY)
+    assert np.isfinite(solution.params).all()
+    assert int(solution.status) == dpjax.Status.FIXED_HORIZON
+    assert all(np.isfinite(values[:STEPS]).all() for values in solution.history)
+
+
+# Starting points and general losses.
+
+
+def tree_loss(params, example):
+    x, y = example
+    return (params["scale"] * (x @ params["weights"]) - y) ** 2 / 2
+
+
+def tree_start():
+    return {"weights": jnp.full(P - 1, 0.5), "scale": jnp.array(1.0)}
+
+
+def tree_records():
+    x, y = records()
+    return x[:, 1:], y
+
+
+@each_algorithm
+def test_warm_start_from_public_params(name):
+    algorithm = build(name, steps=1)
+    start = jnp.full(P, 2.0)
+    solution = dpjax.solve(algorithm, records(), key=KEY, params=start)
+    moved = np.linalg.norm(solution.params - start)
+    assert moved == pytest.approx(float(solution.history.step_norm[0]), rel=1e-4)
+    assert not np.allclose(solution.params, dpjax.solve(algorithm, records(), key=KEY).params)
+
+
+@each_algorithm
+def test_a_pytree_of_parameters_and_a_plain_loss(name):
+    objective = dpjax.Objective(tree_loss, dpjax.objectives.L2(0.01))
+    algorithm = build(name, dpjax.PrivacyBudget(1e4, 1e-4), objective, **GENERAL[name], steps=30)
+    start = tree_start()
+    solution = dpjax.solve(algorithm, tree_records(), key=KEY, params=start)
+    assert jax.tree.structure(solution.params) == jax.tree.structure(start)
+    assert jax.tree.map(jnp.shape, solution.params) == jax.tree.map(jnp.shape, start)
+    before, after = (
+        float(dpjax.diagnostics.exact_objective(objective, params, tree_records()))
+        for params in (start, solution.params)
+    )
+    assert after < before
+    assert_same(dpjax.run(algorithm, tree_records(), key=KEY, params=start), solution)
+
+
+@each_algorithm
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_plain_loss_drops_records_that_are_not_finite(name, value):
+    algorithm = build(name, objective=dpjax.Objective(tree_loss), **GENERAL[name])
+    x, y = tree_records()
+    spoiled, zeroed = x.copy(), x.copy()
+    spoiled[5, 0], zeroed[5] = value, 0.0
+    # A zero row has a gradient of zero in the weights, and y * 0 in the scale.
+    results = [
+        dpjax.solve(algorithm, (rows, y), key=KEY, params=tree_start())
+        for rows in (spoiled, zeroed)
+    ]
+    assert np.isfinite(jax.flatten_util.ravel_pytree(results[0].params)[0]).all()
+    assert_close(*results)

@@ -1,0 +1,403 @@
+"""What surrounds a training: saving and loading, the guarantee in words, and bad input."""
+
+import functools
+import os
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.accounting import RELATIONS
+
+EVERY = list(dpjax.ALGORITHMS)
+N, P = 40, 3
+# A key whose words would be seen in any text or file that holds them.
+KEY = jax.random.wrap_key_data(
+    np.array([3_141_592_653, 2_718_281_828], np.uint32), impl="threefry2x32"
+)
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+
+each_algorithm = pytest.mark.parametrize("name", EVERY)
+
+
+def build(name, budget=BUDGET, **more):
+    objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
+    more = {"data_size": N, "dimension": P, "steps": 3} | more
+    return dpjax.ALGORITHMS[name](objective, budget, **more)
+
+
+def records(n=N, p=P):
+    x = np.random.default_rng(0).normal(size=(n, p)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), np.where(x[:, 0] > 0, 1.0, -1.0)
+
+
+@functools.cache
+def solved(name):
+    x, y = records()
+    data = dpjax.Dataset(x, y.astype(np.float32), unit="patient visit", max_norm=1.0)
+    return dpjax.solve(build(name), data, key=KEY)
+
+
+# Saving and loading.
+
+
+@each_algorithm
+def test_save_and_load_keep_everything_public(name, tmp_path):
+    solution, path = solved(name), tmp_path / "model"
+    dpjax.save(path, solution)
+    back = dpjax.load(path)
+    np.testing.assert_array_equal(back.params, solution.params)
+    np.testing.assert_array_equal(back.certified_params, solution.certified_params)
+    for field, values in solution.history._asdict().items():
+        np.testing.assert_array_equal(back.history[field], values)
+    assert (back.steps, back.status) == (int(solution.steps), int(solution.status))
+    assert back.guarantee() == solution.guarantee()
+    assert back.event == solution.event
+    for delta in (1e-4, 1e-6):
+        assert back.epsilon(delta) == solution.epsilon(delta)
+    assert back.certificate["iterate"] == solution.certificate.iterate
+    assert back.certificate["scope"] == solution.certificate.scope == "objective"
+    assert back.certificate["gradient_norm_upper"] == solution.certificate.gradient_norm_upper
+
+
+@each_algorithm
+def test_neither_key_nor_data_reach_the_file_or_the_text(name, tmp_path):
+    solution = solved(name)
+    dpjax.save(tmp_path / "model", solution)
+    written = (tmp_path / "model").read_bytes()
+    text = solution.guarantee() + repr(solution)
+    for word in np.asarray(jax.random.key_data(KEY)):
+        assert str(word) not in text and f"{word:x}" not in text
+        assert word.tobytes() not in written and word.byteswap().tobytes() not in written
+    for row in records()[0]:
+        assert row.tobytes() not in written
+    assert not any(
+        jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        for leaf in map(jnp.asarray, jax.tree.leaves(solution))
+    )
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "paper"])
+def test_the_reloaded_epsilon_is_that_of_its_relation_and_accountant(
+    relation, accountant, tmp_path
+):
+    if accountant == "paper" and relation != "replace_one":
+        pytest.skip("the paper's formula is for replace_one")
+    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
+    algorithm = build("dp-tr", budget, accountant=accountant, certify=None)
+    solution = dpjax.solve(algorithm, records(), key=KEY)
+    dpjax.save(tmp_path / "model", solution)
+    back = dpjax.load(tmp_path / "model")
+    assert back.event.relation == relation
+    assert back.epsilon(1e-4) == solution.epsilon(1e-4) <= 1.0
+    assert back.certificate is None and back.certified_params is None
+
+
+def test_a_pytree_of_parameters_survives(tmp_path):
+    objective = dpjax.Objective(lambda w, e: (w["a"] @ e[0] + w["b"] - e[1]) ** 2)
+    algorithm = build(
+        "dp-gd", objective=objective, dimension=P + 1, clip_norm=1.0, step_size=0.1
+    )
+    start = {"a": jnp.ones(P), "b": jnp.array(0.5)}
+    solution = dpjax.solve(algorithm, records(), key=KEY, params=start)
+    dpjax.save(tmp_path / "model", solution)
+    back = dpjax.load(tmp_path / "model").params
+    assert back.keys() == start.keys()
+    for name in start:
+        np.testing.assert_array_equal(back[name], solution.params[name])
+
+
+def garbage():
+    yield "empty", b""
+    yield "text", b"epsilon = 1\n"
+    yield "binary", bytes(range(256))
+    yield "pickle", pickle.dumps({"format": "dpjax-solution-1"})
+    yield "no map", b"\x93\x01\x02\x03"
+    yield "another map", b"\x81\xa1a\x01"
+    yield "another format", b"\x81\xa6format\xa1x"
+    yield "cut short", b"\x81\xa6format\xb0dpjax-solution-1"
+
+
+@pytest.mark.parametrize("content", [c for _, c in garbage()], ids=[name for name, _ in garbage()])
+def test_loading_garbage(content, tmp_path):
+    path = tmp_path / "garbage"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="not a solution saved by dpjax"):
+        dpjax.load(path)
+
+
+def test_loading_a_damaged_file(tmp_path):
+    path = tmp_path / "model"
+    dpjax.save(path, solved("dp-tr"))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match="not a solution saved by dpjax"):
+        dpjax.load(path)
+    with pytest.raises(FileNotFoundError):
+        dpjax.load(tmp_path / "absent")
+
+
+def test_saving_replaces_the_file_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    dpjax.save(path, solved("dp-gd"))
+    dpjax.save(os.fspath(path), solved("dp-tr"))
+    before = path.read_bytes()
+    assert dpjax.load(path).guarantee().startswith("DP-TR")
+
+    def full_disk(*args):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        dpjax.save(path, solved("dp-gd"))
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]  # nothing left lying around
+
+
+@functools.cache
+def batch(name):
+    algorithms = [build(name, dpjax.PrivacyBudget(eps, 1e-4)) for eps in (0.5, 2.0)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
+    return jax.vmap(lambda algorithm: dpjax.solve(algorithm, records(), key=KEY))(stacked)
+
+
+@each_algorithm
+def test_a_batch_of_solutions(name, tmp_path):
+    solutions = batch(name)
+    epsilons, texts, events = solutions.epsilon(1e-4), solutions.guarantee(), solutions.event
+    assert [type(epsilon) for epsilon in epsilons] == [float, float]
+    assert 0.49 < epsilons[0] <= 0.5 and 1.99 < epsilons[1] <= 2.0
+    assert "is (0.5," in texts[0] and "is (2," in texts[1]
+    assert events[0].gaussian_mu < events[1].gaussian_mu
+    with pytest.raises(ValueError, match="one solution"):
+        dpjax.save(tmp_path / "model", solutions)
+    assert not list(tmp_path.iterdir())
+    dpjax.save(tmp_path / "model", jax.tree.map(lambda leaf: leaf[1], solutions))
+    assert dpjax.load(tmp_path / "model").epsilon(1e-4) == epsilons[1]
+
+
+# The guarantee in words.
+
+
+@each_algorithm
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("steps", [1, 17])
+def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
+    budget = dpjax.PrivacyBudget(1.5, 2e-5, relation)
+    algorithm = build(name, budget, steps=steps, data_size=12_345)
+    text = dpjax.driver.guarantee.statement(algorithm, "patient visit")
+    assert f"{algorithm.title} is (1.5, 2e-05)-differentially private" in text
+    assert relation in text and "Unit of privacy: one patient visit" in text
+    assert "12,345" in text
+    assert f"mu = {dpjax.driver.guarantee.ceil(algorithm.event.gaussian_mu)}" in text
+    for release in algorithm.event.releases:
+        assert release.name.replace("_", " ") in text
+        assert f"{release.count} times" in text
+        assert f"sensitivity {release.sensitivity:.4g} (enforced by clipping)" in text
+        for part, stddev in release.components:
+            assert f"{part} std {stddev:.4g}" in text
+    not_covered = text[text.index("Not covered") :]
+    for word in ("tuning", "preprocessing", "metrics", "other runs"):
+        assert word in not_covered
+    assert "Sampling: none" in text and "every iterate" in text and "horizon is fixed" in text
+    assert "threefry" in text and "Accounting:" in text
+    assert ("n is private" in text) == (relation == "add_or_remove_one")
+
+
+@pytest.mark.parametrize(
+    ("accountant", "words"),
+    [("pld", "exact Gaussian"), ("rdp", "Renyi"), ("paper", "paper's formula")],
+)
+def test_the_guarantee_names_its_accountant(accountant, words):
+    budget = dpjax.PrivacyBudget(1.0, 1e-4, "replace_one")
+    assert words in dpjax.driver.guarantee.statement(
+        build("dp-tr", budget, accountant=accountant), "row"
+    )
+
+
+@pytest.mark.parametrize("value", [1.0, 0.99991, 1.00001, 1e-7, 123456.7, 9.9999, 0.1 + 0.2])
+def test_what_is_printed_is_never_below_what_is_spent(value):
+    printed = float(dpjax.driver.guarantee.ceil(value))
+    assert value * (1 - 1e-9) <= printed <= value * (1 + 2e-3)
+
+
+# Bad input to solve and run: each is refused before anything is spent.
+
+
+X, Y = records()
+PLAIN = dpjax.Objective(lambda w, e: (w @ e[0] - e[1]) ** 2)
+BAD_CALLS = {
+    "wrong n": ({"data": (X[:-1], Y[:-1])}, f"data_size={N} was declared, but the data have 39"),
+    "lengths that differ": ({"data": (X, Y[:-1])}, "every leaf of the data must have as many rows"),
+    "integer features": ({"data": (X.astype(int), Y)}, "features must be floating"),
+    "empty data": ({"data": (X[:0], Y[:0])}, "data are empty"),
+    "no data": ({"data": ()}, "data must be"),
+    "None as data": ({"data": None}, "data must be"),
+    "a number as data": ({"data": 3.0}, "data must be"),
+    "lists of numbers": ({"data": (X.tolist(), Y.tolist())}, "data must be"),
+    "text as data": ({"data": "ijcnn1"}, "data must be"),
+    "wrong p": ({"data": (X[:, :2], Y)}, r"params must have shape \(2,\) to fit x"),
+    "x of one axis": ({"data": (X[:, 0], Y)}, r"x must have shape \(n, p\)"),
+    "y of two axes": ({"data": (X, Y[:, None])}, r"y \(n,\)"),
+    "x alone": ({"data": X}, r"the tuple \(x, y\)"),
+    "a triple": ({"data": (X, Y, Y)}, r"the tuple \(x, y\)"),
+    "a dictionary": ({"data": {"x": X, "y": Y}}, r"the tuple \(x, y\)"),
+    "integer params": ({"params": np.zeros(P, int)}, "params must be floating"),
+    "NaN params": ({"params": np.array([0.0, np.nan, 0.0])}, "params must be finite"),
+    "infinite params": ({"params": np.full(P, np.inf)}, "params must be finite"),
+    "too many params": ({"params": np.zeros(P + 1)}, f"params hold {P + 1} numbers"),
+    "params of two axes": ({"params": np.zeros((P, 1))}, "params must have shape"),
+    "no key": ({"key": None}, "key must be a JAX random key"),
+    "a seed as key": ({"key": 0}, "key must be a JAX random key"),
+    "a batch of keys": ({"key": jax.random.split(KEY, 2)}, "key must be one key"),
+    "an rbg key": ({"key": jax.random.key(0, impl="rbg")}, "threefry"),
+}
+
+
+@each_algorithm
+@pytest.mark.parametrize("call", [dpjax.solve, dpjax.run])
+@pytest.mark.parametrize(("bad", "message"), list(BAD_CALLS.values()), ids=list(BAD_CALLS))
+def test_bad_calls(name, call, bad, message):
+    arguments = {"data": (X, Y), "key": KEY, "params": None} | bad
+    data = arguments.pop("data")
+    with pytest.raises(ValueError, match=message):
+        call(build(name), data, **arguments)
+
+
+@each_algorithm
+def test_the_key_is_required(name):
+    with pytest.raises(TypeError, match="key"):
+        dpjax.solve(build(name), (X, Y))  # pyright: ignore
+    with pytest.raises(TypeError, match="key"):
+        dpjax.run(build(name), (X, Y))  # pyright: ignore
+
+
+@each_algorithm
+def test_add_or_remove_one_does_not_look_at_n(name):
+    """There n is private: neither an error nor the text may tell it, and the divisor is declared."""
+    algorithm = build(name, dpjax.PrivacyBudget(1.0, 1e-4, "add_or_remove_one"), data_size=1000)
+    solution = dpjax.solve(algorithm, (X, Y), key=KEY)
+    assert "1,000" in solution.guarantee() and f"{N}" not in solution.guarantee()
+    with pytest.raises(ValueError, match="data_size=1000"):
+        dpjax.solve(build(name, data_size=1000), (X, Y), key=KEY)
+
+
+# Bad input to the factories.
+
+
+BAD_FACTORY = {
+    "data_size 0": ({"data_size": 0}, "data_size must be at least 1"),
+    "data_size negative": ({"data_size": -5}, "data_size must be at least 1"),
+    "data_size fractional": ({"data_size": 10.5}, "data_size must be a whole number"),
+    "data_size None": ({"data_size": None}, "data_size must be a whole number"),
+    "dimension 0": ({"dimension": 0}, "dimension must be at least 1"),
+    "dimension fractional": ({"dimension": 2.5}, "dimension must be a whole number"),
+    "steps 0": ({"steps": 0}, "steps must be at least 1"),
+    "steps negative": ({"steps": -1}, "steps must be at least 1"),
+    "steps fractional": ({"steps": 2.5}, "steps must be a whole number"),
+    "clip_norm 0": ({"clip_norm": 0}, "clip_norm must be a finite number above 0"),
+    "clip_norm negative": ({"clip_norm": -1.0}, "clip_norm must be"),
+    "clip_norm NaN": ({"clip_norm": float("nan")}, "clip_norm must be"),
+    "clip_norm infinite": ({"clip_norm": float("inf")}, "clip_norm must be"),
+    "clip_norm text": ({"clip_norm": "one"}, "clip_norm must be a number"),
+    "clip_norm absent": ({"objective": PLAIN, "step_size": 1.0}, "clip_norm is required"),
+    "accountant": ({"accountant": "rpd"}, "unknown accountant 'rpd'; did you mean 'rdp'"),
+    "paper, zero_out": ({"accountant": "paper"}, "relation='replace_one'"),
+    "certify": ({"certify": "last_qeury"}, "certify.*'last_query'"),
+    "beta 0": ({"beta": 0.0}, "beta must be strictly between 0 and 1"),
+    "beta 1": ({"beta": 1.0}, "beta must be"),
+    "beta NaN": ({"beta": float("nan")}, "beta must be"),
+    "objective a function": ({"objective": PLAIN.loss}, "objective must be a dpjax Objective"),
+    "objective a name": ({"objective": "logistic"}, "objective must be"),
+    "budget a number": ({"budget": 1.0}, "budget must be a PrivacyBudget"),
+    "budget None": ({"budget": None}, "budget must be a PrivacyBudget"),
+}
+BAD_ONE = {
+    "dp-gd": {
+        "step_size 0": ({"step_size": 0.0}, "step_size must be"),
+        "step_size absent": ({"objective": PLAIN, "clip_norm": 1.0}, "step_size is required"),
+        "initial_gap absent": (
+            {"objective": PLAIN, "clip_norm": 1.0, "step_size": 1.0, "steps": None},
+            "initial_gap is required",
+        ),
+        "initial_gap negative": ({"steps": None, "initial_gap": -1.0}, "initial_gap must be"),
+        "certify output": ({"certify": "output"}, "certify must be"),
+    },
+    "dp-tr": {
+        "release": ({"release": "seperate"}, "unknown release 'seperate'; did you mean 'separate'"),
+        "release, paper": (
+            {
+                "release": "joint",
+                "accountant": "paper",
+                "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
+            },
+            "accountant='paper' releases",
+        ),
+        "radius 0": ({"radius": 0.0}, "radius must be"),
+        "final_radius negative": ({"final_radius": -1.0}, "final_radius must be"),
+        "final_radius NaN": ({"final_radius": float("nan")}, "final_radius must be"),
+        "damping negative": ({"damping": -0.1}, "damping must be"),
+        "damping NaN": ({"damping": float("nan")}, "damping must be"),
+        "stopping_alpha 0": ({"stopping_alpha": 0.0}, "stopping_alpha must be"),
+        "stopping_alpha, no constants": (
+            {
+                "objective": PLAIN,
+                "clip_norm": 1.0,
+                "hessian_clip_norm": 1.0,
+                "stopping_alpha": 0.1,
+            },
+            "stopping_alpha needs",
+        ),
+        "hessian_clip_norm 0": ({"hessian_clip_norm": 0.0}, "hessian_clip_norm must be"),
+        "hessian_clip_norm absent": (
+            {"objective": PLAIN, "clip_norm": 1.0},
+            "hessian_clip_norm is required",
+        ),
+    },
+}
+ROWS = [
+    pytest.param(name, bad, message, id=f"{name}, {label}")
+    for name in EVERY
+    for label, (bad, message) in (BAD_FACTORY | BAD_ONE.get(name, {})).items()
+    if not (name == "dp-tr" and "step_size" in bad)
+]
+ROWS.append(
+    pytest.param("dp-tr", {"objective": PLAIN}, "clip_norm is required", id="dp-tr, clip_norm")
+)
+
+
+@pytest.mark.parametrize(("name", "bad", "message"), ROWS)
+def test_bad_arguments_of_a_factory(name, bad, message):
+    with pytest.raises(ValueError, match=message):
+        build(name, **bad)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "message"),
+    [
+        (0.0, 1e-4, "epsilon must be"),
+        (-1.0, 1e-4, "epsilon must be"),
+        (float("nan"), 1e-4, "epsilon must be"),
+        (1.0, 0.0, "delta must be"),
+        (1.0, 1.0, "delta must be"),
+    ],
+)
+def test_a_budget_that_is_none_never_reaches_a_factory(epsilon, delta, message):
+    with pytest.raises(ValueError, match=message):
+        build("dp-tr", dpjax.PrivacyBudget(epsilon, delta))
+
+
+@each_algorithm
+def test_a_budget_that_no_noise_reaches_is_refused(name):
+    with pytest.raises(ValueError, match="no noise reaches epsilon"):
+        build(name, dpjax.PrivacyBudget(1e-40, 1e-40))
+
+
+def test_paper_schedule_needs_constants():
+    with pytest.raises(ValueError, match="Hessian-Lipschitz"):
+        dpjax.paper_schedule(PLAIN)
+    with pytest.raises(ValueError, match="alpha"):
+        dpjax.paper_schedule(dpjax.objectives.logistic(), alpha=-0.1)
