@@ -151,4 +151,8 @@ def seeds():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("which", choices=["ijcnn1", "covtype", "seeds"])
-    {"ijcnn1": ijcnn1, "covtype": covtype, "seeds": seeds}[parser.parse_args().which]()
+    chosen = {"ijcnn1": ijcnn1, "covtype": covtype, "seeds": seeds}[parser.parse_args().which]
+    try:
+        chosen()
+    except FileNotFoundError as error:
+        sys.exit(str(error))

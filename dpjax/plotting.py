@@ -19,8 +19,8 @@ def require() -> None:
 def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
     """Draws the released history of one training, or of a batch of them, with its certificate.
 
-    Left: norm of the noisy gradient at each step, and the certified bound on the true one. Right:
-    length of each step, and the radius and multiplier where the algorithm has them.
+    One panel for the norm of the noisy gradient and the certified bound on the true one, one for
+    the length of each step and its radius, one for the multiplier, where there are such.
 
     Args:
       solution: a ``Solution``; under ``vmap`` the median and the middle 80 % are drawn.
@@ -36,32 +36,34 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
     steps = int(np.max(np.asarray(solution.steps)))
     history = {
         name: np.atleast_2d(np.asarray(values))[:, :steps]
         for name, values in solution.history._asdict().items()
     }
-    _band(left, history["gradient_norm"], BLUE, "noisy gradient norm")
-    _certificate(left, solution.certificate, steps)
-    left.set(xlabel="step", ylabel="gradient norm", yscale="log", title="Stationarity")
-    _band(right, history["step_norm"], GREEN, "step length")
+    figure = Figure(figsize=(4.5 * (2 + ("multiplier" in history)), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2 + ("multiplier" in history))
+    _band(panels[0], history["gradient_norm"], BLUE, "noisy gradient norm")
+    _certificate(panels[0], solution.certificate, steps)
+    panels[0].set(ylabel="gradient norm", yscale="log", title="Stationarity")
+    _band(panels[1], history["step_norm"], GREEN, "step length")
     if "radius" in history:
-        _band(right, history["radius"], PINK, "trust radius", linestyle="--")
-    right.set(xlabel="step", ylabel="length (parameter units)", yscale="log", title="Steps")
-    handles, labels = right.get_legend_handles_labels()
+        _band(panels[1], history["radius"], PINK, "trust radius", linestyle="--")
+    panels[1].set(ylabel="length (parameter units)", yscale="log", title="Steps")
     if "multiplier" in history:
-        twin = right.twinx()
         # The multiplier is 0 inside the radius, which a logarithm cannot show.
-        _band(twin, history["multiplier"], ORANGE, "multiplier (right axis)", linestyle=":")
-        twin.set(ylabel="multiplier (dual variable)", ylim=(0, None))
-        more = twin.get_legend_handles_labels()
-        handles, labels = handles + more[0], labels + more[1]
-    left.legend(frameon=False)
-    right.legend(handles, labels, frameon=False)
-    figure.suptitle(title)
+        _band(panels[2], history["multiplier"], ORANGE, "multiplier")
+        panels[2].set(
+            ylabel="dual variable (curvature units)",
+            ylim=(0, None),
+            title="Multiplier, 0 inside the radius",
+        )
+    for axes in panels:
+        axes.set(xlabel="step")
+        axes.legend(fontsize="small", framealpha=0.8)
+    runs = len(history["gradient_norm"])
+    figure.suptitle(title + (f"\nmedian and middle 80 % of {runs} runs" if runs > 1 else ""))
     figure.savefig(path, dpi=150)
 
 
@@ -70,7 +72,6 @@ def _band(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str 
     if len(values) > 1:
         low, high = np.nanquantile(values, [0.1, 0.9], axis=0)
         axes.fill_between(step, low, high, color=color, alpha=0.2, linewidth=0)
-        label += f" (median, 10-90 % of {len(values)} runs)"
     axes.plot(step, np.nanmedian(values, axis=0), color=color, label=label, linestyle=linestyle)
 
 

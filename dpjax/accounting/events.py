@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import dp_accounting
+import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Relation
@@ -167,8 +168,11 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 @functools.lru_cache(maxsize=4096)
 def _epsilon(event: Event, delta: float, accountant: str) -> float:
     if accountant == "pld":
-        # The root finder stops within 1e-12 on either side; the sum errs on the safe one.
-        return dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta) + 2e-12
+        # On its way the root finder meets deltas too small to represent, and takes their log.
+        with np.errstate(divide="ignore"):
+            found = dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta)
+        # It stops within 1e-12 on either side; the sum errs on the safe one.
+        return found + 2e-12
     return float(gaussian_accountant(accountant).compose(event.dp_event).get_epsilon(delta))
 
 

@@ -44,7 +44,7 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
                 "under add_or_remove_one n is private: declare --data-size and --delta yourself."
             )
     elif delta is None:
-        delta = 1 / (10 * n)
+        delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
     objective = dpjax.objectives.OBJECTIVES[arguments.objective]()

@@ -16,8 +16,8 @@ def exact_objective(objective: Objective, params: Params, examples: PyTree) -> A
     Args:
       objective: what is evaluated.
       params: where.
-      examples: pytree with one row per record; records whose loss is not finite are left out of
-        the sum, as they are in training.
+      examples: pytree with one row per record; records with an entry or a loss that is not finite
+        are left out of the sum, as they are in training, but counted in n.
 
     Privacy: NOT PRIVATE.
 
@@ -67,9 +67,16 @@ def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> A
 
 @functools.partial(jax.jit, static_argnums=0)
 def _mean_loss(objective: Objective, params: Params, examples: PyTree) -> Array:
-    losses = jax.vmap(objective.loss, in_axes=(None, 0))(params, examples)
-    finite = jnp.isfinite(losses)
-    return jnp.sum(jnp.where(finite, losses, 0.0)) / losses.size
+    losses = jax.vmap(objective.loss, in_axes=(None, 0))
+    kept = jnp.isfinite(losses(params, examples))
+    for leaf in jax.tree.leaves(examples):
+        kept = kept & jnp.isfinite(leaf).reshape(kept.size, -1).all(axis=1)
+    # A NaN would reach the derivatives through the branch not taken, so a record that is left out
+    # takes the place of no one: it is evaluated as the first one kept.
+    first = jnp.argmax(kept)
+    rows = jnp.where(kept, jnp.arange(kept.size), first)
+    values = losses(params, jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], examples))
+    return jnp.sum(jnp.where(kept, values, 0.0)) / kept.size
 
 
 def _regularizer(objective: Objective, params: Params) -> Array:

@@ -35,7 +35,7 @@ def try_tridiagonal(matrix: Array, linear: Array, weight: Array) -> tuple[Array,
 
 
 def _search(diagonal: Array, off: Array, vector: Array) -> tuple[Array, Array, Array]:
-    tolerance = 16 * jnp.finfo(vector.dtype).eps
+    eps = jnp.finfo(vector.dtype).eps
     below, above = jnp.pad(off, (1, 0)), jnp.pad(off, (0, 1))
     margin, length = jnp.abs(below) + jnp.abs(above), jnp.linalg.norm(vector)
     low = jnp.maximum(0, length - jnp.max(diagonal + margin))
@@ -44,14 +44,17 @@ def _search(diagonal: Array, off: Array, vector: Array) -> tuple[Array, Array, A
     fractions = jnp.linspace(0, 1, _CANDIDATES - 1, dtype=vector.dtype)
 
     def unfinished(carry):
-        return (carry[0] < _MAX_ROUNDS) & ~carry[-1]
+        return (carry[0] < _MAX_ROUNDS) & (carry[1] < carry[2]) & ~carry[-1]
 
     def advance(carry):
         count, low, high, trial = carry[:4]
         trials = jnp.append(low + (high - low) * fractions, trial)
-        steps, norms, newton, definite = _evaluate(diagonal, below, above, vector, trials)
-        interior = definite & (norms <= 1) & (trials == 0)
-        good = interior | (definite & (jnp.abs(norms - 1) <= tolerance))
+        steps, norms, slopes, definite = _evaluate(diagonal, below, above, vector, trials)
+        newton = trials + (norms - 1) * norms**2 / jnp.where(slopes > 0, slopes, 1)
+        # A step along curvature that may be rounding is left to the eigendecomposition.
+        curved = slopes * jnp.max(jnp.abs(diagonal) + margin) * eps**0.5 <= norms**2
+        interior = (trials == 0) & (norms <= 1) & curved
+        good = definite & (interior | (jnp.abs(norms - 1) <= 16 * eps))
         best = jnp.argmax(good)
         left = ~definite | (norms > 1)
         low = jnp.max(jnp.where(left, trials, low))
@@ -70,7 +73,7 @@ def _search(diagonal: Array, off: Array, vector: Array) -> tuple[Array, Array, A
 def _evaluate(
     diagonal: Array, below: Array, above: Array, vector: Array, trials: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """For each multiplier: the step, its norm, Newton's next multiplier, and definiteness."""
+    """For each multiplier: the step, its norm, the scale of its slope, and definiteness."""
     one, zero = jnp.ones_like(trials), jnp.zeros_like(trials)
 
     def factor(carry, row):
@@ -96,6 +99,5 @@ def _evaluate(
     _, steps = lax.scan(substitute, zero, (entries, pivots, above), reverse=True)
     _, halves = lax.scan(resubstitute, zero, (steps, ratios))
     norms = jnp.linalg.norm(steps, axis=0)
-    slope = jnp.sum(halves**2 / pivots, axis=0)
-    newton = trials + (norms - 1) * norms**2 / jnp.where(slope > 0, slope, 1)
-    return steps, norms, newton, jnp.all(raw > 0, axis=0)
+    slopes = jnp.sum(halves**2 / pivots, axis=0)
+    return steps, norms, slopes, jnp.all(raw > 0, axis=0)

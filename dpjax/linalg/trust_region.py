@@ -4,11 +4,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from dpjax import _validate
+from dpjax.linalg._tridiagonal import try_tridiagonal
 
+_SHORTCUT_SIZE = 16  # below, an eigendecomposition is as cheap
 _MAX_ITERATIONS = 64  # a bound no instance of the tests comes near: most take 3 to 6
 
 
@@ -100,15 +102,33 @@ def _solve(gradient: Array, hessian: Array, radius: Array) -> TrustRegionStep:
     matrix = hessian / _or_one(hessian_size)
     matrix = (matrix + matrix.T) / 2
 
+    if gradient.size < _SHORTCUT_SIZE:
+        step, multiplier = _by_eigenvectors(matrix, linear, curvature_weight)
+    else:
+        step, multiplier = lax.platform_dependent(
+            matrix, linear, curvature_weight, cpu=_by_shortcut, default=_by_eigenvectors
+        )
+    length = jnp.linalg.norm(step)
+    step = jnp.where(multiplier > 0, step / _or_one(length), step)
+    return TrustRegionStep(radius * step, multiplier * (size / radius))
+
+
+def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+    step, multiplier, found = try_tridiagonal(matrix, linear, weight)
+    return lax.cond(
+        found,
+        lambda: (step, multiplier),
+        lambda: _by_eigenvectors(matrix, linear, weight),
+    )
+
+
+def _by_eigenvectors(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
     values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     values, coefficients = _clear_rounding(values, linear @ vectors)
     # The gaps before the product: a fused multiply-subtract would not give 0 for the lowest.
-    gaps = curvature_weight * (values - values[0])
-    coordinates, multiplier = _solve_diagonal(curvature_weight * values, gaps, coefficients)
-    unit_step = vectors @ coordinates
-    length = jnp.linalg.norm(unit_step)
-    unit_step = jnp.where(multiplier > 0, unit_step / _or_one(length), unit_step)
-    return TrustRegionStep(radius * unit_step, multiplier * (size / radius))
+    gaps = weight * (values - values[0])
+    coordinates, multiplier = _solve_diagonal(weight * values, gaps, coefficients)
+    return vectors @ coordinates, multiplier
 
 
 def _clear_rounding(values: Array, coefficients: Array) -> tuple[Array, Array]:
@@ -174,7 +194,7 @@ def _secular_root(gaps: Array, coefficients: Array, floor: Array, skip: Array) -
         return iteration + 1, low, jnp.clip(middle, low, high), high, excess[0]
 
     start = (0, low, jnp.sqrt(low) * jnp.sqrt(high), high, jnp.full_like(low, jnp.inf))
-    return jax.lax.while_loop(unfinished, advance, start)[1]
+    return lax.while_loop(unfinished, advance, start)[1]
 
 
 def _or_one(size: Array) -> Array:

@@ -1,0 +1,356 @@
+"""The command line, in process: what it prints and writes, what it never does, and its errors."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.cli import main
+
+EVERY = list(dpjax.ALGORITHMS)
+SHORT = ["--steps", "3"]
+KEYS = {
+    "algorithm",
+    "data",
+    "unit",
+    "n",
+    "p",
+    "objective",
+    "epsilon_budget",
+    "epsilon",
+    "epsilon_all_repeats",
+    "delta",
+    "relation",
+    "accountant",
+    "releasable",
+    "noise",
+    "steps",
+    "max_steps",
+    "status",
+    "certificate",
+    "exact_objective",
+    "exact_gradient_norm",
+    "exact_min_eigenvalue",
+    "exact_accuracy",
+    "seconds_compile",
+    "seconds_run",
+    "versions",
+}
+EXACT = {key for key in KEYS if key.startswith("exact_")}
+NOISE = {"name", "count", "std_of", "stddev", "sensitivity", "multiplier", "sampling_probability"}
+CERTIFICATE = {"beta", "iterate", "scope", "gradient_norm_upper", "min_eigenvalue_lower"}
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs the command line; returns its status, what it printed and what it warned."""
+
+    def run(*argv):
+        status = main([str(argument) for argument in argv])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def spends_nothing(monkeypatch):
+    """Any training fails."""
+
+    def spent(*args, **kwargs):
+        raise AssertionError("the budget was spent")
+
+    for name in ("solve", "run"):
+        monkeypatch.setattr(dpjax, name, spent)
+    for loop in ("solve", "advance", "finish", "bind_records"):
+        monkeypatch.setattr(f"dpjax.driver.loop.{loop}", spent)
+
+
+# run.
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_run_writes_every_key_of_the_contract_and_is_private(name, call, tmp_path):
+    file = tmp_path / "out.json"
+    status, out, err = call("run", name, *SHORT, "--json", file)
+    assert (status, err) == (0, "")
+    content = json.loads(file.read_text())
+    assert content.keys() >= KEYS
+    assert content["algorithm"] == name and content["data"] == "randhie"
+    assert content["unit"] == "person-year"
+    assert (content["n"], content["relation"]) == (20_190, "zero_out")
+    assert content["delta"] == pytest.approx(1 / 201_900)
+    assert content["objective"] == "logistic-nonconvex"
+    assert 0.999 < content["epsilon"] <= content["epsilon_budget"] == 1.0
+    assert content["epsilon_all_repeats"] == content["epsilon"]
+    assert content["releasable"] is True
+    assert content["steps"] == 3 <= content["max_steps"]
+    assert content["status"] == "fixed_horizon"
+    assert all(noise.keys() >= NOISE for noise in content["noise"])
+    for noise in content["noise"]:
+        assert noise["stddev"] == pytest.approx(noise["multiplier"] * noise["sensitivity"])
+        assert noise["sensitivity"] == pytest.approx(1 / 20_190, rel=1e-6)
+        assert (noise["count"], noise["std_of"]) == (3, "mean")
+        assert noise["sampling_probability"] is None
+    assert content["certificate"].keys() >= CERTIFICATE
+    assert content["certificate"]["scope"] == "objective"
+    assert content["certificate"]["gradient_norm_upper"] > 0
+    assert content["seconds_compile"] > 0 and content["seconds_run"] > 0
+    assert content["versions"]["dpjax"] and content["versions"]["jax"] == jax.__version__
+    # Private: no exact number, neither in the file nor on the screen.
+    assert all(content[key] is None for key in EXACT)
+    assert "exact_" not in out and "differentially private" in out
+    assert "one person-year" in out and "releasable: false" not in out
+
+
+def test_run_without_an_algorithm_is_the_trust_region(call):
+    status, out, _ = call("run", *SHORT)
+    assert status == 0 and out.startswith("DP-TR is (1, 4.953e-06)-differentially private")
+
+
+def test_two_runs_draw_different_noise(call, tmp_path):
+    found = []
+    for name in ("a", "b"):
+        call("run", *SHORT, "--json", tmp_path / name)
+        found.append(json.loads((tmp_path / name).read_text())["certificate"])
+    assert found[0]["gradient_norm_upper"] != found[1]["gradient_norm_upper"]
+
+
+def test_exact_says_not_private_and_fills_the_fields(call, tmp_path):
+    file = tmp_path / "out.json"
+    status, out, err = call("run", *SHORT, "--exact", "--seed", 1, "--json", file)
+    assert status == 0 and "NOT PRIVATE" in err
+    content = json.loads(file.read_text())
+    assert content["releasable"] is False and "releasable: false" in out
+    for key in EXACT:
+        assert isinstance(content[key], float)
+        (line,) = (line for line in out.splitlines() if line.startswith(key))
+        assert "NOT PRIVATE" in line
+    assert 0.5 < content["exact_accuracy"] < 1
+    assert content["exact_objective"] < np.log(2)
+
+
+def test_a_seed_is_reproducible_and_not_releasable(call, tmp_path):
+    texts = []
+    for name in ("a", "b"):
+        _, out, _ = call("run", *SHORT, "--seed", 5, "--json", tmp_path / name)
+        assert "releasable: false" in out
+        content = json.loads((tmp_path / name).read_text())
+        assert content["releasable"] is False
+        texts.append({k: v for k, v in content.items() if not k.startswith("seconds")})
+        assert "5" not in {str(value) for value in content.values()}
+    assert texts[0] == texts[1]
+    call("run", *SHORT, "--seed", 0, "--json", tmp_path / "zero")
+    assert json.loads((tmp_path / "zero").read_text())["releasable"] is False
+
+
+def test_repeats_give_lists_and_their_joint_epsilon(call, tmp_path):
+    file = tmp_path / "out.json"
+    status, out, _ = call("run", *SHORT, "--repeats", 3, "--exact", "--json", file)
+    content = json.loads(file.read_text())
+    assert status == 0 and "releasable: false" in out and content["releasable"] is False
+    for key in ("epsilon", "steps", "status", *EXACT):
+        assert isinstance(content[key], list) and len(content[key]) == 3, key
+    for key in ("gradient_norm_upper", "min_eigenvalue_lower"):
+        assert len(set(content["certificate"][key])) == 3
+    assert all(epsilon <= 1 for epsilon in content["epsilon"])
+    # Three runs together: three times the releases, between sqrt(3) and 3 times the epsilon.
+    assert 3**0.5 < content["epsilon_all_repeats"] < 3
+    assert "mean of 3 runs" in out
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_dry_run_spends_nothing(name, call, spends_nothing, monkeypatch):
+    monkeypatch.setattr("dpjax.cli.plan.seconds_per_step", lambda algorithm, examples: 0.01)
+    status, out, err = call("run", name, *SHORT, "--dry-run")
+    assert (status, err) == (0, "")
+    assert "differentially private" in out and "nothing was spent" in out
+    assert re.search(r"memory: about \d+ MiB", out) and re.search(r"time: about .* s", out)
+
+
+def test_a_dry_run_times_made_up_rows_alone(call, monkeypatch):
+    seen = []
+    real = dpjax.driver.seconds_per_step
+
+    def watched(algorithm, examples):
+        seen.append(examples)
+        return real(algorithm, examples)
+
+    monkeypatch.setattr("dpjax.cli.plan.seconds_per_step", watched)
+    status, out, _ = call("run", *SHORT, "--dry-run")
+    assert status == 0 and re.search(r"time: about [\d.e-]+ s", out)
+    ((x, y),) = seen
+    assert len(np.unique(x)) == len(np.unique(y)) == 1
+
+
+@pytest.mark.parametrize("repeats", [None, 3])
+def test_plot_writes_a_picture(repeats, call, tmp_path):
+    file = tmp_path / "run.png"
+    more = [] if repeats is None else ["--repeats", repeats]
+    status, out, _ = call("run", *SHORT, *more, "--plot", file)
+    assert status == 0 and f"wrote {file}" in out
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_save_writes_what_load_reads(call, tmp_path):
+    file = tmp_path / "model"
+    status, out, _ = call("run", "dp-gd", *SHORT, "--save", file)
+    saved = dpjax.load(file)
+    assert status == 0 and saved.guarantee() in out
+    assert saved.params.shape == (10,) and saved.epsilon(1 / 201_900) <= 1
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_relations_and_accountants(relation, accountant, call, tmp_path):
+    file = tmp_path / "out.json"
+    more = ["--data-size", 20_000, "--delta", 1e-6] if relation == "add_or_remove_one" else []
+    arguments = ["--relation", relation, "--accountant", accountant, *more]
+    status, out, _ = call("run", *SHORT, *arguments, "--json", file)
+    content = json.loads(file.read_text())
+    assert status == 0
+    assert (content["relation"], content["accountant"]) == (relation, accountant)
+    assert content["epsilon"] <= 1.0
+    if relation == "add_or_remove_one":  # the true n is private there
+        assert content["n"] == 20_000
+        assert not re.search(r"20[,_]?190", out + file.read_text())
+
+
+# calibrate.
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_calibrate_gives_the_epsilon_back(name, call, tmp_path, spends_nothing):
+    file = tmp_path / "out.json"
+    status, out, err = call("calibrate", name, "--epsilon", 2, "--json", file)
+    assert (status, err) == (0, "")
+    content = json.loads(file.read_text())
+    assert 1.999 < content["epsilon"] <= 2.0
+    assert content["noise"][0]["multiplier"] > 0 and "noise multiplier" in out
+    assert "epsilon 2" in out and "exact" in out and "Renyi" in out
+
+
+def test_calibrate_needs_no_data_when_told_their_shape(call, no_data):
+    shape = ["--data-size", 35_000, "--dimension", 22, "--delta", 1 / 35_000, "--steps", 40]
+    status, out, _ = call(
+        "calibrate", *shape, "--relation", "replace_one", "--accountant", "paper"
+    )
+    assert status == 0 and "noise multiplier 41.871" in out
+
+
+# data.
+
+
+def test_data_lists_what_there_is(call):
+    status, out, err = call("data")
+    assert (status, err) == (0, "")
+    for name in ("randhie", "ijcnn1", "covtype", "covtype-12"):
+        assert re.search(rf"^{name} ", out, re.MULTILINE)
+
+
+def test_data_tells_more_of_one(call):
+    status, out, err = call("data", "randhie")
+    assert (status, err) == (0, "")
+    assert "person-year" in out and "20190" in out.replace(",", "")
+    assert "NOT PRIVATE" not in out
+
+
+def test_data_check_says_not_private(call):
+    status, out, err = call("data", "randhie", "--check")
+    assert status == 0 and "NOT PRIVATE" in err and "NOT PRIVATE" in out
+    assert "6308" in out
+
+
+# A user's own table.
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A CSV file with a label and its declared bounds, as the arguments that name them."""
+    random = np.random.default_rng(0)
+    rows = [
+        f"{20 + 60 * a:.1f},{b:.3f},{int(a + b > 1)}" for a, b in random.random((60, 2)).tolist()
+    ]
+    (tmp_path / "my.csv").write_text("\n".join(["age,score,sick", *rows]) + "\n")
+    (tmp_path / "my.json").write_text(json.dumps({"age": [0, 120], "score": [0, 1]}))
+    return [str(tmp_path / "my.csv"), "--label", "sick", "--bounds", str(tmp_path / "my.json")]
+
+
+@pytest.mark.parametrize(("more", "p"), [([], 2), (["--intercept"], 3)])
+def test_a_users_table_runs(more, p, call, table, tmp_path):
+    file = tmp_path / "out.json"
+    status, out, err = call("run", *SHORT, "--data", *table, *more, "--json", file)
+    assert (status, err) == (0, "")
+    content = json.loads(file.read_text())
+    assert (content["n"], content["p"], content["unit"]) == (60, p, "row")
+    assert content["delta"] == pytest.approx(1 / 600) and "one row" in out
+
+
+def test_a_users_table_is_checked(call, table):
+    status, out, err = call("data", *table, "--check")
+    assert status == 0 and "NOT PRIVATE" in err and "rows (row): 60" in out
+    status, _, err = call("data", table[0])
+    assert status == 2 and "--check" in err
+
+
+# Bad requests: status 2, one line that names the fix, nothing spent.
+
+
+BAD = {
+    "algorithm": (["run", "dp-trr"], "unknown algorithm 'dp-trr'; did you mean 'dp-tr'"),
+    "objective": (["run", "--objective", "logistc"], "did you mean 'logistic'"),
+    "data set": (["run", "--data", "ijcn1"], "did you mean 'ijcnn1'"),
+    "relation": (["run", "--relation", "zero-out"], "did you mean 'zero_out'"),
+    "accountant": (["run", "--accountant", "pdl"], "did you mean 'pld'"),
+    "paper under zero_out": (["run", "--accountant", "paper"], "replace_one"),
+    "private n": (["run", "--relation", "add_or_remove_one"], "--data-size and --delta"),
+    "private n, delta given": (
+        ["run", "--relation", "add_or_remove_one", "--delta", "1e-6"],
+        "--data-size",
+    ),
+    "private n, size given": (
+        ["run", "--relation", "add_or_remove_one", "--data-size", "100"],
+        "--delta",
+    ),
+    "epsilon 0": (["run", "--epsilon", "0"], "epsilon must be"),
+    "epsilon nan": (["run", "--epsilon", "nan"], "epsilon must be"),
+    "delta 1": (["run", "--delta", "1"], "delta must be"),
+    "steps 0": (["run", "--steps", "0"], "steps must be"),
+    "repeats 0": (["run", "--repeats", "0"], "repeats must be"),
+    "wrong n": (["run", "--data-size", "100"], "data_size=100 was declared"),
+    "no such file": (["run", "--data", "absent.csv", "--label", "y"], "absent.csv"),
+    "label of a named set": (["run", "--label", "y"], "label"),
+    "calibrate, algorithm": (["calibrate", "dpgd"], "did you mean 'dp-gd'"),
+    "calibrate, size 0": (["calibrate", "--data-size", "0", "--dimension", "2"], "data_size"),
+    "data, name": (["data", "covtyp"], "did you mean 'covtype'"),
+    "data, check of nothing": (["data", "--check"], "--check needs"),
+}
+
+
+@pytest.mark.parametrize(("argv", "message"), list(BAD.values()), ids=list(BAD))
+def test_a_bad_request_is_one_line(argv, message, call, tmp_path):
+    file = tmp_path / "out.json"
+    more = [] if argv[0] == "data" else ["--json", file]
+    status, out, err = call(*argv, *more)
+    assert status == 2 and not file.exists()
+    assert err.startswith("dpjax: ") and message in err
+    assert len(err.splitlines()) == 1 and "Traceback" not in err
+    assert "differentially private" not in out
+
+
+@pytest.mark.parametrize("argv", [[], ["no-such-command"], ["run", "--no-such-flag"]])
+def test_argparse_refuses_what_is_no_command(argv, call, capsys):
+    with pytest.raises(SystemExit) as stop:
+        call(*argv)
+    assert stop.value.code == 2 and "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--json", "--plot", "--save"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_spent(
+    flag, call, spends_nothing, tmp_path
+):
+    status, _, err = call("run", *SHORT, flag, tmp_path / "absent" / "file.png")
+    assert status == 2 and "absent" in err and len(err.splitlines()) == 1
