@@ -200,7 +200,7 @@ def test_save_writes_what_load_reads(call, tmp_path):
     status, out, _ = call("run", "dp-gd", *SHORT, "--save", file)
     saved = dpjax.load(file)
     assert status == 0 and saved.guarantee() in out
-    assert saved.params.shape == (10,) and saved.epsilon(1 / 201_900) <= 1
+    assert saved.params.shape == (9,) and saved.epsilon(1 / 201_900) <= 1
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
@@ -209,7 +209,7 @@ def test_relations_and_accountants(relation, accountant, call, tmp_path):
     file = tmp_path / "out.json"
     more = ["--data-size", 20_000, "--delta", 1e-6] if relation == "add_or_remove_one" else []
     arguments = ["--relation", relation, "--accountant", accountant, *more]
-    status, out, _ = call("run", *SHORT, *arguments, "--json", file)
+    status, out, _ = call("run", "dp-gd", *SHORT, *arguments, "--json", file)
     content = json.loads(file.read_text())
     assert status == 0
     assert (content["relation"], content["accountant"]) == (relation, accountant)
@@ -235,9 +235,7 @@ def test_calibrate_gives_the_epsilon_back(name, call, tmp_path, spends_nothing):
 
 def test_calibrate_needs_no_data_when_told_their_shape(call, no_data):
     shape = ["--data-size", 35_000, "--dimension", 22, "--delta", 1 / 35_000, "--steps", 40]
-    status, out, _ = call(
-        "calibrate", *shape, "--relation", "replace_one", "--accountant", "paper"
-    )
+    status, out, _ = call("calibrate", *shape, "--relation", "replace_one", "--accountant", "paper")
     assert status == 0 and "noise multiplier 41.871" in out
 
 
@@ -282,7 +280,7 @@ def table(tmp_path):
 @pytest.mark.parametrize(("more", "p"), [([], 2), (["--intercept"], 3)])
 def test_a_users_table_runs(more, p, call, table, tmp_path):
     file = tmp_path / "out.json"
-    status, out, err = call("run", *SHORT, "--data", *table, *more, "--json", file)
+    status, out, err = call("run", "dp-gd", *SHORT, "--data", *table, *more, "--json", file)
     assert (status, err) == (0, "")
     content = json.loads(file.read_text())
     assert (content["n"], content["p"], content["unit"]) == (60, p, "row")

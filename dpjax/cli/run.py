@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -24,8 +25,7 @@ def command(arguments: argparse.Namespace) -> int:
     data = problem.load(arguments)
     setting = problem.configure(arguments, data.size, data.dimension)
     algorithm = setting.algorithm
-    if arguments.plot:
-        dpjax.plotting.require()
+    _check_outputs(arguments)
     if arguments.dry_run:
         print(guarantee.statement(algorithm, data.unit))
         print("\n".join(plan.lines(algorithm, data)))
@@ -48,6 +48,15 @@ def command(arguments: argparse.Namespace) -> int:
         print("releasable: false (a research run: seeded, repeated, or with exact values)")
     _write(arguments, setting, solution, content)
     return 0
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    # A result that cannot be written is budget spent for nothing.
+    if arguments.plot:
+        dpjax.plotting.require()
+    for path in (arguments.json, arguments.plot, arguments.save):
+        if path and not os.path.isdir(os.path.dirname(path) or "."):
+            raise ValueError(f"{path} cannot be written: its folder does not exist.")
 
 
 def _train(

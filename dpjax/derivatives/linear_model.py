@@ -5,14 +5,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dpjax._typing import Array
 from dpjax.derivatives import clipping
+from dpjax.derivatives.chunks import Chunk, common_length, compute_once, rows_per_chunk, sum_chunks
 
 Margin = Callable[[Array], Array]
 
-# Measured on 581,012 x 54: the best of 2,048 to 16,384 columns.
-CHUNK = 4096
+# Chunks of features of this many numbers (1 MB in float32) stay in a core's cache.
+_NUMBERS = 2**18
+_EXACT = lax.Precision.HIGHEST
 
 
 class PreparedLinear(NamedTuple):
@@ -39,15 +42,21 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
       A ``PreparedLinear``. A record with a feature that is not finite, or a label other than -1 and
       +1, has direction and radius 0, hence contributes exactly zero at the same cost.
 
+    Raises:
+      ValueError: if shapes do not fit.
+
     Privacy: raw data; each column depends on its own record alone.
 
     >>> prepare((jnp.array([[3.0, 4.0], [jnp.nan, 1.0]]), jnp.array([-1.0, 1.0]))).radius
     Array([5., 0.], dtype=float32)
     """
-    x, y = batch
+    x, y = map(jnp.asarray, batch)
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise ValueError(f"x must have shape (n, p) and y (n,), got {x.shape} and {y.shape}.")
+    common_length(x, mask)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     n, p = x.shape
-    rows = min(CHUNK, n)
+    rows = rows_per_chunk(n, p, _NUMBERS)
     valid = jnp.abs(y) == 1
     if mask is not None:
         valid = valid & mask
@@ -55,24 +64,24 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     def one_chunk(i: Array, out: PreparedLinear) -> PreparedLinear:
         # The last chunk starts early enough to be full; rows it meets twice come out the same.
         start = jnp.minimum(i * rows, n - rows)
-        block = jax.lax.dynamic_slice(x, (start, 0), (rows, p)).astype(dtype)
-        sign = jax.lax.dynamic_slice(y, (start,), (rows,)).astype(dtype)
-        good = jax.lax.dynamic_slice(valid, (start,), (rows,))
-        largest = jnp.max(jnp.abs(block), axis=1)
+        block = lax.dynamic_slice(x, (start, 0), (rows, p)).astype(dtype)
+        sign = lax.dynamic_slice(y, (start,), (rows,)).astype(dtype)
+        good = lax.dynamic_slice(valid, (start,), (rows,))
+        largest = clipping.tree_reduce(jnp.maximum, jnp.abs(block))
         safe = jnp.where(largest > 0, largest, 1)
         scaled = block / safe[:, None]
-        length = jnp.sqrt(jnp.sum(scaled**2, axis=1))
+        length = jnp.sqrt(clipping.tree_reduce(jnp.add, scaled**2))
         keep = good & jnp.isfinite(length) & (largest > 0) & jnp.isfinite(largest * length)
         unit = scaled * (sign / jnp.where(keep, length, 1))[:, None]
         unit = jnp.where(keep[:, None], unit, 0)
         radius = jnp.where(keep, largest * length, 0)
         return PreparedLinear(
-            jax.lax.dynamic_update_slice(out.directions, unit.T, (0, start)),
-            jax.lax.dynamic_update_slice(out.radius, radius, (start,)),
+            lax.dynamic_update_slice(out.directions, unit.T, (0, start)),
+            lax.dynamic_update_slice(out.radius, radius, (start,)),
         )
 
     empty = PreparedLinear(jnp.zeros((p, n), dtype), jnp.zeros((n,), dtype))
-    return jax.lax.fori_loop(0, -(-n // rows), one_chunk, empty)
+    return lax.fori_loop(0, -(-n // rows), one_chunk, empty)
 
 
 def linear_sums(
@@ -124,11 +133,12 @@ def gradient_sum(
 ) -> Array:
     """Returns the sum (p,) of clipped gradients; as ``linear_sums`` without the Hessian."""
 
-    def chunk(z: Array, r: Array, fresh: Array) -> Array:
-        first = jax.vmap(jax.grad(phi))(r * (params @ z)) * r
-        return z @ _times(clipping.scalar_factor(jnp.abs(first), clip_norm) * fresh, first)
+    def chunk(z: Array, first: Array, second: Array) -> Array:
+        del second
+        factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
+        return jnp.matmul(z, _times(factor, first), precision=_EXACT)
 
-    return _over_chunks(records, chunk, jnp.zeros_like(records.directions, shape=params.shape))
+    return _over_chunks(phi, records, params, chunk, jnp.zeros_like(records.directions[:, 0]))
 
 
 def hessian_sum(
@@ -153,29 +163,34 @@ def _times(factor: Array, value: Array) -> Array:
 def _accumulate(
     phi: Margin, records: PreparedLinear, params: Array, coefficients: Callable
 ) -> Array:
-    def chunk(z: Array, r: Array, fresh: Array) -> Array:
-        m = r * (params @ z)
-        first = jax.vmap(jax.grad(phi))(m) * r
-        second = jax.vmap(jax.grad(jax.grad(phi)))(m) * r * r
+    def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
-        left = jnp.concatenate([z * (for_hessian * fresh), (for_gradient * fresh)[None]])
-        return left @ z.T
+        left = jnp.concatenate([z * for_hessian, for_gradient[None]])
+        return jnp.matmul(left, z.T, precision=_EXACT)
 
     p = records.directions.shape[0]
-    return _over_chunks(records, chunk, jnp.zeros((p + 1, p), records.directions.dtype))
+    zero = jnp.zeros((p + 1, p), records.directions.dtype)
+    return _over_chunks(phi, records, params, chunk, zero)
 
 
-def _over_chunks(records: PreparedLinear, chunk: Callable, zero: Array) -> Array:
+def _over_chunks(
+    phi: Margin, records: PreparedLinear, params: Array, part: Callable, zero: Array
+) -> Array:
+    """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for rows already summed."""
     p, n = records.directions.shape
-    columns = min(CHUNK, n)
+    slope = jax.vmap(jax.grad(phi))
+    curvature = jax.vmap(jax.grad(jax.grad(phi)))
 
-    def add(i: Array, total: Array) -> Array:
-        start = jnp.minimum(i * columns, n - columns)
-        z = jax.lax.dynamic_slice(records.directions, (0, start), (p, columns))
-        r = jax.lax.dynamic_slice(records.radius, (start,), (columns,))
-        # The last chunk starts early enough to be full; what came before is not counted twice.
-        fresh = (start + jnp.arange(columns) >= i * columns).astype(z.dtype)
-        return total + chunk(z, r, fresh)
+    def contribution(chunk: Chunk) -> Array:
+        z = chunk.of(records.directions, axis=1)
+        r = chunk.of(records.radius)
 
-    return jax.lax.fori_loop(0, -(-n // columns), add, zero)
+        def scalars() -> tuple[Array, Array]:
+            m = r * jnp.matmul(params.astype(z.dtype), z, precision=_EXACT)
+            first, second = slope(m) * r, curvature(m) * r * r
+            return jnp.where(chunk.fresh, first, 0), jnp.where(chunk.fresh, second, 0)
+
+        return part(z, *compute_once(chunk, scalars))
+
+    return sum_chunks(n, rows_per_chunk(n, p, _NUMBERS), contribution, zero)

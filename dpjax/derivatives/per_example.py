@@ -5,17 +5,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
 from dpjax._typing import Array, Loss, Params, PyTree, Relation
 from dpjax.accounting.budget import records_moved
-from dpjax.derivatives import clipping, linear_model
-
-# A chunk of per-example Hessians of this many numbers stays in a core's cache.
-_HESSIAN_CHUNK = 2**17
-_GRADIENT_CHUNK = 2**20
+from dpjax.derivatives import clipping, general, linear_model
 
 
 class JointSum(NamedTuple):
@@ -42,13 +35,8 @@ class ClippedGrad:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.gradient_sum(phi, records, params, self.clip_norm)
-        gradient = jax.grad(self.loss)
-
-        def contribution(example: PyTree) -> Params:
-            return clipping.clip_tree(gradient(params, example), self.clip_norm)
-
-        size = ravel_pytree(params)[0].size
-        return _sum(contribution, batch, mask, _GRADIENT_CHUNK // max(size, 1))
+        total = general.gradient_sum(self.loss, params, batch, mask, self.clip_norm)
+        return general.flatten(params)[1](total, as_sum=True)
 
     def sensitivity(self, relation: Relation) -> Array | float:
         """Returns the l2 sensitivity of the sum under ``relation``."""
@@ -68,13 +56,8 @@ class ClippedHessian:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.hessian_sum(phi, records, params, self.clip_norm)
-        flat, of_example = _second_order(self.loss, params)
-
-        def contribution(example: PyTree) -> Array:
-            return clipping.clip_tree(of_example(example)[1], self.clip_norm)
-
-        total = _sum(contribution, batch, mask, _HESSIAN_CHUNK // flat.size**2)
-        return (total + total.T) / 2
+        weights = (None, 1.0)
+        return general.second_order_sums(self.loss, params, batch, mask, weights, self.clip_norm)[1]
 
     def sensitivity(self, relation: Relation) -> Array | float:
         """Returns the Frobenius sensitivity of the sum under ``relation``."""
@@ -103,15 +86,10 @@ class JointClipped:
                 clip_norm=self.clip_norm,
             )
             return JointSum(gradient, hessian)
-        flat, of_example = _second_order(self.loss, params)
-
-        def contribution(example: PyTree) -> tuple[Array, Array]:
-            gradient, hessian = of_example(example)
-            parts = ((gradient, self.gradient_weight), (hessian, self.hessian_weight))
-            return clipping.clip_parts(parts, self.clip_norm)
-
-        gradient, hessian = _sum(contribution, batch, mask, _HESSIAN_CHUNK // flat.size**2)
-        return JointSum(gradient, (hessian + hessian.T) / 2)
+        weights = (self.gradient_weight, self.hessian_weight)
+        return JointSum(
+            *general.second_order_sums(self.loss, params, batch, mask, weights, self.clip_norm)
+        )
 
     def sensitivity(self, relation: Relation) -> Array | float:
         """Returns the sensitivity of (g / gradient_weight, svec(H) / hessian_weight)."""
@@ -137,6 +115,7 @@ def clipped_grad(loss: Loss, *, clip_norm: Array | float) -> ClippedGrad:
 
     Reference: Abadi et al. (2016), algorithm 1, without the noise.
 
+    >>> import jax.numpy as jnp
     >>> total = clipped_grad(lambda w, x: w @ x, clip_norm=1.0)
     >>> summed = total(jnp.zeros(2), jnp.array([[3.0, 4.0], [0.3, 0.4]]))
     >>> print([round(float(entry), 3) for entry in summed])
@@ -144,7 +123,7 @@ def clipped_grad(loss: Loss, *, clip_norm: Array | float) -> ClippedGrad:
     >>> total.sensitivity("replace_one")
     2.0
     """
-    return ClippedGrad(_checked("clip_norm", clip_norm), loss)
+    return ClippedGrad(clipping.positive_number("clip_norm", clip_norm), loss)
 
 
 def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:
@@ -165,12 +144,13 @@ def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:
       isotropic noise on a symmetric matrix needs; a spectral bound would be too small by up to
       sqrt(p).
 
+    >>> import jax.numpy as jnp
     >>> total = clipped_hessian(lambda w, x: (w @ x) ** 2 / 2, clip_norm=1.0)
     >>> total(jnp.zeros(2), jnp.array([[0.0, 2.0]])).round(3)
     Array([[0., 0.],
            [0., 1.]], dtype=float32)
     """
-    return ClippedHessian(_checked("clip_norm", clip_norm), loss)
+    return ClippedHessian(clipping.positive_number("clip_norm", clip_norm), loss)
 
 
 def joint_clipped(
@@ -200,6 +180,7 @@ def joint_clipped(
     Privacy: NOT a mechanism. The sensitivity is that of the weighted vector, so noise of std s on
       it is s * w_g on the gradient and s * w_h on the Hessian: one Gaussian, one event.
 
+    >>> import jax.numpy as jnp
     >>> def loss(w, x):
     ...     return (w @ x) ** 2 / 2
     >>> total = joint_clipped(loss, gradient_weight=1.0, hessian_weight=1.0)
@@ -207,15 +188,11 @@ def joint_clipped(
     Array([[0.707]], dtype=float32)
     """
     return JointClipped(
-        _checked("gradient_weight", gradient_weight),
-        _checked("hessian_weight", hessian_weight),
-        _checked("clip_norm", clip_norm),
+        clipping.positive_number("gradient_weight", gradient_weight),
+        clipping.positive_number("hessian_weight", hessian_weight),
+        clipping.positive_number("clip_norm", clip_norm),
         loss,
     )
-
-
-def _checked(name: str, value: Array | float) -> Array | float:
-    return value if isinstance(value, jax.core.Tracer) else _validate.positive(name, value)
 
 
 def _margin(loss: Any) -> Callable | None:
@@ -228,38 +205,3 @@ def _prepared(batch: PyTree, mask: Array | None) -> linear_model.PreparedLinear:
             raise ValueError("prepared records take no mask; pass it to prepare.")
         return batch
     return linear_model.prepare(batch, mask)
-
-
-def _second_order(loss: Loss, params: Params) -> tuple[Array, Callable]:
-    flat, unravel = ravel_pytree(params)
-    basis = jnp.eye(flat.size, dtype=flat.dtype)
-
-    def of_example(example: PyTree) -> tuple[Array, Array]:
-        gradient, push = jax.linearize(jax.grad(lambda w: loss(unravel(w), example)), flat)
-        return gradient, jax.vmap(push)(basis)
-
-    return flat, of_example
-
-
-def _sum(contribution: Callable, batch: PyTree, mask: Array | None, rows: int) -> PyTree:
-    n = jax.tree.leaves(batch)[0].shape[0]
-    rows = min(max(rows, 1), n)
-
-    def slice_of(leaf: Array, start: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(leaf, start, rows)
-
-    def add(i: Array, total: PyTree) -> PyTree:
-        start = jnp.minimum(i * rows, n - rows)
-        clipped = jax.vmap(contribution)(jax.tree.map(lambda leaf: slice_of(leaf, start), batch))
-        # The last chunk starts early enough to be full; what came before is not counted twice.
-        keep = start + jnp.arange(rows) >= i * rows
-        if mask is not None:
-            keep = keep & slice_of(mask, start)
-        return jax.tree.map(
-            lambda sum, leaf: sum + jnp.tensordot(keep.astype(leaf.dtype), leaf, 1), total, clipped
-        )
-
-    batch = jax.tree.map(jnp.asarray, batch)
-    first = jax.tree.map(lambda leaf: leaf[0], batch)
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(contribution, first))
-    return jax.lax.fori_loop(0, -(-n // rows), add, zero)

@@ -71,10 +71,9 @@ def _mean_loss(objective: Objective, params: Params, examples: PyTree) -> Array:
     kept = jnp.isfinite(losses(params, examples))
     for leaf in jax.tree.leaves(examples):
         kept = kept & jnp.isfinite(leaf).reshape(kept.size, -1).all(axis=1)
-    # A NaN would reach the derivatives through the branch not taken, so a record that is left out
-    # takes the place of no one: it is evaluated as the first one kept.
-    first = jnp.argmax(kept)
-    rows = jnp.where(kept, jnp.arange(kept.size), first)
+    # A NaN would reach the derivatives through the branch not taken, so in place of a record that
+    # is left out the first one kept is evaluated.
+    rows = jnp.where(kept, jnp.arange(kept.size), jnp.argmax(kept))
     values = losses(params, jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], examples))
     return jnp.sum(jnp.where(kept, values, 0.0)) / kept.size
 

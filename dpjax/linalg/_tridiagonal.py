@@ -1,4 +1,4 @@
-"""A shortcut for large subproblems that are not hard: tridiagonalise, then find the multiplier."""
+"""Shortcuts for large subproblems that are not hard; each says whether it found the minimiser."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,36 @@ _CANDIDATES = 8  # multipliers tried at once; a scan over 8 lanes costs what one
 _MAX_ROUNDS = 12  # most instances take 3 to 6; one that takes more is hard, or nearly
 
 
-def try_tridiagonal(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Solves the subproblem on the unit ball by Newton's iteration on tridiagonal factors.
-
-    Several times cheaper than an eigendecomposition. The multiplier itself is the unknown, so that
-    digits are lost where it is close to minus the lowest eigenvalue; there it gives up.
+def try_interior(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+    """The unconstrained minimiser, by Cholesky, and whether it is one and lies in the unit ball.
 
     Args:
       matrix: A, shape (p, p), symmetric, entries of at most 1; the Hessian is ``weight`` A.
       linear: shape (p,), the gradient.
       weight: in [0, 1].
+
+    Returns:
+      The step, and whether it holds to rounding; if not it means nothing.
+    """
+    factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
+    pivots = jnp.diagonal(factor) ** 2
+    # Curvature that may be rounding is left to the eigendecomposition. A failed factor is NaN.
+    definite = jnp.min(pivots) > jnp.finfo(pivots.dtype).eps ** 0.5 * jnp.max(pivots)
+    step = jax.scipy.linalg.cho_solve((factor, True), -linear)
+    step = step / jnp.where(weight > 0, weight, 1)
+    return step, definite & (weight > 0) & (jnp.linalg.norm(step) <= 1)
+
+
+def try_tridiagonal(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """The minimiser on the unit sphere, by Newton's iteration on tridiagonal factors.
+
+    Several times cheaper than an eigendecomposition. The multiplier itself is the unknown, so that
+    digits are lost where it is close to minus the lowest eigenvalue; there it gives up.
+
+    Args:
+      matrix: as in ``try_interior``, and so ``linear`` and ``weight``.
+      linear: see there.
+      weight: see there.
 
     Returns:
       The step, the multiplier, and whether they hold to rounding; if not they mean nothing.
@@ -35,7 +55,7 @@ def try_tridiagonal(matrix: Array, linear: Array, weight: Array) -> tuple[Array,
 
 
 def _search(diagonal: Array, off: Array, vector: Array) -> tuple[Array, Array, Array]:
-    eps = jnp.finfo(vector.dtype).eps
+    tolerance = 16 * jnp.finfo(vector.dtype).eps
     below, above = jnp.pad(off, (1, 0)), jnp.pad(off, (0, 1))
     margin, length = jnp.abs(below) + jnp.abs(above), jnp.linalg.norm(vector)
     low = jnp.maximum(0, length - jnp.max(diagonal + margin))
@@ -51,10 +71,7 @@ def _search(diagonal: Array, off: Array, vector: Array) -> tuple[Array, Array, A
         trials = jnp.append(low + (high - low) * fractions, trial)
         steps, norms, slopes, definite = _evaluate(diagonal, below, above, vector, trials)
         newton = trials + (norms - 1) * norms**2 / jnp.where(slopes > 0, slopes, 1)
-        # A step along curvature that may be rounding is left to the eigendecomposition.
-        curved = slopes * jnp.max(jnp.abs(diagonal) + margin) * eps**0.5 <= norms**2
-        interior = (trials == 0) & (norms <= 1) & curved
-        good = definite & (interior | (jnp.abs(norms - 1) <= 16 * eps))
+        good = definite & (jnp.abs(norms - 1) <= tolerance)
         best = jnp.argmax(good)
         left = ~definite | (norms > 1)
         low = jnp.max(jnp.where(left, trials, low))

@@ -1,0 +1,118 @@
+"""Sums over records in chunks of bounded memory, and values computed exactly once per chunk."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array, PyTree
+
+
+class Chunk(NamedTuple):
+    """Where a chunk lies.
+
+    Attributes:
+      step: number of the chunk, int32.
+      start: its first row, int32; the last chunk starts early enough to be full.
+      fresh: bool (rows,), False for rows that an earlier chunk has summed.
+    """
+
+    step: Array
+    start: Array
+    fresh: Array
+
+    def of(self, array: Array, axis: int = 0) -> Array:
+        """Returns the chunk's slice of ``array`` along ``axis``."""
+        return lax.dynamic_slice_in_dim(array, self.start, self.fresh.shape[0], axis)
+
+
+def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
+    """Number of rows of which ``numbers`` values fit into a chunk: a power of two, or n.
+
+    Args:
+      n: number of records.
+      numbers_per_row: values kept at once for one row.
+      numbers: values in a chunk; 2^21 are 8 MB in float32. Smaller chunks stay on one core, larger
+        ones leave the cache.
+      most: cap on the rows.
+
+    Privacy: reads shapes alone.
+
+    >>> rows_per_chunk(581_012, 54 * 54), rows_per_chunk(100, 54 * 54), rows_per_chunk(9, 2**30)
+    (512, 100, 1)
+    """
+    fitting = max(1, min(most, numbers // max(numbers_per_row, 1)))
+    return min(n, 1 << (fitting.bit_length() - 1))
+
+
+def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero: PyTree) -> PyTree:
+    """Returns the sum of ``contribution`` over the chunks that cover rows 0 to n - 1.
+
+    Args:
+      n: number of records, at least 1.
+      rows: rows of a chunk, at most n.
+      contribution: the sum over a chunk's fresh rows; must leave out the others.
+      zero: what the sum starts from; fixes shapes and dtypes.
+
+    >>> x = jnp.arange(5.0)
+    >>> total = sum_chunks(5, 2, lambda c: jnp.sum(c.of(x), where=c.fresh), jnp.zeros(()))
+    >>> float(total)
+    10.0
+    """
+
+    def body(step, total):
+        first = step * rows
+        start = jnp.minimum(first, n - rows)
+        fresh = start + jnp.arange(rows) >= first
+        return jax.tree.map(jnp.add, total, contribution(Chunk(step, start, fresh)))
+
+    return lax.fori_loop(0, -(-n // rows), body, zero)
+
+
+def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:
+    """Returns ``function(*args)`` as arrays in memory, which no consumer recomputes.
+
+    A compiler may fuse a copy of the computation into each consumer and round it differently there:
+    then what is measured is not what is added. ``lax.optimization_barrier`` does not stop this on
+    CPU; a branch that the compiler cannot decide does, as its results must be stored.
+
+    >>> chunk = Chunk(jnp.int32(0), jnp.int32(0), jnp.ones(2, bool))
+    >>> float(compute_once(chunk, jnp.square, jnp.float32(3.0)))
+    9.0
+    """
+
+    def zeros(*args):
+        shapes = jax.eval_shape(function, *args)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    # Depends on the loop alone, so that it stays one branch under vmap over parameters or data.
+    always = lax.optimization_barrier(chunk.step) >= 0
+    return lax.cond(always, function, zeros, *args)
+
+
+def common_length(tree: PyTree, mask: Array | None) -> int:
+    """Returns the length of the leading axis that all leaves share.
+
+    Raises:
+      ValueError: if there is none, if it is 0, or if ``mask`` is not a bool array (n,).
+
+    >>> common_length((jnp.zeros((3, 2)), jnp.zeros(3)), None)
+    3
+    """
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
+    if not shapes or any(not shape for shape in shapes):
+        raise ValueError("batch must be a pytree of arrays with one row per record.")
+    lengths = sorted({shape[0] for shape in shapes})
+    if len(lengths) > 1:
+        raise ValueError(f"every leaf of batch must have as many rows; got {lengths}.")
+    n = lengths[0]
+    if n == 0:
+        raise ValueError("batch is empty; pass rows with mask=False instead.")
+    if mask is not None and (jnp.shape(mask) != (n,) or jnp.result_type(mask) != jnp.bool_):
+        raise ValueError(
+            f"mask must be a bool array of shape ({n},), got {jnp.result_type(mask)} "
+            f"{jnp.shape(mask)}."
+        )
+    return n

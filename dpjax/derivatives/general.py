@@ -1,0 +1,130 @@
+"""Sums over records of clipped derivatives of any loss: what is clipped is what is added."""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax.derivatives import clipping
+from dpjax.derivatives.chunks import Chunk, common_length, compute_once, rows_per_chunk, sum_chunks
+
+_EXACT = lax.Precision.HIGHEST
+
+
+def flatten(params: Params) -> tuple[Array, Callable]:
+    """Returns the parameters as one array (p,), wide, and the way back.
+
+    Args:
+      params: pytree of floating arrays, possibly of several dtypes.
+
+    Returns:
+      ``(flat, unflatten)``; ``unflatten(flat, as_sum=True)`` keeps the wide dtype, as a sum over
+      records needs.
+
+    Raises:
+      ValueError: if a leaf is not floating.
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    if bad := [leaf.dtype for leaf in leaves if not jnp.issubdtype(leaf.dtype, jnp.floating)]:
+        raise ValueError(f"params must be floating, got {bad[0]}.")
+    dtype = clipping.wide_dtype(leaves)
+    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
+
+    def unflatten(flat: Array, as_sum: bool = False) -> Params:
+        parts = jnp.split(flat, ends[:-1])
+        shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        if not as_sum:
+            shaped = [part.astype(leaf.dtype) for part, leaf in zip(shaped, leaves, strict=True)]
+        return jax.tree.unflatten(treedef, shaped)
+
+    return jnp.concatenate([leaf.ravel().astype(dtype) for leaf in leaves]), unflatten
+
+
+def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, Array]:
+    # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
+    records = compute_once(chunk, lambda: jax.tree.map(chunk.of, batch))
+    return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradient_sum(
+    loss: Loss, params: Params, batch: PyTree, mask: Array | None, clip_norm: Array | float
+) -> Array:
+    """Returns the sum (p,) of clipped gradients of the flattened parameters."""
+    n = common_length(batch, mask)
+    flat, unflatten = flatten(params)
+    slope = jax.grad(lambda w, record: loss(unflatten(w), record))
+
+    def contribution(chunk: Chunk) -> Array:
+        records, keep = _records(chunk, batch, mask)
+        rows = compute_once(chunk, lambda: clipping.mark(jax.vmap(slope, (None, 0))(flat, records)))
+        factors = clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep)
+        return jnp.matmul(factors, rows, precision=_EXACT)
+
+    rows = rows_per_chunk(n, flat.size, numbers=2**20)
+    return sum_chunks(n, rows, contribution, jnp.zeros_like(flat))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def second_order_sums(
+    loss: Loss,
+    params: Params,
+    batch: PyTree,
+    mask: Array | None,
+    weights: tuple[Array | float | None, Array | float],
+    clip_norm: Array | float,
+) -> tuple[Array, Array]:
+    """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
+
+    ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
+    the Hessian's norm alone decides.
+    """
+    n = common_length(batch, mask)
+    flat, unflatten = flatten(params)
+    p = flat.size
+    gradient_weight, hessian_weight = weights
+
+    def contribution(chunk: Chunk) -> tuple[Array, Array]:
+        records, keep = _records(chunk, batch, mask)
+        gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records)
+        parts = [(hessians, hessian_weight)]
+        if gradient_weight is not None:
+            parts.append((gradients, gradient_weight))
+        factors = clipping.clip_factors(clip_norm, *parts, keep=keep)
+        return (
+            jnp.matmul(factors, gradients, precision=_EXACT),
+            jnp.matmul(factors, hessians, precision=_EXACT),
+        )
+
+    zero = (jnp.zeros_like(flat), jnp.zeros(p * p, flat.dtype))
+    gradient, hessian = sum_chunks(n, rows_per_chunk(n, p * p), contribution, zero)
+    hessian = hessian.reshape(p, p)
+    return gradient, (hessian + hessian.T) / 2
+
+
+def _derivatives(
+    chunk: Chunk, loss: Loss, flat: Array, unflatten: Callable, records: PyTree
+) -> tuple[Array, Array]:
+    """Per-example gradients (rows, p) and Hessians (rows, p * p), marked and stored."""
+    treedefs = []
+
+    def linearized(record: PyTree) -> tuple[Array, list[Array]]:
+        slope = jax.grad(lambda w: loss(unflatten(w), record))
+        gradient, push = jax.linearize(slope, flat)
+        residuals, treedef = jax.tree.flatten(push)
+        treedefs.append(treedef)
+        return clipping.mark(gradient), residuals
+
+    gradients, residuals = compute_once(chunk, lambda: jax.vmap(linearized)(records))
+    basis = jnp.eye(flat.size, dtype=flat.dtype)
+
+    def columns(residuals: list[Array]) -> Array:
+        return clipping.mark(jax.vmap(jax.tree.unflatten(treedefs[-1], residuals))(basis))
+
+    hessians = compute_once(chunk, lambda: jax.vmap(columns)(residuals))
+    return gradients, hessians.reshape(gradients.shape[0], -1)
