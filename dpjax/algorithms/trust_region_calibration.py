@@ -87,7 +87,9 @@ def dp_trust_region(
     radius = base.to_leaf(_validate.positive("radius", radius))
     kind = _release_kind(release, accountant)
     clips = (clip_norm, hessian_clip_norm)
-    queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, radius)
+    final_radius = base.to_leaf(_validate.positive("final_radius", final_radius))
+    typical = math.sqrt(radius * final_radius)
+    queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
     event = event_of(queries, steps, certify)
     check_spent(event, budget, base.recount_accountant(accountant), "use accountant='pld'.")
     beta = _validate.open_unit("beta", beta)
@@ -97,7 +99,7 @@ def dp_trust_region(
     return TrustRegion(
         queries=queries,
         radius=radius,
-        radius_decay=_decay(radius, _validate.positive("final_radius", final_radius), steps),
+        radius_decay=_decay(radius, final_radius, steps),
         damping=base.to_leaf(damping),
         stop_below=_stopping_level(objective, stopping_alpha),
         steps=steps,

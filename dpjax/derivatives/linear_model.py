@@ -166,7 +166,7 @@ def _accumulate(
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
-        left = jnp.concatenate([z * for_hessian, for_gradient[None]])
+        left = jnp.concatenate([z * for_hessian[None], for_gradient[None]])
         return jnp.matmul(left, z.T, precision=_EXACT)
 
     p = records.directions.shape[0]
