@@ -5,9 +5,9 @@ are the mean over its instances of the median time to solve one. What is timed:
 
 - dpjax: one jitted call in float64, to the last digit, waiting for the result;
 - CVXPY: the exact convex form in the eigenbasis (Ben-Tal and den Hertog), built and compiled once
-  with parameters (and, as 'built anew', once per solve); timed are ``numpy.linalg.eigh``, setting the parameters and ``solve`` with
-  Clarabel at its default tolerance of 1e-8. The original problem is not convex, so CVXPY cannot
-  be given it;
+  with parameters (and, as 'built anew', once per solve); timed are ``numpy.linalg.eigh``, setting
+  the parameters and ``solve`` with Clarabel at its default tolerance of 1e-8. The original problem
+  is not convex, so CVXPY cannot be given it;
 - SciPy: constructing and solving ``IterativeSubproblem`` with its defaults, which stop at a radius
   within 10 % (k_easy) and an objective within 20 % (k_hard) of the optimum; and, as 'tight', with
   both at 1e-10, where hard instances end at its limit of 25 iterations without an answer.

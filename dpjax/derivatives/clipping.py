@@ -189,3 +189,16 @@ def hypot(a: Array, b: Array) -> Array:
     largest = jnp.maximum(jnp.abs(a), jnp.abs(b))
     safe = jnp.where(largest > 0, largest, 1)
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)
+
+
+def symmetrize(matrix: Array) -> Array:
+    """Returns the mean of ``matrix`` and its transpose, exactly symmetric.
+
+    >>> symmetrize(jnp.array([[1.0, 2.0], [4.0, 3.0]])).tolist()
+    [[1.0, 3.0], [3.0, 3.0]]
+    """
+    mean = (matrix + matrix.T) / 2
+    # Fused with a product, the sum of two terms is rounded otherwise with the two exchanged: hence
+    # both sides look up the same entry.
+    i = jnp.arange(matrix.shape[0])
+    return mean[jnp.maximum(i[:, None], i[None]), jnp.minimum(i[:, None], i[None])]

@@ -103,8 +103,7 @@ def second_order_sums(
 
     zero = (jnp.zeros_like(flat), jnp.zeros(p * p, flat.dtype))
     gradient, hessian = sum_chunks(n, rows_per_chunk(n, p * p), contribution, zero)
-    hessian = hessian.reshape(p, p)
-    return gradient, (hessian + hessian.T) / 2
+    return gradient, clipping.symmetrize(hessian.reshape(p, p))
 
 
 def _derivatives(

@@ -125,7 +125,7 @@ def linear_sums(
 
     total = _accumulate(phi, records, params, coefficients)
     p = records.directions.shape[0]
-    return total[p], (total[:p] + total[:p].T) / 2
+    return total[p], clipping.symmetrize(total[:p])
 
 
 def gradient_sum(
@@ -152,7 +152,7 @@ def hessian_sum(
         return jnp.zeros_like(second), _times(factor, second)
 
     total = _accumulate(phi, records, params, coefficients)[:-1]
-    return (total + total.T) / 2
+    return clipping.symmetrize(total)
 
 
 def _times(factor: Array, value: Array) -> Array:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -33,9 +34,9 @@ def trust_region_step(
 
     By one symmetric eigendecomposition and a bracketed Newton iteration on the secular equation,
     to p of about 500; it is exact in the hard case and near it, where iterations on Cholesky
-    factors (``scipy.optimize``'s ``trust-exact``) lose digits or fail. A convex model whose
-    minimiser lies inside the ball costs one Cholesky factorisation. Works under ``jit`` and
-    ``vmap``; a batch always pays for the eigendecompositions.
+    factors (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU, from p = 128, a
+    model that is not hard is solved on Cholesky or tridiagonal factors instead, 2 to 10 times
+    faster. Works under ``jit`` and ``vmap``; a batch always pays for the eigendecompositions.
 
     The step satisfies (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and
     H + lambda I >= 0, each to a relative residual of 1e-12 in float64 and 1e-5 in float32.
@@ -63,8 +64,8 @@ def trust_region_step(
     >>> import jax.numpy as jnp
     >>> saddle = jnp.diag(jnp.array([-1.0, 3.0]))
     >>> step, multiplier = trust_region_step(jnp.array([0.0, 4.0]), saddle, radius=2.0)
-    >>> print(abs(step).round(3), multiplier.round(3))
-    [1.732 1.   ] 1.0
+    >>> print(f"{abs(step[0]):.3f} {step[1]:.3f} {multiplier:.3f}")
+    1.732 -1.000 1.000
     """
     gradient, hessian = jnp.asarray(gradient), jnp.asarray(hessian)
     _check(gradient, hessian, radius)
@@ -85,8 +86,8 @@ def _check(gradient: Array, hessian: Array, radius: Any) -> None:
         raise ValueError(
             f"hessian must have the dtype of gradient, {gradient.dtype}, got {hessian.dtype}."
         )
-    if jnp.ndim(radius) != 0:
-        raise ValueError(f"radius must be a scalar, got shape {jnp.shape(radius)}.")
+    if np.ndim(radius) != 0:
+        raise ValueError(f"radius must be a scalar, got shape {np.shape(radius)}.")
     if not isinstance(radius, jax.core.Tracer):
         _validate.positive("radius", radius)
 

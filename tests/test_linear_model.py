@@ -1,0 +1,133 @@
+"""The closed form for margin losses equals the general path, whatever the records are like."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_model
+
+PHIS = {
+    "logistic": lambda m: jnp.logaddexp(0.0, -m),
+    "sigmoid": lambda m: jax.nn.sigmoid(-m),
+    "odd": lambda m: jnp.sin(3 * m) + m**3,
+}
+WEIGHTS = {"gradient_weight": 0.8, "hessian_weight": 0.3, "clip_norm": 0.5}
+
+
+def make(n, p=5, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, p)) * rng.lognormal(size=(n, 1))
+    y = rng.choice([-1.0, 1.0], n)
+    return (jnp.asarray(x, dtype), jnp.asarray(y, dtype)), jnp.asarray(
+        rng.standard_normal(p), dtype
+    )
+
+
+def as_any_loss(phi):
+    def general(w, example):
+        x, y = example
+        return phi(y * jnp.dot(x, w))
+
+    return general
+
+
+class Margin:
+    """A loss by its margin alone; hashable, as a static field must be."""
+
+    def __init__(self, phi):
+        self.margin = phi
+
+
+def all_sums(loss, params, batch, mask=None):
+    joint = joint_clipped(loss, **WEIGHTS)(params, batch, mask)
+    gradient = clipped_grad(loss, clip_norm=0.5)(params, batch, mask)
+    hessian = clipped_hessian(loss, clip_norm=0.2)(params, batch, mask)
+    return gradient, hessian, joint.gradient, joint.hessian
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", PHIS)
+@pytest.mark.parametrize("n", [1, 50])
+def test_closed_form_equals_the_general_path(name, n, x64):
+    with jax.enable_x64(x64):
+        batch, params = make(n, dtype=np.float64 if x64 else np.float32)
+        general = as_any_loss(PHIS[name])
+        mask = jnp.arange(n) % 3 != 1
+        closed = all_sums(Margin(PHIS[name]), params, batch, mask)
+        for got, expected in zip(closed, all_sums(general, params, batch, mask), strict=True):
+            assert got.dtype == jnp.dtype("float64" if x64 else "float32")
+            assert np.allclose(got, expected, rtol=1e-4, atol=2e-5)
+        assert np.array_equal(closed[3], closed[3].T)
+
+
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_ragged_tails(off):
+    n = 4096 + off
+    batch, params = make(n)
+    prepared = linear_model.prepare(batch)
+    assert prepared.directions.shape == (5, n)
+    lengths = np.linalg.norm(np.asarray(batch[0], np.float64), axis=1)
+    assert np.allclose(prepared.radius, lengths, rtol=1e-6)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, batch))
+        exact = all_sums(Margin(PHIS["logistic"]), *wide)
+    for got, expected in zip(all_sums(Margin(PHIS["logistic"]), params, batch), exact, strict=True):
+        assert np.allclose(got, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "feature, label", [(np.nan, 1), (np.inf, 1), (0.5, 0), (0.5, 2), (0.5, np.nan), (0.5, np.inf)]
+)
+def test_an_impossible_record_contributes_exactly_zero(feature, label):
+    (x, y), params = make(20)
+    mask = jnp.arange(20) != 7
+    bad = (x.at[7, 2].set(feature), y.at[7].set(label))
+    prepared = linear_model.prepare(bad)
+    assert prepared.radius[7] == 0
+    assert not prepared.directions[:, 7].any()
+    for name in PHIS:
+        loss = Margin(PHIS[name])
+        for got, expected in zip(
+            all_sums(loss, params, bad), all_sums(loss, params, (x, y), mask), strict=True
+        ):
+            assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e-3, 1.0, 1e4, 1e19, 1e30, 3e38])
+def test_no_record_exceeds_the_clip_norm(scale, dtype):
+    rng = np.random.default_rng(3)
+    with np.errstate(over="ignore"):
+        x = jnp.asarray(rng.standard_normal((8, 54)) * scale, dtype)
+    loss = Margin(lambda m: jnp.square(m - 1))
+    for i in range(8):
+        prepared = linear_model.prepare((x[i : i + 1], jnp.ones(1)))
+        joint = joint_clipped(loss, **WEIGHTS)(jnp.zeros(54), prepared)
+        gradient = np.asarray(joint.gradient, np.float64) / WEIGHTS["gradient_weight"]
+        hessian = np.asarray(joint.hessian, np.float64) / WEIGHTS["hessian_weight"]
+        assert np.hypot(np.linalg.norm(gradient), np.linalg.norm(hessian)) <= WEIGHTS["clip_norm"]
+
+
+def test_prepared_records_are_reused_and_vmap_over_params():
+    batch, params = make(30)
+    query = joint_clipped(Margin(PHIS["logistic"]), **WEIGHTS)
+    prepared = linear_model.prepare(batch)
+    both = jax.vmap(lambda w: query(w, prepared))(jnp.stack([params, 2 * params]))
+    for i, w in enumerate((params, 2 * params)):
+        for got, expected in zip(both, query(w, batch), strict=True):
+            assert np.allclose(got[i], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "batch, mask, message",
+    [
+        ((np.ones(3), np.ones(3)), None, "shape"),
+        ((np.ones((3, 2)), np.ones(2)), None, "shape"),
+        ((np.ones((0, 2)), np.ones(0)), None, "empty"),
+        ((np.ones((3, 2)), np.ones(3)), np.ones(2, bool), "mask"),
+    ],
+)
+def test_bad_batches_are_named(batch, mask, message):
+    with pytest.raises(ValueError, match=message):
+        linear_model.prepare(batch, mask)
