@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dpjax import _validate
@@ -36,7 +37,7 @@ def trust_region_step(
     to p of about 500; it is exact in the hard case and near it, where iterations on Cholesky
     factors (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU, from p = 128, a
     model that is not hard is solved on Cholesky or tridiagonal factors instead, 2 to 10 times
-    faster. Works under ``jit`` and ``vmap``; a batch always pays for the eigendecompositions.
+    faster; a hard one pays for both. Works under ``jit`` and ``vmap``, where all pay for both.
 
     The step satisfies (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and
     H + lambda I >= 0, each to a relative residual of 1e-12 in float64 and 1e-5 in float32.
@@ -88,7 +89,7 @@ def _check(gradient: Array, hessian: Array, radius: Any) -> None:
         )
     if np.ndim(radius) != 0:
         raise ValueError(f"radius must be a scalar, got shape {np.shape(radius)}.")
-    if not isinstance(radius, jax.core.Tracer):
+    if not isinstance(radius, Tracer):
         _validate.positive("radius", radius)
 
 
