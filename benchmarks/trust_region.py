@@ -1,6 +1,6 @@
 """The numbers of the README's table that are about DP-TR as a whole: gap, time, memory, seeds.
 
-Run ``python benchmarks/trust_region.py ijcnn1``, ``covtype`` or ``seeds``. The gaps are NOT PRIVATE:
+Run ``python benchmarks/trust_region.py ijcnn1``, ``covtype`` or ``seeds``. Gaps are NOT PRIVATE:
 they compare with the optimum on public benchmark data.
 """
 

@@ -16,6 +16,22 @@ def require() -> None:
         raise ImportError("pictures need matplotlib: pip install 'dpjax[plot]'.")
 
 
+def check_path(path: str | os.PathLike) -> None:
+    """Raises, before anything is spent, unless a picture can be written under this name.
+
+    Raises:
+      ImportError: if matplotlib is not installed.
+      ValueError: if the ending names no format.
+    """
+    require()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    ending = os.path.splitext(path)[1].lstrip(".")
+    formats = FigureCanvasAgg.get_supported_filetypes()
+    if ending not in formats:
+        raise ValueError(f"{path} must end in one of: {', '.join(sorted(formats))}.")
+
+
 def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
     """Draws the released history of one training, or of a batch of them, with its certificate.
 

@@ -132,7 +132,7 @@ def test_composition_adds_squares_and_keeps_the_relation():
         (lambda: PrivacyBudget(math.inf, 1e-5), "epsilon must be"),
         (lambda: PrivacyBudget(1, 0), "delta must be"),
         (lambda: PrivacyBudget(1, 1), "delta must be"),
-        (lambda: PrivacyBudget(1, None), "delta must be"),
+        (lambda: PrivacyBudget(1, None), "delta is required"),
         (lambda: PrivacyBudget(1, "x"), "delta must be"),
         (lambda: PrivacyBudget(1, 1e-5, "zero-out"), "did you mean 'zero_out'"),
         (lambda: epsilon(gaussians(1.0), 1e-5, "replace_one"), "built for relation 'zero_out'"),
@@ -152,5 +152,5 @@ def test_bad_input(call, message):
 
 
 def test_delta_has_no_default():
-    with pytest.raises(TypeError, match="delta"):
-        PrivacyBudget(1.0)  # pyright: ignore
+    with pytest.raises(ValueError, match="delta is required"):
+        PrivacyBudget(1.0)

@@ -50,10 +50,12 @@ class PrivacyBudget:
     """
 
     epsilon: float
-    delta: float
+    delta: float = None  # pyright: ignore[reportAssignmentType] # absent is an error that says why
     relation: Relation = "zero_out"
 
     def __post_init__(self):
         object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
+        if self.delta is None:
+            raise ValueError("delta is required: take it well below 1/n, such as 1/(10 n).")
         object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
         _validate.choice("relation", self.relation, RELATIONS)

@@ -106,7 +106,7 @@ def round_up(value: float) -> float:
     return float(rounded)
 
 
-def gaussian_multiplier(budget: PrivacyBudget, count: float, accountant: str = "pld") -> float:
+def gaussian_multiplier(budget: PrivacyBudget, count: int, accountant: str = "pld") -> float:
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
 
     Args:
@@ -125,7 +125,7 @@ def gaussian_multiplier(budget: PrivacyBudget, count: float, accountant: str = "
     """
     return calibrate(
         lambda scale: events.Event(
-            (events.Release("gaussian", int(count), noise_multiplier=scale),), budget.relation
+            (events.Release("gaussian", count, noise_multiplier=scale),), budget.relation
         ),
         budget,
         accountant,

@@ -11,7 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget
 from dpjax.algorithms.certificate import Certificate
-from dpjax.objectives import Objective
+from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Query
 
 Ask = Callable[..., Any]
@@ -178,14 +178,17 @@ def clip_norms(
                 f"{name} is required: {objective.name} has no constants to take it from."
             )
         value = getattr(objective.constants, constant) if given is None else given
-        norms.append(to_leaf(_validate.positive(name, value)))
+        norms.append(positive_leaf(name, value))
     return norms[0], norms[1]
 
 
 def never_clips(objective: Objective, clip_norm: float) -> bool:
-    """Returns whether a clip norm is above every gradient of a margin loss on rows |x| <= 1."""
+    """Returns whether a clip norm provably is above every gradient on rows |x| <= 1.
+
+    Constants that a user declares prove nothing, so this is for dpjax's own margin losses.
+    """
     return (
-        objective.margin is not None
+        has_proven_constants(objective)
         and objective.constants is not None
         and clip_norm >= to_leaf(objective.constants.lipschitz)
     )
@@ -197,6 +200,30 @@ def to_leaf(value: float) -> float:
     What is accounted on the host is then the very number the program reads.
     """
     return float(jnp.float32(value))
+
+
+def positive_leaf(name: str, value: float) -> float:
+    """Returns ``to_leaf(value)``, or raises if it is not above 0 and normal in float32."""
+    leaf = to_leaf(_validate.positive(name, value))
+    if not float(jnp.finfo(jnp.float32).tiny) <= leaf < math.inf:
+        raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
+    return leaf
+
+
+def check_noise(event: Event) -> None:
+    """Raises if a standard deviation is lost in float32, so that no noise would be added.
+
+    Raises:
+      ValueError: naming the release.
+    """
+    tiny = float(jnp.finfo(jnp.float32).tiny)
+    for release in event.releases:
+        for name, stddev in (("mean", release.stddev), *release.components):
+            if not tiny <= stddev < math.inf:
+                raise ValueError(
+                    f"the noise on the {name} of {release.name} has standard deviation {stddev:g}, "
+                    "which float32 cannot hold; rescale the loss or the clip norm."
+                )
 
 
 def recount_accountant(accountant: str) -> str:

@@ -11,7 +11,14 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, certify, scope_of
+from dpjax.algorithms.certificate import (
+    CLIP_SLACK,
+    Certificate,
+    NoiseBounds,
+    certify,
+    scope_of,
+    widen,
+)
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, static
@@ -80,12 +87,12 @@ class GradientDescent:
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
-        return State(params, params, jax.tree.map(jnp.zeros_like, params))
+        return State(params, params, jax.tree.map(jnp.zeros_like, widen(params)))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One noisy gradient step: x_t = x_{t-1} - eta (gradient + z_{t-1})."""
         gradient = ask(key, self.query.name, state.params)
-        whole = self.objective.regularize_gradient(gradient, state.params)
+        whole = self.objective.regularize_gradient(gradient, widen(state.params))
         params = jax.tree.map(
             lambda w, g: w - (self.step_size * g).astype(w.dtype), state.params, whole
         )
@@ -178,12 +185,13 @@ def dp_gradient_descent(
     else:
         multiplier = gaussian_multiplier(budget, steps, accountant)
     query = GradientQuery(multiplier, clip, objective, problem.data_size, budget.relation)
+    base.check_noise(query.event(steps))
     check_spent(query.event(steps), budget, base.recount_accountant(accountant), "use 'pld'.")
     beta = _validate.open_unit("beta", beta)
     bound = float(query.stddev) * chi_quantile(dimension, 1 - beta) + CLIP_SLACK * clip
     return GradientDescent(
         query=query,
-        step_size=base.to_leaf(_validate.positive("step_size", step_size)),
+        step_size=base.positive_leaf("step_size", step_size),
         steps=steps,
         bounds=NoiseBounds(round_up(bound), None),
         beta=beta,
@@ -191,7 +199,7 @@ def dp_gradient_descent(
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
         certified=certify is not None,
-        unclipped=base.never_clips(objective, clip),
+        unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         accountant=accountant,
     )
 

@@ -12,7 +12,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer, static
@@ -86,26 +86,24 @@ class TrustRegion:
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
-        flat, _ = ravel_pytree(params)
-        wide = jnp.promote_types(flat.dtype, jnp.float32)
-        zero = jnp.zeros(flat.shape, wide)
-        answer = SecondOrderAnswer(zero, jnp.zeros((flat.size, flat.size), wide))
-        return State(params, params, answer, jnp.array(jnp.inf, wide), jnp.array(0))
+        zero = jnp.zeros_like(ravel_pytree(widen(params))[0])
+        answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
+        return State(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
-        flat, unravel = ravel_pytree(state.params)
         answer = self._ask(key, state.params, ask)  # steps 3 and 4
-        regularizer_gradient = self.objective.regularize_gradient(
-            unravel(answer.gradient.astype(flat.dtype)), state.params
-        )
-        gradient = ravel_pytree(regularizer_gradient)[0].astype(answer.gradient.dtype)
-        hessian = self.objective.regularize_hessian(answer.hessian, state.params)
+        wide = widen(state.params)
+        flat, unravel = ravel_pytree(wide)
+        whole = self.objective.regularize_gradient(unravel(answer.gradient), wide)
+        gradient = ravel_pytree(whole)[0]
+        hessian = self.objective.regularize_hessian(answer.hessian, wide)
         # Noise must not pass for negative curvature: lift the spectrum by its typical size.
         damped = hessian + self.damping * jnp.eye(flat.size, dtype=hessian.dtype)
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
         move, multiplier = trust_region_step(gradient, damped, radius)  # step 5
-        params = unravel((flat + move).astype(flat.dtype))  # step 6
+        moved = unravel(flat + move)  # step 6
+        params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
         info = Info(
             gradient_norm=jnp.linalg.norm(gradient),
             multiplier=multiplier,
@@ -135,8 +133,8 @@ class TrustRegion:
         params, answer = state.queried, state.answer
         if self.certified == "output":
             params, answer = state.params, self._ask(key, state.params, ask)
-        flat, unravel = ravel_pytree(params)
-        gradient = unravel(answer.gradient.astype(flat.dtype))
+        _, unravel = ravel_pytree(widen(params))
+        gradient = unravel(answer.gradient)
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params

@@ -51,9 +51,12 @@ def dp_trust_region(
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is only the Hessian's weight, and by default the least
-        weight at which a margin loss's Hessian costs nothing.
+        weight at which a margin loss's Hessian costs nothing; given here, the certificate speaks
+        of the clipped objective.
       release: ``"joint"`` (default; gradient and Hessian as one Gaussian) or ``"separate"`` (two).
-      stopping_alpha: stop when multiplier + damping <= sqrt(alpha rho); None to take all steps.
+      stopping_alpha: stop when multiplier + damping <= sqrt(alpha rho); None to take all steps. A
+        theorem only with the constant radius of ``paper_schedule``. The certificate at the last
+        query then spends beta / T on each iterate, since the rule picks one by its noise.
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
         steps 3 and 4 (replace-one, separate releases).
       certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
@@ -84,13 +87,14 @@ def dp_trust_region(
     steps = _validate.positive_int("steps", steps)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
-    radius = base.to_leaf(_validate.positive("radius", radius))
+    radius = base.positive_leaf("radius", radius)
     kind = _release_kind(release, accountant)
     clips = (clip_norm, hessian_clip_norm)
-    final_radius = base.to_leaf(_validate.positive("final_radius", final_radius))
+    final_radius = base.positive_leaf("final_radius", final_radius)
     typical = math.sqrt(radius * final_radius)
     queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
     event = event_of(queries, steps, certify)
+    base.check_noise(event)
     check_spent(event, budget, base.recount_accountant(accountant), "use accountant='pld'.")
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
@@ -137,7 +141,9 @@ def _queries(
 ) -> tuple[Queries, bool]:
     objective, budget = problem.objective, problem.budget
     clip, hessian_clip = base.clip_norms(objective, *clips)
-    unclipped = base.never_clips(objective, clip)
+    # Where n is private the released mean is over a declared n, not the objective's.
+    public = budget.relation != "add_or_remove_one"
+    unclipped = public and base.never_clips(objective, clip)
     common = (objective, problem.data_size, budget.relation)
     if release == "joint":
         if clips[1] is None and objective.margin is not None and objective.constants is not None:
@@ -166,7 +172,7 @@ def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
-    return ratio / (1 + ratio)
+    return min(max(ratio / (1 + ratio), 0.01), 0.99)
 
 
 def _paper_multipliers(problem: base.Problem, count: int) -> tuple[float, float]:

@@ -11,11 +11,12 @@ from dpjax.driver import guarantee
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
+    unit = "row"
     if arguments.data_size is not None and arguments.dimension is not None:
         n, dimension = arguments.data_size, arguments.dimension
     else:
         data = problem.load(arguments)
-        n = data.size
+        n, unit = data.size, data.unit
         dimension = data.dimension if arguments.dimension is None else arguments.dimension
     setting = problem.configure(arguments, n, dimension)
     algorithm, budget = setting.algorithm, setting.budget
@@ -31,16 +32,19 @@ def command(arguments: argparse.Namespace) -> int:
     for release in algorithm.event.releases:
         print(f"  {guarantee.describe(release)}")
     print(
-        f"epsilon of this noise: {spent['pld']:.6g} exact, {spent['rdp']:.6g} by Renyi accounting"
+        f"epsilon of this noise, per {unit}: {spent['pld']:.6g} exact, "
+        f"{spent['rdp']:.6g} by Renyi accounting"
     )
     if arguments.json:
         report.write_json(
             arguments.json,
             {
                 **report.header(arguments, setting),
+                "unit": unit,
                 "epsilon": spent[recount_accountant(arguments.accountant)],
                 "noise": [release.to_json() for release in algorithm.event.releases],
-                "max_steps": int(algorithm.steps),
+                "steps": int(algorithm.steps),
+                "max_steps": algorithm.max_steps,
             },
         )
     return 0

@@ -28,7 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
             "\n`dpjax data NAME` tells more; a path to a CSV or NPZ file works in place of a name."
         )
         return 0
-    if os.path.exists(arguments.name):
+    if os.path.isfile(arguments.name):
         raise ValueError(
             f"{arguments.name} is a file of yours; see what is odd in it with --check."
         )

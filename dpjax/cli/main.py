@@ -62,8 +62,8 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "calibrate",
         help="what noise a budget buys, and the epsilon that noise gives back",
-        description="Compute the noise for a budget, and recompute epsilon from it. No data read "
-        "beyond the shape of the named set.",
+        description="Compute the noise for a budget, and recompute epsilon from it. Of the data "
+        "only the shape is used, and nothing with --data-size and --dimension.",
     )
     one.set_defaults(command=calibrate.command)
     _problem_arguments(one)

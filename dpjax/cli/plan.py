@@ -14,7 +14,8 @@ def lines(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
 
     Privacy: reads the shape of the data only.
     """
-    n, p = data.size, data.dimension
+    # The declared n: the real one may be private.
+    n, p = algorithm.queries[0].data_size, data.dimension
     resident = 2 * n * (p + 1) * 4 + algorithm.max_steps * 40 + 6 * p * p * 8
     rows = min(n, _TRIAL_ROWS)
     examples = (jnp.full((rows, p), p**-0.5, jnp.float32), jnp.ones(rows))

@@ -14,6 +14,7 @@ import dpjax
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
+from dpjax.driver import guarantee
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 
@@ -78,7 +79,13 @@ def write_json(path: str, content: dict[str, Any]) -> None:
 
 def summary(content: dict[str, Any]) -> list[str]:
     """Returns the result as lines for a person."""
-    lines = [
+    lines = []
+    if isinstance(content["steps"], list):
+        lines.append(
+            f"all {len(content['steps'])} runs together: epsilon "
+            f"{guarantee.ceil(content['epsilon_all_repeats'])} at the same delta"
+        )
+    lines += [
         f"status: {_each(content['status'], str)} after {_each(content['steps'], str)} of "
         f"{content['noise'][0]['count']} passes",
     ]
@@ -89,9 +96,10 @@ def summary(content: dict[str, Any]) -> list[str]:
             f"certificate (holds with probability {1 - _one(certificate['beta']):.0%} at "
             f"{where[certificate['iterate']]}, for the {certificate['scope']}):"
         )
-        lines.append(f"  gradient norm <= {_each(certificate['gradient_norm_upper'], _number)}")
+        upper = _each(certificate["gradient_norm_upper"], _number, max)
+        lines.append(f"  gradient norm <= {upper}")
         if certificate["min_eigenvalue_lower"] is not None:
-            lower = _each(certificate["min_eigenvalue_lower"], _number)
+            lower = _each(certificate["min_eigenvalue_lower"], _number, min)
             lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
     lines.append(
         f"time: {content['seconds_compile']:.2f} s to compile, "
@@ -155,14 +163,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _each(value: Any, show: Callable[[Any], str]) -> str:
+def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean) -> str:
     if not isinstance(value, list):
         return show(value)
     if len(set(map(str, value))) == 1:
         return show(value[0])
     if isinstance(value[0], str):
         return ", ".join(sorted(set(value)))
-    return f"{show(float(np.mean(value)))} (mean of {len(value)} runs)"
+    return f"{show(float(summarize(value)))} ({summarize.__name__} of {len(value)} runs)"
 
 
 def _one(value: Any) -> float:

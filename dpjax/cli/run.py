@@ -20,6 +20,8 @@ _COMPILE_EVENT = "/jax/core/compile/"
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
+        raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     if arguments.repeats is not None:
         _validate.positive_int("repeats", arguments.repeats)
     data = problem.load(arguments)
@@ -53,10 +55,14 @@ def command(arguments: argparse.Namespace) -> int:
 def _check_outputs(arguments: argparse.Namespace) -> None:
     # A result that cannot be written is budget spent for nothing.
     if arguments.plot:
-        dpjax.plotting.require()
+        dpjax.plotting.check_path(arguments.plot)
+    if arguments.save and arguments.repeats is not None:
+        raise ValueError("--save writes one training; it does not go with --repeats.")
     for path in (arguments.json, arguments.plot, arguments.save):
         if path and not os.path.isdir(os.path.dirname(path) or "."):
             raise ValueError(f"{path} cannot be written: its folder does not exist.")
+        if path and os.path.isdir(path):
+            raise ValueError(f"{path} cannot be written: it is a folder.")
 
 
 def _train(
@@ -77,6 +83,9 @@ def _write(
     solution: dpjax.Solution,
     content: dict,
 ) -> None:
+    if arguments.save:
+        dpjax.save(arguments.save, solution)
+        print(f"wrote {arguments.save}")
     if arguments.json:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
@@ -84,13 +93,10 @@ def _write(
         budget = setting.budget
         title = (
             f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
-            f"delta {budget.delta:.2g}, {budget.relation}"
+            f"delta {budget.delta:.2g}, {budget.relation}, per {solution.unit}"
         )
         dpjax.plotting.plot_solution(solution, arguments.plot, title)
         print(f"wrote {arguments.plot}")
-    if arguments.save:
-        dpjax.save(arguments.save, solution)
-        print(f"wrote {arguments.save}")
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ class Dataset:
       name: what to call the data in results.
       unit: what one row is, hence what the guarantee protects: ``"row"``, ``"person-year"``, ...
       max_norm: 1.0 where every row was divided by its own norm (up to float32 rounding), else None.
+        Not checked, and no guarantee rests on it; the scope of a certificate does.
 
     Privacy: raw data; only an oracle may release anything computed from it.
 

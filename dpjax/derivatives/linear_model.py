@@ -1,5 +1,6 @@
 """Closed forms for losses that see a record only through its margin m = y <x, w>."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ class PreparedLinear(NamedTuple):
     radius: Array
 
 
+@jax.jit
 def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLinear:
     """Returns the records in the form that ``linear_sums`` reads.
 
@@ -84,6 +86,7 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     return lax.fori_loop(0, -(-n // rows), one_chunk, empty)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def linear_sums(
     phi: Margin,
     records: PreparedLinear,
@@ -128,6 +131,7 @@ def linear_sums(
     return total[p], clipping.symmetrize(total[:p])
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def gradient_sum(
     phi: Margin, records: PreparedLinear, params: Array, clip_norm: Array | float
 ) -> Array:
@@ -141,6 +145,7 @@ def gradient_sum(
     return _over_chunks(phi, records, params, chunk, jnp.zeros_like(records.directions[:, 0]))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def hessian_sum(
     phi: Margin, records: PreparedLinear, params: Array, clip_norm: Array | float
 ) -> Array:

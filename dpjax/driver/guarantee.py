@@ -40,7 +40,7 @@ def statement(algorithm: Algorithm, unit: str) -> str:
     )
     n = algorithm.queries[0].data_size
     return f"""\
-{algorithm.title} is ({ceil(spent)}, {delta:.4g})-differentially private.
+{algorithm.title} is ({ceil(spent)}, {ceil(delta)})-differentially private.
 Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon at every delta.
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with k times that mu.
@@ -58,10 +58,11 @@ Arithmetic: floating point, noise in float32 or wider from the threefry generato
 
 def describe(release: Release) -> str:
     """Returns one line about one kind of release."""
+    units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, sensitivity "
-        f"{release.sensitivity:.4g} (enforced by clipping), noise multiplier "
+        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     )
 
@@ -73,7 +74,7 @@ def ceil(value: float, digits: int = 4) -> str:
     ('1', '1')
     """
     text = f"{value:.{digits}g}"
-    if float(text) < value * (1 - 1e-9):
+    if float(text) < value * (1 - 1e-7):  # below is what float32 leaves cannot tell
         unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
         text = f"{float(text) + unit:.{digits}g}"
     return text

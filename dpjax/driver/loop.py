@@ -49,8 +49,11 @@ def solve(
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
         tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
-      key: required; ``dpjax.random_key()``, or ``jax.random.key(seed)`` for research.
-      params: public starting point; by default zeros of shape (dimension,), float32.
+      key: required; ``dpjax.random_key()``, or ``jax.random.key(seed)`` for research. Never use a
+        key for two trainings on the same data: noise of two known scales would cancel. In a sweep
+        whose results are released, split it first.
+      params: public starting point; by default zeros of shape (dimension,), in JAX's default
+        float dtype.
 
     Returns:
       A ``Solution``. A record with a non-finite feature or an impossible label contributes exactly
@@ -179,6 +182,9 @@ def _ask(bound: Bound, step: Array) -> Ask:
     queries = {query.name: query for query in bound.algorithm.queries}
 
     def ask(key: Array, name: str, params: Params) -> PyTree:
-        return queries[name].answer(derive(key, name, step), bound.records, params)
+        answer = queries[name].answer(derive(key, name, step), bound.records, params)
+        # Post-processing: the dtype follows the parameters, whatever that of the data.
+        wide = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
+        return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
 
     return ask

@@ -1,8 +1,10 @@
 """``run``: the same training from the host, with a progress bar."""
 
+import contextlib
 import functools
 import sys
 import time
+from typing import TextIO, cast
 
 import jax
 from rich import progress as _rich
@@ -59,7 +61,7 @@ def run(
     key = as_key(key)
     for query in algorithm.queries:
         check_examples(query, examples, params)
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = bool(sys.stderr) and (sys.stderr.isatty() if progress is None else progress)
     bound, carry = _start(algorithm, examples, key, params)
     steps = int(algorithm.steps)
     piece = max(1, -(-steps // _UPDATES))
@@ -100,6 +102,24 @@ _advance = jax.jit(loop.advance)
 _finish = functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))(loop.finish)
 
 
+class _Quiet:
+    """Standard error, if it is there; a bar that cannot be drawn must not cost the result."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
+
+    def isatty(self) -> bool:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return sys.stderr.isatty()
+        return False
+
+
 def _bar(shown: bool) -> _rich.Progress:
     return _rich.Progress(
         _rich.TextColumn("{task.description}"),
@@ -108,6 +128,6 @@ def _bar(shown: bool) -> _rich.Progress:
         _rich.TimeElapsedColumn(),
         _rich.TextColumn("ETA"),
         _rich.TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=cast(TextIO, _Quiet())),
         disable=not shown,
     )

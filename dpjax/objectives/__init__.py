@@ -3,6 +3,7 @@
 from dpjax.objectives.base import Constants, Objective
 from dpjax.objectives.margin import (
     free_hessian_ratio,
+    has_proven_constants,
     logistic,
     logistic_l2,
     logistic_nonconvex,
@@ -24,6 +25,7 @@ __all__ = [
     "Nonconvex",
     "Objective",
     "free_hessian_ratio",
+    "has_proven_constants",
     "logistic",
     "logistic_l2",
     "logistic_nonconvex",

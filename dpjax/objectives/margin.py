@@ -90,6 +90,18 @@ def sigmoid_l2(regularization: float = 1e-3) -> Objective:
     return Objective(_sigmoid_loss, L2(regularization), _sigmoid_margin, _SIGMOID, "sigmoid-l2")
 
 
+def has_proven_constants(objective: Objective) -> bool:
+    """Returns whether the constants of ``objective`` are those of a margin loss defined here.
+
+    >>> has_proven_constants(logistic()), has_proven_constants(Objective(lambda w, e: 0.0))
+    (True, False)
+    """
+    proven = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID}
+    return objective.constants is not None and (
+        proven.get(objective.margin) == objective.constants  # pyright: ignore
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def free_hessian_ratio(margin: Callable[[Array], Array], lipschitz: float) -> float:
     """Returns the least ratio of Hessian to gradient noise at which the Hessian costs nothing.

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event
@@ -82,14 +83,15 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
       ValueError: for empty data, leaves of different length, integer features, parameters whose
         shape does not fit, or a ``data_size`` that is not n (unless n is private).
 
-    Privacy: reads shapes and dtypes, no value.
+    Privacy: reads shapes and dtypes, no value. Where n is private no message names it; that empty
+      data are refused does tell n = 0 from n = 1.
     """
     leaves = jax.tree.leaves(examples)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
     lengths = {jnp.shape(leaf)[0] for leaf in leaves}
     if len(lengths) > 1:
-        raise ValueError(f"every leaf of the data must have as many rows; got {sorted(lengths)}.")
+        raise ValueError("every leaf of the data must have as many rows.")
     (n,) = lengths
     if n == 0:
         raise ValueError("the data are empty: n = 0.")
@@ -111,10 +113,14 @@ def _check_margin_examples(examples: PyTree, params: Params) -> None:
             "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
         )
     x, y = examples
+    y_dtype = getattr(y, "dtype", None)
+    y_dtype = np.asarray(y).dtype if y_dtype is None else y_dtype
     if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
         raise ValueError(
             f"x must have shape (n, p) and y (n,), got {jnp.shape(x)} and {jnp.shape(y)}."
         )
+    if not jnp.issubdtype(y_dtype, jnp.number) or jnp.issubdtype(y_dtype, jnp.complexfloating):
+        raise ValueError(f"labels must be numbers, -1 or +1, got {y_dtype}.")
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
             f"features must be floating, got {jnp.result_type(x)}; scale them by declared bounds "

@@ -42,7 +42,7 @@ class GradientQuery:
     @property
     def sensitivity(self) -> Array | float:
         """L2 sensitivity of the mean gradient."""
-        return records_moved(self.relation) * self.clip_norm / self.data_size
+        return records_moved(self.relation) * self.clip_norm / float(self.data_size)
 
     @property
     def stddev(self) -> Array | float:
@@ -52,7 +52,7 @@ class GradientQuery:
     def answer(self, key: Array, records: Records, params: Params) -> Params:
         """Returns the noisy mean gradient, a pytree like ``params``."""
         total = clipped_grad(self.objective, clip_norm=self.clip_norm)(params, records)
-        mean = jax.tree.map(lambda leaf: leaf / self.data_size, total)
+        mean = jax.tree.map(lambda leaf: leaf / float(self.data_size), total)
         return add_gaussian(key, mean, self.stddev)
 
     def event(self, count: int) -> Event:

@@ -51,7 +51,7 @@ class HessianQuery:
     @property
     def sensitivity(self) -> Array | float:
         """Frobenius sensitivity of the mean Hessian."""
-        return records_moved(self.relation) * self.clip_norm / self.data_size
+        return records_moved(self.relation) * self.clip_norm / float(self.data_size)
 
     @property
     def stddev(self) -> Array | float:
@@ -61,7 +61,9 @@ class HessianQuery:
     def answer(self, key: Array, records: Records, params: Params) -> Array:
         """Returns the noisy mean Hessian of the flattened parameters, (p, p)."""
         total = clipped_hessian(self.objective, clip_norm=self.clip_norm)(params, records)
-        return add_symmetric_gaussian(key, total / self.data_size, self.stddev, self.isometric)
+        return add_symmetric_gaussian(
+            key, total / float(self.data_size), self.stddev, self.isometric
+        )
 
     def event(self, count: int) -> Event:
         """Returns what ``count`` answers release."""
@@ -109,7 +111,7 @@ class JointQuery:
     @property
     def sensitivity(self) -> Array | float:
         """L2 sensitivity of the mean weighted vector, in the gradient's units."""
-        return records_moved(self.relation) * self.gradient_weight / self.data_size
+        return records_moved(self.relation) * self.gradient_weight / float(self.data_size)
 
     @property
     def stddev(self) -> Array | float:
@@ -119,7 +121,7 @@ class JointQuery:
     @property
     def hessian_stddev(self) -> Array | float:
         """Standard deviation of the noise on a diagonal entry of the mean Hessian."""
-        moved = records_moved(self.relation) * self.hessian_weight / self.data_size
+        moved = records_moved(self.relation) * self.hessian_weight / float(self.data_size)
         return self.noise_multiplier * moved
 
     def answer(self, key: Array, records: Records, params: Params) -> SecondOrderAnswer:
@@ -131,9 +133,9 @@ class JointQuery:
         )(params, records)
         gradient_key, hessian_key = derive(key, "gradient", 0), derive(key, "hessian", 0)
         return SecondOrderAnswer(
-            add_gaussian(gradient_key, total.gradient / self.data_size, self.stddev),
+            add_gaussian(gradient_key, total.gradient / float(self.data_size), self.stddev),
             add_symmetric_gaussian(
-                hessian_key, total.hessian / self.data_size, self.hessian_stddev
+                hessian_key, total.hessian / float(self.data_size), self.hessian_stddev
             ),
         )
 
