@@ -399,3 +399,20 @@ def test_paper_schedule_needs_constants():
         dpjax.paper_schedule(PLAIN)
     with pytest.raises(ValueError, match="alpha"):
         dpjax.paper_schedule(dpjax.objectives.logistic(), alpha=-0.1)
+
+
+def test_a_run_that_ends_in_numbers_that_are_not_finite_warns():
+    """The budget is spent, so it is no error; but a person must hear of it."""
+    loss = dpjax.Objective(lambda w, x: jnp.sum(w) * x, constants=(1.0, 1.0, 1.0))
+    algorithm = dpjax.dp_gradient_descent(
+        loss,
+        dpjax.PrivacyBudget(1.0, 1e-3),
+        data_size=4,
+        dimension=2,
+        steps=2,
+        step_size=3e38,
+        certify=None,
+    )
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        solution = dpjax.run(algorithm, jnp.ones(4), key=jax.random.key(0))
+    assert int(solution.status) == dpjax.Status.NOT_FINITE

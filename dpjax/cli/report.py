@@ -88,6 +88,10 @@ def summary(content: dict[str, Any]) -> list[str]:
     lines += [
         f"status: {_each(content['status'], str)} after {_each(content['steps'], str)} of "
         f"{content['noise'][0]['count']} passes",
+        *(
+            f"  {name}: {dpjax.Status[name.upper()].message}"
+            for name in _distinct(content["status"])
+        ),
     ]
     certificate = content["certificate"]
     if certificate is not None:
@@ -171,6 +175,10 @@ def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean)
     if isinstance(value[0], str):
         return ", ".join(sorted(set(value)))
     return f"{show(float(summarize(value)))} ({summarize.__name__} of {len(value)} runs)"
+
+
+def _distinct(value: Any) -> list[str]:
+    return sorted(set(value)) if isinstance(value, list) else [value]
 
 
 def _one(value: Any) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import sys
 import time
+import warnings
 from typing import TextIO, cast
 
 import jax
@@ -11,7 +12,7 @@ from rich import progress as _rich
 from rich.console import Console
 
 from dpjax._typing import Array, Params, PyTree
-from dpjax.algorithms import Algorithm
+from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop
 from dpjax.driver.solution import Solution
@@ -41,7 +42,7 @@ def run(
       progress: True or False; None shows the bar on a terminal only.
 
     Returns:
-      The same ``Solution`` as ``solve``.
+      The same ``Solution`` as ``solve``; a run that ended in numbers that are not finite warns.
 
     Raises:
       ValueError: as ``solve``.
@@ -73,7 +74,10 @@ def run(
             bar.update(task, completed=done)
             if done < min(until, steps):
                 break
-    return _finish(bound, carry, unit=unit, unit_rows=unit_rows)
+    solution = _finish(bound, carry, unit=unit, unit_rows=unit_rows)
+    if int(solution.status) == Status.NOT_FINITE:
+        warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
+    return solution
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
