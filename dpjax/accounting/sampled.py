@@ -1,0 +1,267 @@
+"""The epsilon of releases on sampled batches: from privacy loss distributions, or Renyi."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import dp_accounting
+import numpy as np
+from scipy import special
+
+from dpjax._typing import Relation
+from dpjax.accounting import losses
+from dpjax.accounting.release import Release
+
+# Those of dp_accounting, whose own sums lose fractional ones for large probabilities.
+ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+
+# What the Fourier transforms of a T-fold composition get wrong is below T times this: 2.4e-13 was
+# measured at T = 10^4 and 4.7e-11 at 10^6, against the closed form.
+_ROUNDING = 2.0**-52
+# Points of a grid: across one standard deviation of one loss, and at most in one and in all.
+_FINENESS, _COARSEST, _LARGEST_ONE, _LARGEST = 32, 2.0**-9, 2.0**17, 2.0**20
+_BLOCK = 1024
+
+
+class _Piece(NamedTuple):
+    """``count`` releases whose losses have one distribution."""
+
+    kind: Callable
+    probability: float
+    mu: float
+    count: int
+
+
+def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
+    """Returns the epsilon that ``releases`` spend together, from their privacy losses.
+
+    Args:
+      releases: at least one of them sampled.
+      relation: the one their multipliers refer to.
+      delta: strictly between 0 and 1.
+
+    Returns:
+      An epsilon that is never below the true one: the losses are rounded such that they dominate,
+      rounding in the transforms is charged to delta, and so is the overflow of the batches.
+      Infinite where that charge leaves nothing of delta at any epsilon this noise could give.
+
+    Raises:
+      ValueError: if the charge exceeds delta whatever the noise.
+
+    Reference: under ``replace_one``, Poisson batches have the pair of ``losses.poisson_swap``,
+      whose multiplier is relative to one record's bound C; subsets that of
+      ``losses.subset_swap``, relative to 2 C.
+    """
+    composed = _composed(tuple(_pieces(releases, relation)), relation == "replace_one")
+    slack = _ROUNDING * sum(release.count for release in releases)
+
+    def find(allowed: float) -> float:
+        return max(_epsilon_of(pmf, allowed - slack) for pmf in composed)
+
+    return _with_overflow(find, releases, delta)
+
+
+def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
+    """Returns the epsilon that ``releases`` spend together, from their Renyi divergences.
+
+    Args:
+      releases: see ``pld_epsilon``.
+      relation: the one their multipliers refer to.
+      delta: strictly between 0 and 1.
+
+    Raises:
+      ValueError: for Poisson batches under ``replace_one``, for which no Renyi bound is known, or
+        if an order has no finite divergence.
+    """
+    divergences = renyi_divergences(releases, relation, np.array(ORDERS))
+
+    def find(allowed: float) -> float:
+        found = dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)
+        return float(found[0])
+
+    return _with_overflow(find, releases, delta)
+
+
+def renyi_divergences(
+    releases: Sequence[Release], relation: Relation, orders: np.ndarray
+) -> np.ndarray:
+    """Returns the Renyi divergence of all ``releases`` together at each order.
+
+    Args:
+      releases: any.
+      relation: the one their multipliers refer to.
+      orders: above 1.
+
+    Raises:
+      ValueError: for an order that is not above 1, for Poisson batches under ``replace_one``, or if
+        an order has no finite divergence: none is dropped silently.
+
+    >>> releases = [Release("gradient", 4, noise_multiplier=2.0)]
+    >>> renyi_divergences(releases, "zero_out", np.array([2.0, 8.0]))
+    array([1., 4.])
+    """
+    if not np.all(np.isfinite(orders) & (orders > 1)):
+        raise ValueError(f"order must be a finite number above 1, got {orders!r}.")
+    total = np.zeros(len(orders))
+    for release in releases:
+        if release.sampling == "poisson" and relation == "replace_one":
+            raise ValueError(
+                "no Renyi bound is known for Poisson batches under replace_one; take "
+                "accountant='pld', relation='zero_out', or batches of fixed size."
+            )
+        if release.sampling == "none":
+            each = orders / (2 * release.noise_multiplier**2)
+        elif release.sampling == "poisson":
+            each = _poisson_divergences(release, orders)
+        else:
+            each = _subset_divergences(release, orders)
+        total = total + release.count * each
+    if not np.all(np.isfinite(total)):
+        raise ValueError(
+            f"no finite Renyi divergence at orders {orders[~np.isfinite(total)]}; the noise "
+            "multiplier is too small for Renyi accounting, take accountant='pld'."
+        )
+    return total
+
+
+def _with_overflow(
+    find: Callable[[float], float], releases: Sequence[Release], delta: float
+) -> float:
+    """The smallest epsilon with delta(epsilon) + (1 + e^epsilon) sum of overflows <= delta."""
+    overflow = math.fsum(release.count * release.overflow for release in releases)
+    if 2 * overflow >= delta:
+        raise ValueError(
+            f"batches differ from what is accounted with probability {overflow:.3g} in all, too "
+            f"much for delta={delta:g}; raise the capacity of the sampler."
+        )
+    epsilon = 0.0
+    while True:
+        charge = (1 + math.exp(epsilon)) * overflow if overflow else 0.0
+        if charge >= delta:
+            return math.inf
+        found = find(delta - charge)
+        if found <= epsilon or overflow == 0:
+            return max(found, epsilon)
+        if found > 700:  # e^epsilon of any overflow is more than delta
+            return math.inf
+        # A little above, so that it ends: where the next is not above it, it fits with its charge.
+        epsilon = found * (1 + 1e-9) + 1e-12
+
+
+def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
+    counts: dict[tuple, int] = {}
+    squares = 0.0
+    for release in releases:
+        mu, probability = 1 / release.noise_multiplier, release.sampling_probability
+        if release.sampling == "none":
+            squares += release.count * mu**2
+            continue
+        if release.sampling == "fixed_size":
+            key = (losses.subset_swap, probability, 2 * mu)
+        else:
+            swap = relation == "replace_one"
+            key = (losses.poisson_swap if swap else losses.poisson, probability, mu)
+        counts[key] = counts.get(key, 0) + release.count
+    pieces = [_Piece(kind, q, mu, count) for (kind, q, mu), count in counts.items()]
+    # Unsampled, the pair N(0, 1), N(mu, 1) does not know which relation gave mu.
+    return pieces + ([_Piece(losses.gaussian, 1.0, math.sqrt(squares), 1)] if squares else [])
+
+
+def _gap(pieces: Sequence[_Piece]) -> float:
+    """Distance of grid points: fine for one loss, and few enough for the sum of all of them."""
+    known = [losses.deviation_and_span(p.kind, p.probability, p.mu) for p in pieces]
+    counts = [piece.count for piece in pieces]
+    variance = math.fsum(c * d**2 for c, (d, _) in zip(counts, known, strict=True))
+    gap = max(
+        min(math.sqrt(variance / sum(counts)) / _FINENESS, _COARSEST),
+        24 * math.sqrt(variance) / _LARGEST,
+        max(span for _, span in known) / _LARGEST_ONE,
+    )
+    # A power of two: grids are equal for nearby noise, and their points exact.
+    return 2.0 ** math.floor(math.log2(gap))
+
+
+@functools.lru_cache(maxsize=32)
+def _composed(pieces: tuple[_Piece, ...], symmetric: bool) -> tuple[losses.Pmf, ...]:
+    gap = _gap(pieces)
+    directions: list[losses.Pmf | None] = [None] if symmetric else [None, None]
+    for kind, probability, mu, count in pieces:
+        single = kind(mu, gap) if kind is losses.gaussian else kind(probability, mu, gap)
+        singles = single if isinstance(single, tuple) else (single,) * len(directions)
+        for index, pmf in enumerate(singles):
+            power, before = _power(pmf, count), directions[index]
+            directions[index] = power if before is None else before.compose(power, 1e-15)
+    return tuple(pmf for pmf in directions if pmf is not None)
+
+
+def _power(pmf: losses.Pmf, count: int) -> losses.Pmf:
+    """Many compositions in blocks, which keeps the bound on the width of the sum tight."""
+    if count <= 4 * _BLOCK:
+        return pmf if count == 1 else pmf.self_compose(count, 1e-15)
+    blocks, rest = divmod(count, _BLOCK)
+    power = pmf.self_compose(_BLOCK, 1e-15).self_compose(blocks, 1e-15)
+    return power.compose(_power(pmf, rest), 1e-15) if rest else power
+
+
+def _epsilon_of(pmf: losses.Pmf, delta: float) -> float:
+    """The smallest epsilon whose delta is allowed, from above."""
+    low, high = 0.0, 1.0
+    if delta <= 0 or pmf.get_delta_for_epsilon(1e6) > delta:
+        return math.inf
+    if pmf.get_delta_for_epsilon(0.0) <= delta:
+        return 0.0
+    while pmf.get_delta_for_epsilon(high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        if pmf.get_delta_for_epsilon(middle) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _poisson_divergences(release: Release, orders: np.ndarray) -> np.ndarray:
+    probability = release.sampling_probability or 0.0
+    whole = orders == np.floor(orders)
+    event = dp_accounting.PoissonSampledDpEvent(
+        probability, dp_accounting.GaussianDpEvent(float(release.noise_multiplier))
+    )
+    found = np.empty(len(orders))
+    if whole.any():
+        accountant = dp_accounting.rdp.RdpAccountant(orders[whole].tolist())
+        found[whole] = accountant.compose(event).rdp
+    if not whole.all():
+        found[~whole] = _fractional(probability, 1 / release.noise_multiplier, orders[~whole])
+    return found
+
+
+def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
+    """Log E[(1 - q + q e^(mu x - mu^2/2))^a] / (a - 1) over normal x, by the trapezoidal rule.
+
+    The rule converges as e^(-1/step) here, for every order, where the series of dp_accounting
+    fails for some and drops them.
+    """
+    unsampled = orders * mu**2 / 2
+    if mu > 8:  # sampling never loses privacy, and there is none to speak of
+        return unsampled
+    step = 0.1 * min(1.0, 1 / mu)
+    x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
+    ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
+    terms = orders[:, None] * ratio - x**2 / 2
+    moments = special.logsumexp(terms, axis=1) + math.log(step / math.sqrt(2 * math.pi))
+    return np.clip(moments, 0, None) / (orders - 1)
+
+
+def _subset_divergences(release: Release, orders: np.ndarray) -> np.ndarray:
+    # This accountant reads the multiplier over the sensitivity, which is 2 C (its PLD one: C).
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        release.data_size,  # pyright: ignore[reportArgumentType] # set where a subset is drawn
+        release.capacity,  # pyright: ignore[reportArgumentType]
+        dp_accounting.GaussianDpEvent(float(release.noise_multiplier / 2)),
+    )
+    accountant = dp_accounting.rdp.RdpAccountant(
+        orders.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    return accountant.compose(event).rdp
