@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
 from scipy import special
+
+from dpjax.accounting.grids import Loss
 
 # Mass beyond this many standard deviations is 1e-21, and counts as an infinite loss.
 _REACH = 9.5
-
-Pmf = pld_pmf.DensePLDPmf
 
 
 class _Cells(NamedTuple):
@@ -41,37 +40,40 @@ class _Cells(NamedTuple):
         )
 
 
-def gaussian(mu: float, gap: float) -> Pmf:
+def gaussian(mu: float, gap: float) -> Loss:
     """Returns the loss of N(mu, 1) against N(0, 1), the same in both directions.
 
-    >>> print(round(gaussian(1.0, 1e-2).get_delta_for_epsilon(4.3772) * 1e5, 3))
-    1.0
+    >>> from dpjax.accounting.grids import profile
+    >>> round(profile(gaussian(1.0, 1e-2)).epsilon(1e-5), 4)
+    4.3772
     """
     return _dots(_removal(1.0, mu, gap), gap)
 
 
-def poisson(probability: float, mu: float, gap: float) -> tuple[Pmf, Pmf]:
+def poisson(probability: float, mu: float, gap: float) -> tuple[Loss, Loss]:
     """Returns the losses of removing and of adding a record that is drawn with ``probability``.
 
     (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1), and the other way round. Between two data sets
     the direction is the same at every step, so each is composed with itself.
 
+    >>> from dpjax.accounting.grids import profile
     >>> removed, added = poisson(0.1, 2.0, 1e-2)
-    >>> print(round(removed.get_delta_for_epsilon(6.5755) * 1e5, 3))
-    1.0
+    >>> round(profile(removed).epsilon(1e-5), 3)
+    6.576
     """
     cells = _removal(probability, mu, gap)
     return _dots(cells, gap), _dots(cells.flipped(), gap)
 
 
-def poisson_swap(probability: float, mu: float, gap: float) -> Pmf:
+def poisson_swap(probability: float, mu: float, gap: float) -> Loss:
     """Returns the loss of replacing a record that is drawn with ``probability``.
 
     (1 - q) N(0, 1) + q N(mu, 1) against (1 - q) N(0, 1) + q N(-mu, 1), with mu the bound on *one*
     record over the standard deviation; the same in both directions.
 
-    >>> print(round(poisson_swap(0.1, 2.0, 1e-2).get_delta_for_epsilon(6.6809) * 1e5, 3))
-    1.0
+    >>> from dpjax.accounting.grids import profile
+    >>> round(profile(poisson_swap(0.1, 2.0, 1e-2)).epsilon(1e-5), 3)
+    6.681
     """
     q = probability
     # log(a) of e^loss = (a + e^(mu x)) / (a + e^(-mu x)), which sinh inverts.
@@ -90,7 +92,7 @@ def poisson_swap(probability: float, mu: float, gap: float) -> Pmf:
     return _dots(cells, gap)
 
 
-def subset_swap(fraction: float, mu: float, gap: float) -> Pmf:
+def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
     """Returns the loss of replacing a record where each batch is a uniformly random subset.
 
     The symmetric profile h(a) = H_a((1 - q) N(0, 1) + q N(mu, 1) || N(0, 1)) for a >= 1 and
@@ -105,8 +107,9 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Pmf:
     Reference: Zhu, Dong and Wang, "Optimal accounting of differential privacy via characteristic
       function" (2022), theorem 11.
 
-    >>> print(round(subset_swap(1 - 1e-9, 1.0, 1e-2).get_delta_for_epsilon(4.3772) * 1e5, 3))
-    1.0
+    >>> from dpjax.accounting.grids import profile
+    >>> round(profile(subset_swap(1 - 1e-9, 1.0, 1e-2)).epsilon(1e-5), 4)
+    4.3772
     """
     half = _removal(fraction, mu, gap, positive=True)
     both = _Cells(
@@ -205,7 +208,7 @@ def _cells(
     return _Cells(low, masses(upper, x[:-1], x[1:]), masses(lower, x[:-1], x[1:]), below, above)
 
 
-def _dots(cells: _Cells, gap: float, atom: float = 0.0) -> Pmf:
+def _dots(cells: _Cells, gap: float, atom: float = 0.0) -> Loss:
     left = (cells.low + np.arange(len(cells.upper))) * gap
     with np.errstate(over="ignore", invalid="ignore"):
         up = (cells.upper - cells.lower * np.exp(left)) / -np.expm1(-gap)
@@ -216,7 +219,7 @@ def _dots(cells: _Cells, gap: float, atom: float = 0.0) -> Pmf:
     probabilities[0] += cells.below[0]
     if atom:
         probabilities[-cells.low] += atom
-    return Pmf(gap, cells.low, probabilities, cells.above[0], True)
+    return Loss(gap, cells.low, probabilities, cells.above[0])
 
 
 def _asinh_exp(log_value: np.ndarray) -> np.ndarray:

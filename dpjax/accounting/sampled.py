@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 from dpjax._typing import Relation
-from dpjax.accounting import losses
+from dpjax.accounting import grids, losses
 from dpjax.accounting.release import Release
 
 # Those of dp_accounting, whose own sums lose fractional ones for large probabilities.
@@ -21,7 +21,6 @@ ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1
 _ROUNDING = 2.0**-52
 # Points of a grid: across one standard deviation of one loss, and at most in one and in all.
 _FINENESS, _COARSEST, _LARGEST_ONE, _LARGEST = 32, 2.0**-9, 2.0**17, 2.0**20
-_BLOCK = 1024
 
 
 class _Piece(NamedTuple):
@@ -53,11 +52,11 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       whose multiplier is relative to one record's bound C; subsets that of
       ``losses.subset_swap``, relative to 2 C.
     """
-    composed = _composed(tuple(_pieces(releases, relation)), relation == "replace_one")
+    profiles = _profiles(tuple(_pieces(releases, relation)), relation == "replace_one")
     slack = _ROUNDING * sum(release.count for release in releases)
 
     def find(allowed: float) -> float:
-        return max(_epsilon_of(pmf, allowed - slack) for pmf in composed)
+        return max(profile.epsilon(allowed - slack) for profile in profiles)
 
     return _with_overflow(find, releases, delta)
 
@@ -183,43 +182,15 @@ def _gap(pieces: Sequence[_Piece]) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _composed(pieces: tuple[_Piece, ...], symmetric: bool) -> tuple[losses.Pmf, ...]:
+def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[grids.Profile]:
     gap = _gap(pieces)
-    directions: list[losses.Pmf | None] = [None] if symmetric else [None, None]
+    directions: list[list[grids.Loss]] = [[]] if symmetric else [[], []]
     for kind, probability, mu, count in pieces:
         single = kind(mu, gap) if kind is losses.gaussian else kind(probability, mu, gap)
-        singles = single if isinstance(single, tuple) else (single,) * len(directions)
-        for index, pmf in enumerate(singles):
-            power, before = _power(pmf, count), directions[index]
-            directions[index] = power if before is None else before.compose(power, 1e-15)
-    return tuple(pmf for pmf in directions if pmf is not None)
-
-
-def _power(pmf: losses.Pmf, count: int) -> losses.Pmf:
-    """Many compositions in blocks, which keeps the bound on the width of the sum tight."""
-    if count <= 4 * _BLOCK:
-        return pmf if count == 1 else pmf.self_compose(count, 1e-15)
-    blocks, rest = divmod(count, _BLOCK)
-    power = pmf.self_compose(_BLOCK, 1e-15).self_compose(blocks, 1e-15)
-    return power.compose(_power(pmf, rest), 1e-15) if rest else power
-
-
-def _epsilon_of(pmf: losses.Pmf, delta: float) -> float:
-    """The smallest epsilon whose delta is allowed, from above."""
-    low, high = 0.0, 1.0
-    if delta <= 0 or pmf.get_delta_for_epsilon(1e6) > delta:
-        return math.inf
-    if pmf.get_delta_for_epsilon(0.0) <= delta:
-        return 0.0
-    while pmf.get_delta_for_epsilon(high) > delta:
-        low, high = high, 2 * high
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        if pmf.get_delta_for_epsilon(middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+        both = (single,) * 2 if isinstance(single, grids.Loss) else single
+        for direction, loss in zip(directions, both, strict=False):
+            direction.append(grids.power(loss, count))
+    return [grids.profile(functools.reduce(grids.compose, parts)) for parts in directions]
 
 
 def _poisson_divergences(release: Release, orders: np.ndarray) -> np.ndarray:
