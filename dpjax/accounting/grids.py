@@ -37,8 +37,10 @@ class Profile(NamedTuple):
         if cell == len(self.reached) - 1 or self.reached[cell] <= delta:
             return math.inf
         loss = self.start + cell * self.gap
-        inside = math.log((self.reached[cell] - delta) / self.shrunk[cell])
-        return max(loss + min(inside, self.gap), 0.0)
+        # The cell's profile may have no digits left; its upper end is a bound.
+        excess, fading = self.reached[cell] - delta, self.shrunk[cell]
+        inside = math.log(excess / fading) if fading > excess * math.exp(-self.gap) else self.gap
+        return max(loss + inside, 0.0)
 
 
 def profile(loss: Loss) -> Profile:
@@ -91,20 +93,25 @@ def power(loss: Loss, count: int) -> Loss:
     return Loss(loss.gap, count * loss.low + low, np.roll(around, -(low % size))[:length], infinite)
 
 
+def width(loss: Loss, count: int) -> int:
+    """Returns how many grid points ``power`` takes."""
+    low, high = (0, len(loss.masses) - 1) if count == 1 else _bounds(loss.masses, count)
+    return high - low + 1
+
+
 def _bounds(masses: np.ndarray, count: int) -> tuple[int, int]:
     """Chernoff bounds on the sum of ``count`` draws from ``masses``, for all but ``_DROPPED``."""
-    places = np.arange(len(masses))
-    total = masses.sum()
-    mean = masses @ places / total
-    deviation = math.sqrt(count * max(masses @ (places - mean) ** 2 / total, 1e-12))
+    places = np.flatnonzero(masses > 0)
+    logs, weights = np.log(masses[places]), masses[places] / masses[places].sum()
+    mean = weights @ places
+    deviation = math.sqrt(count * max(weights @ (places - mean) ** 2, 1e-12))
     needed = math.log(2 / _DROPPED)
     low, high = 0, (len(masses) - 1) * count
     for factor in 2.0 ** np.arange(-4, 5):
         order = factor * math.sqrt(2 * needed) / deviation
         for sign in (1, -1):
-            exponents = sign * order * (places - mean)
-            largest = exponents.max()
-            log_moment = largest + math.log(masses @ np.exp(exponents - largest))
+            terms = logs + sign * order * (places - mean)
+            log_moment = terms.max() + math.log(np.exp(terms - terms.max()).sum())
             bound = (count * log_moment + needed) / order
             if sign > 0:
                 high = min(high, math.ceil(count * mean + bound))

@@ -124,29 +124,31 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
 
 
 def deviation_and_span(kind: Callable, probability: float, mu: float) -> tuple[float, float]:
-    """Returns the standard deviation of a loss, and the width of the range it can take.
+    """Returns how far a loss strays where the record is not there, and the width of its range.
 
     Args:
       kind: one of the functions above.
       probability: of being drawn; 1 for ``gaussian``.
       mu: as for ``kind``.
 
+    Returns:
+      The standard deviation (with the record it is larger), and the range.
+
     >>> deviation, span = deviation_and_span(gaussian, 1.0, 0.5)
     >>> round(deviation, 3), round(span, 3)
     (0.5, 9.75)
     """
-    ends = np.array([-_REACH, mu + _REACH])
-    if kind is poisson_swap:
-        ends[0] -= mu
-    x = np.linspace(ends[0], ends[1], 4001)
-    loss = _mixture_loss(probability, mu, x)
-    if kind is poisson_swap:
-        loss = loss - loss[::-1]
-    # Under the distribution without the record; with it the loss varies more.
+    x = np.linspace(-_REACH, _REACH, 2001)
     weight = np.exp(-(x**2) / 2)
     weight /= weight.sum()
+    swap = kind is poisson_swap
+    ends = np.array([-_REACH - (mu if swap else 0), mu + _REACH])
+    loss, (first, last) = (
+        _mixture_loss(probability, mu, at) - (_mixture_loss(probability, mu, -at) if swap else 0)
+        for at in (x, ends)
+    )
     mean = weight @ loss
-    return float(np.sqrt(weight @ (loss - mean) ** 2)), float(loss[-1] - loss[0])
+    return float(np.sqrt(weight @ (loss - mean) ** 2)), float(last - first)
 
 
 def _removal(q: float, mu: float, gap: float, positive: bool = False) -> _Cells:
