@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import types
 
 import dp_accounting
 import numpy as np
@@ -397,24 +398,31 @@ def test_bad_orders(order):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_the_guarantee_says_how_records_are_drawn(relation):
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "paper"])
+def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
     budget = PrivacyBudget(1.0, 1e-5, relation)
     sampler = sampling.poisson(50, 1000, budget=budget, count=10)
-    release = sampler.release("joint_step", 10, noise_multiplier=3.0, relation=relation)
-    event = Event((release, Release("anchor", 1, 9.0)), relation)
-    text = guarantee.sampling(event, 1000) + guarantee.profile(event) + guarantee.describe(release)
-    for words in (
-        "poisson",
-        "probability 0.05",
-        f"at most {sampler.capacity}",
-        "reads all records",
-    ):
-        assert words in text
-    assert ("upper bound on n" in text) == (relation == "add_or_remove_one")
-    assert "one record's bound" in text and "mu-GDP" not in text
     if relation == "replace_one":
-        text = guarantee.sampling(of(subset(10, 1000, 1, 1.0), relation), 1000)
-        assert "uniformly random 10 of the declared 1,000" in text
+        sampler = sampling.fixed_size(50, 1000)
+    release = sampler.release("joint_step", 10, noise_multiplier=3.0, relation=relation)
+    algorithm = types.SimpleNamespace(
+        event=Event((release, Release("anchor", 1, 9.0)), relation),
+        declared=types.SimpleNamespace(delta=1e-5),
+        relation=relation,
+        accountant=accountant,
+        title="DP-STR",
+        queries=[types.SimpleNamespace(data_size=1000)],
+    )
+    text = guarantee.statement(algorithm, "row")
+    words = ["anchor: none, every pass reads all records", "one record's bound", "k e^((k-1)"]
+    if relation == "replace_one":
+        words += ["joint step: fixed size", "uniformly random 50 of the declared 1,000"]
+    else:
+        words += ["joint step: poisson", "probability 0.05", f"at most {sampler.capacity}"]
+    assert [word for word in words if word not in text] == []
+    assert ("upper bound on n" in text) == (relation == "add_or_remove_one")
+    assert "mu-GDP" not in text and "Sampling: none" not in text
+    assert ("privacy loss distributions" in text) == (accountant != "rdp")
 
 
 def test_the_face_has_the_samplers():

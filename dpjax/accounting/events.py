@@ -72,9 +72,9 @@ class Event:
     def dp_event(self) -> dp_accounting.DpEvent:
         """The same as a ``dp_accounting`` event, for comparison under the event's own relation.
 
-        Multipliers are as in ``Release``. Under ``replace_one`` the accountants of dp_accounting
-        read those of unsampled and of sampled releases differently, so no mixture means anything
-        there; ``epsilon`` asks none of them.
+        Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
+        reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too, so
+        no mixture means anything there; ``epsilon`` asks neither.
         """
         return dp_accounting.ComposedDpEvent(
             [dp_accounting.SelfComposedDpEvent(_one_event(r), r.count) for r in self.releases]
@@ -183,10 +183,11 @@ def renyi(event: Event, order: float) -> float:
 
 
 def _one_event(release: Release) -> dp_accounting.DpEvent:
-    noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier))
+    halved = release.sampling == "fixed_size"
+    noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))
     if release.sampling == "poisson":
         return dp_accounting.PoissonSampledDpEvent(float(release.sampling_probability), noise)  # pyright: ignore
-    if release.sampling == "fixed_size":
+    if halved:
         return dp_accounting.SampledWithoutReplacementDpEvent(
             release.data_size,  # pyright: ignore[reportArgumentType]
             release.capacity,  # pyright: ignore[reportArgumentType]

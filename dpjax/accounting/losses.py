@@ -69,7 +69,8 @@ def poisson_swap(probability: float, mu: float, gap: float) -> Loss:
     """Returns the loss of replacing a record that is drawn with ``probability``.
 
     (1 - q) N(0, 1) + q N(mu, 1) against (1 - q) N(0, 1) + q N(-mu, 1), with mu the bound on *one*
-    record over the standard deviation; the same in both directions.
+    record over the standard deviation; the same in both directions. That opposite records of full
+    norm are the worst pair is what dp_accounting assumes too; it is proved for parallel ones.
 
     >>> from dpjax.accounting.grids import profile
     >>> round(profile(poisson_swap(0.1, 2.0, 1e-2)).epsilon(1e-5), 3)

@@ -178,7 +178,7 @@ def _gap(pieces: Sequence[_Piece]) -> float:
     return 2.0 ** math.floor(math.log2(gap))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=8)
 def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[grids.Profile]:
     gap = _gap(pieces)
     while True:

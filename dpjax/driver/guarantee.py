@@ -14,11 +14,16 @@ _NEIGHBOURS: dict[Relation, str] = {
     "add_or_remove_one": "one {unit} is added or removed (n is private; the divisor is declared)",
     "replace_one": "one {unit} is replaced by any other (n is public)",
 }
+_LOSSES = "privacy loss distributions, on a grid that rounds epsilon up"
 _ACCOUNTANTS = {
     "pld": "exact Gaussian composition (closed form, the limit of privacy loss distributions)",
     "rdp": "Renyi accounting (dp-accounting {dp_accounting})",
-    "sampled pld": "privacy loss distributions, on a grid that rounds epsilon up",
     "paper": "noise from the paper's formula, epsilon recomputed by exact Gaussian composition",
+}
+_SAMPLED_ACCOUNTANTS = {
+    **_ACCOUNTANTS,
+    "pld": _LOSSES,
+    "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
 
 
@@ -36,8 +41,8 @@ def statement(algorithm: Algorithm, unit: str) -> str:
     spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
     releases = "\n".join(f"  - {describe(release)}" for release in event.releases)
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
-    losses = algorithm.accountant == "pld" and not event.is_gaussian
-    accountant = _ACCOUNTANTS["sampled pld" if losses else algorithm.accountant].format(
+    accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
+    accountant = accountants[algorithm.accountant].format(
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
     group = "k times that mu" if event.is_gaussian else "(k epsilon, k e^((k-1) epsilon) delta)"
