@@ -73,8 +73,8 @@ class Event:
         """The same as a ``dp_accounting`` event, for comparison under the event's own relation.
 
         Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
-        reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too, so
-        no mixture means anything there; ``epsilon`` asks neither.
+        reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too,
+        so no mixture means anything there; ``epsilon`` asks neither.
         """
         return dp_accounting.ComposedDpEvent(
             [dp_accounting.SelfComposedDpEvent(_one_event(r), r.count) for r in self.releases]
