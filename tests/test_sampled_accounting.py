@@ -275,6 +275,9 @@ def test_c41_overflow_is_charged_to_delta(overflow, accountant):
 def test_c41_a_charge_that_eats_delta_is_an_error_or_infinite():
     with pytest.raises(ValueError, match="raise the capacity"):
         epsilon(of(poisson(0.01, 1000, 1.0, 1e-8)), 1e-5, "zero_out")
+    with pytest.raises(ValueError, match="too small"):
+        epsilon(of(poisson(0.01, 10**6, 1.0)), 1e-10, "zero_out")
+    assert of(poisson(0.01, 1000, 1.0, 1e-8)).overflow == pytest.approx(1e-5)
     # More noise would help here: 2 T P is below delta, (1 + e^epsilon) T P is not.
     assert epsilon(of(poisson(0.01, 1000, 0.3, 1e-9)), 1e-5, "zero_out") == math.inf
 

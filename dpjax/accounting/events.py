@@ -69,6 +69,15 @@ class Event:
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 
     @property
+    def overflow(self) -> float:
+        """Bound on the total variation between all draws as made and as accounted.
+
+        ``epsilon`` charges delta with (1 + e^epsilon) times this; whoever accounts by ``renyi``
+        alone must do the same.
+        """
+        return math.fsum(release.count * release.overflow for release in self.releases)
+
+    @property
     def dp_event(self) -> dp_accounting.DpEvent:
         """The same as a ``dp_accounting`` event, for comparison under the event's own relation.
 
@@ -166,7 +175,7 @@ def renyi(event: Event, order: float) -> float:
 
     Returns:
       order * mu^2 / 2 for unsampled Gaussians, the sum over releases for sampled ones. The overflow
-      of batches is no part of it; charge ``overflow`` to delta.
+      of batches is no part of it: charge delta with (1 + e^epsilon) ``event.overflow``.
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is

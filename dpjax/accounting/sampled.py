@@ -56,9 +56,9 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     slack = _ROUNDING * sum(release.count for release in releases)
 
     def find(allowed: float) -> float:
-        return max(profile.epsilon(allowed - slack) for profile in profiles)
+        return max(profile.epsilon(allowed) for profile in profiles)
 
-    return _with_overflow(find, releases, delta)
+    return _with_overflow(find, releases, delta, slack)
 
 
 def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
@@ -125,18 +125,19 @@ def renyi_divergences(
 
 
 def _with_overflow(
-    find: Callable[[float], float], releases: Sequence[Release], delta: float
+    find: Callable[[float], float], releases: Sequence[Release], delta: float, slack: float = 0.0
 ) -> float:
-    """The smallest epsilon with delta(epsilon) + (1 + e^epsilon) sum of overflows <= delta."""
+    """The smallest e with delta(e) + slack + (1 + exp(e)) sum of overflows <= delta."""
     overflow = math.fsum(release.count * release.overflow for release in releases)
-    if 2 * overflow >= delta:
+    if 2 * overflow + slack >= delta:
         raise ValueError(
-            f"batches differ from what is accounted with probability {overflow:.3g} in all, too "
-            f"much for delta={delta:g}; raise the capacity of the sampler."
+            f"delta={delta:g} is too small: batches differ from what is accounted with probability "
+            f"{overflow:.3g} in all, and the accounting rounds by up to {slack:.3g}; raise the "
+            "capacity of the sampler, or delta."
         )
     epsilon = 0.0
     while True:
-        charge = (1 + math.exp(epsilon)) * overflow if overflow else 0.0
+        charge = slack + ((1 + math.exp(epsilon)) * overflow if overflow else 0.0)
         if charge >= delta:
             return math.inf
         found = find(delta - charge)

@@ -70,11 +70,10 @@ def profile(event: Event) -> str:
             f"Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon "
             "at every delta."
         )
-    overflow = sum(release.count * release.overflow for release in event.releases)
     return (
         "Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it.\n"
         "Of delta, draws that differ from those accounted for, as above the capacity of a batch, "
-        f"cost {ceil(overflow)} (1 + e^epsilon)."
+        f"cost {ceil(event.overflow)} (1 + e^epsilon)."
     )
 
 
