@@ -298,6 +298,17 @@ def test_c44_no_order_is_dropped():
     assert np.all(np.diff(ours) > -1e-12)  # a divergence grows with its order
 
 
+def test_c44_a_divergence_lost_to_rounding_is_not_read_as_none():
+    """dp_accounting 0.6 finds negative ones here, and takes an epsilon of 0 from any of them."""
+    q, sigma, count = 0.01, 1e7, 10**17
+    event, orders = of(poisson(q, count, sigma)), np.array(sampled_room.ORDERS)
+    library = dp_accounting.rdp.RdpAccountant(list(orders)).compose(event.dp_event)
+    assert library.rdp.min() < 0 and library.get_epsilon(1e-5) == 0
+    ours = np.array([renyi(event, order) for order in orders])
+    assert np.all(ours >= count * q**2 * orders / (2 * sigma**2))
+    assert epsilon(event, 1e-5, "zero_out", "rdp") > 0.1
+
+
 @pytest.mark.parametrize("order", [1.1, 1.5, 2.5, 7.3])
 @pytest.mark.parametrize(("q", "sigma"), [(0.5, 1.0), (0.01, 1.0), (0.1, 0.7), (1e-5, 5.0)])
 def test_fractional_orders_are_the_integral(order, q, sigma):
