@@ -8,6 +8,7 @@ from dpjax import (
     mechanisms,
     objectives,
     plotting,
+    sampling,
 )
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import (
@@ -50,6 +51,7 @@ __all__ = [
     "plotting",
     "random_key",
     "run",
+    "sampling",
     "save",
     "solve",
     "trust_region_step",

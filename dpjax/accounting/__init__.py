@@ -2,7 +2,7 @@
 
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
-from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon
+from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
 
 __all__ = [
     "ACCOUNTANTS",
@@ -16,5 +16,6 @@ __all__ = [
     "epsilon",
     "gaussian_multiplier",
     "records_moved",
+    "renyi",
     "round_up",
 ]
