@@ -1,0 +1,310 @@
+"""Lower bounds on epsilon from the scores of an attacker; NOT PRIVATE, for made-up records only.
+
+An attacker sees one output, knows that it came from D or from D', and says D' where a score
+exceeds a threshold. A false positive is D called D', a false negative D' called D. Any
+(epsilon, delta)-private mechanism forces
+
+    1 - false_negative <= e^epsilon false_positive + delta, and the same with the two exchanged,
+
+and a mechanism of trade-off curve f forces false_negative >= f(false_positive).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from dpjax import _validate
+from dpjax.auditing.claims import Claim
+
+LEVEL = 1e-3
+"""Probability that a bound fails: 99.9 % confidence."""
+
+_CANDIDATES = 400
+_STEP = 1.1
+_SMALLEST, _LARGEST = 0.125, 1024.0
+_PRECISION = 1e-4
+
+
+class Counts(NamedTuple):
+    """Errors of one test, counted on runs that did not choose its threshold.
+
+    Attributes:
+      false_positives: runs on D that were called D'.
+      negatives: runs on D.
+      false_negatives: runs on D' that were called D.
+      positives: runs on D'.
+    """
+
+    false_positives: np.ndarray | int
+    negatives: int
+    false_negatives: np.ndarray | int
+    positives: int
+
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the measured false positive and false negative rates."""
+        return (
+            np.asarray(self.false_positives) / self.negatives,
+            np.asarray(self.false_negatives) / self.positives,
+        )
+
+    def upper_rates(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns bounds that hold for both true rates at once, except with probability level."""
+        return (
+            upper_rate(self.false_positives, self.negatives, level / 2),
+            upper_rate(self.false_negatives, self.positives, level / 2),
+        )
+
+
+def upper_rate(count: np.ndarray | int, runs: int, level: float) -> np.ndarray:
+    """Returns Clopper and Pearson's upper bound on a probability.
+
+    Args:
+      count: how often it happened, any shape.
+      runs: in how many independent runs.
+      level: probability that the bound is too low, at most.
+
+    Returns:
+      An array of the shape of ``count``, in (0, 1].
+
+    Raises:
+      ValueError: if ``level`` is not strictly between 0 and 1, or ``runs`` is below 1.
+
+    Reference: Clopper and Pearson (1934).
+
+    >>> print(upper_rate(0, 100, 0.05).round(4))
+    0.0295
+    """
+    level = _validate.open_unit("level", level)
+    runs = _validate.positive_int("runs", runs)
+    count = np.asarray(count)
+    bound = stats.beta.isf(level, count + 1, np.maximum(runs - count, 1))
+    return np.where(count >= runs, 1.0, bound)
+
+
+def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray | float) -> Counts:
+    """Returns the errors of 'D' where the score exceeds the threshold'.
+
+    Args:
+      scores: of the runs on D, shape (m,).
+      other: of the runs on D', shape (n,).
+      thresholds: any shape; the counts have it too.
+
+    >>> count_errors(np.array([0.0, 2.0]), np.array([1.0, 3.0, 4.0]), 1.5)[:3]
+    (np.int64(1), 2, np.int64(1))
+    """
+    on_d, on_other = np.sort(scores), np.sort(other)
+    called = on_d.size - np.searchsorted(on_d, thresholds, side="right")
+    missed = np.searchsorted(on_other, thresholds, side="right")
+    return Counts(called, on_d.size, missed, on_other.size)
+
+
+def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) -> np.ndarray:
+    """Returns a lower bound on epsilon at ``delta`` that assumes nothing of the mechanism.
+
+    With a and b upper bounds on the two error rates, both at level / 2, epsilon is at least
+    log((1 - b - delta) / a) and log((1 - a - delta) / b).
+
+    Args:
+      counts: errors at a threshold fixed beforehand.
+      delta: of the claim.
+      level: probability that the bound is above the true epsilon, at most.
+
+    Returns:
+      At least 0, of the shape of the counts.
+
+    Raises:
+      ValueError: as ``upper_rate``.
+
+    Reference: Jagielski, Ullman and Oprea (2020), section 3.
+
+    >>> print(clopper_pearson_epsilon(Counts(10, 10_000, 5_000, 10_000), 1e-5).round(2))
+    5.4
+    """
+    return np.max(_directions(counts, delta, level), axis=0)
+
+
+def rejects(counts: Counts, claim: Claim, level: float = LEVEL, scale: float = 1.0) -> bool:
+    """Returns whether the errors contradict the claimed trade-off curve at ``scale``.
+
+    With a and b as in ``clopper_pearson_epsilon`` the true rates satisfy alpha <= a and beta <= b.
+    If the mechanism kept to f then beta >= f(alpha) >= f(a), as f does not increase; so b < f(a) is
+    a contradiction. At scale 1 a sound mechanism is rejected with probability ``level`` at most,
+    whatever else holds.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> from dpjax.auditing.claims import GaussianClaim
+    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> rejects(Counts(3_085, 10_000, 3_085, 10_000), claim)
+    False
+    >>> rejects(Counts(2_500, 10_000, 2_500, 10_000), claim)
+    True
+    """
+    false_positive, false_negative = counts.upper_rates(level)
+    return bool(claim.curve(scale)(false_positive) > false_negative)
+
+
+def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
+    """Returns the largest noise, relative to the claim, whose trade-off curve is not rejected.
+
+    Curves rise with the noise, so those rejected are all above some scale s. If the mechanism is
+    one of the family, at scale t, then except with probability ``level`` its own curve is not among
+    them: t <= s, and its epsilon is *at least* that of scale s. That s < 1 refutes the claim does
+    not need the mechanism to be of the family.
+
+    Args:
+      counts: errors at a threshold fixed beforehand.
+      claim: the family of curves.
+      level: probability that the result is too small, at most.
+
+    Returns:
+      Between 1/8 and 1024, rounded up, so that the epsilon errs towards 0.
+
+    Reference: Nasr et al. (2023), Tight auditing of differentially private machine learning.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> from dpjax.auditing.claims import GaussianClaim
+    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> round(audited_scale(Counts(30_854, 100_000, 30_854, 100_000), claim), 2)
+    1.03
+    """
+    high = 1.0
+    while not rejects(counts, claim, level, high):
+        if high >= _LARGEST:
+            return _LARGEST
+        high *= 2
+    low = high / 2
+    while rejects(counts, claim, level, low):
+        if low <= _SMALLEST:
+            return _SMALLEST
+        high, low = low, low / 2
+    while high > low * (1 + _PRECISION):
+        middle = np.sqrt(low * high)
+        if rejects(counts, claim, level, middle):
+            high = middle
+        else:
+            low = middle
+    return float(high)
+
+
+class Thresholds(NamedTuple):
+    """Where to cut: for the curve, and for the two directions of the assumption-free bound."""
+
+    curve: float
+    directions: tuple[float, float]
+
+
+def choose_thresholds(
+    scores: np.ndarray, other: np.ndarray, claim: Claim, delta: float, level: float = LEVEL
+) -> Thresholds:
+    """Returns the thresholds that look best on these runs; count the errors on other runs.
+
+    Args:
+      scores: of runs on D, shape (m,).
+      other: of runs on D', shape (n,).
+      claim: what is attacked.
+      delta: of the claim.
+      level: at which the bounds will be taken.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> from dpjax.auditing.claims import GaussianClaim
+    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> draws = np.random.default_rng(0).normal(size=(2, 10_000))
+    >>> 0 < choose_thresholds(draws[0], draws[1] + 1, claim, 1e-5).curve < 1
+    True
+    """
+    pooled = np.sort(np.concatenate([scores, other]))
+    where = np.linspace(0, pooled.size - 1, min(_CANDIDATES, pooled.size)).astype(int)
+    # The ends matter most to the assumption-free bound.
+    ends = np.unique(np.geomspace(1, pooled.size, _CANDIDATES // 4).astype(int)) - 1
+    candidates = pooled[np.unique(np.concatenate([where, ends, pooled.size - 1 - ends]))]
+    counts = count_errors(scores, other, candidates)
+    directions = _directions(counts, delta, level / 2)
+    false_positive, false_negative = counts.upper_rates(level)
+    # The scale at which each candidate's curve would just be rejected, by linear interpolation.
+    near = claim.curve()(false_positive) - false_negative
+    far = claim.curve(_STEP)(false_positive) - false_negative
+    rise = np.maximum(far - near, 1e-12)
+    best = np.argmin(1 - (_STEP - 1) * near / rise)
+    return Thresholds(
+        float(candidates[best]),
+        (float(candidates[directions[0].argmax()]), float(candidates[directions[1].argmax()])),
+    )
+
+
+class Estimate(NamedTuple):
+    """What an attack proves of epsilon.
+
+    Attributes:
+      epsilon_clopper_pearson: lower bound that assumes nothing.
+      epsilon_curve: lower bound within the claimed family of curves.
+      counts: errors at the threshold of the curve.
+      false_positive_rates: measured, at thresholds all along the scores.
+      false_negative_rates: likewise.
+    """
+
+    epsilon_clopper_pearson: float
+    epsilon_curve: float
+    counts: Counts
+    false_positive_rates: np.ndarray
+    false_negative_rates: np.ndarray
+
+
+def estimate(
+    scores: np.ndarray, other: np.ndarray, claim: Claim, delta: float, level: float = LEVEL
+) -> Estimate:
+    """Returns lower bounds on epsilon from an attacker's scores.
+
+    The first half of the runs chooses the thresholds, the second counts the errors. Each of the
+    two bounds holds with confidence 1 - level; that of Clopper and Pearson divides its level
+    between its two thresholds.
+
+    Args:
+      scores: of independent runs on D, shape (m,), m at least 2; NaN counts as the largest score.
+      other: of independent runs on D', shape (n,), n at least 2.
+      claim: what is attacked.
+      delta: at which epsilon is bounded.
+      level: see above.
+
+    Raises:
+      ValueError: for fewer than 2 runs, or a level or delta that is not strictly between 0 and 1.
+
+    Privacy: NOT PRIVATE; run it on made-up records.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> from dpjax.auditing.claims import GaussianClaim
+    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))
+    >>> 0.9 < estimate(draws[0], draws[1] + 1, claim, 1e-5).epsilon_curve / 4.377 < 1
+    True
+    """
+    delta = _validate.open_unit("delta", delta)
+    scores, other = (
+        np.where(np.isnan(each), np.inf, each) for each in (np.asarray(scores), np.asarray(other))
+    )
+    if min(scores.size, other.size) < 2:
+        raise ValueError("an audit needs at least 2 runs on each data set; raise runs.")
+    half, other_half = scores.size // 2, other.size // 2
+    thresholds = choose_thresholds(scores[:half], other[:other_half], claim, delta, level)
+    kept = scores[half:], other[other_half:]
+    free = [
+        clopper_pearson_epsilon(count_errors(*kept, cut), delta, level / 2)
+        for cut in thresholds.directions
+    ]
+    counts = count_errors(*kept, thresholds.curve)
+    pooled = np.sort(np.concatenate(kept))
+    along = pooled[np.linspace(0, pooled.size - 1, 60).astype(int)]
+    return Estimate(
+        float(max(free)),
+        claim.epsilon(delta, audited_scale(counts, claim, level)),
+        counts,
+        *count_errors(*kept, along).rates(),
+    )
+
+
+def _directions(counts: Counts, delta: float, level: float) -> np.ndarray:
+    false_positive, false_negative = counts.upper_rates(level)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        one = np.log((1 - false_negative - delta) / false_positive)
+        two = np.log((1 - false_positive - delta) / false_negative)
+    return np.nan_to_num(np.maximum([one, two], 0), nan=0.0)
