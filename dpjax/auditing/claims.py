@@ -97,7 +97,7 @@ class SampledGaussianClaim:
 
     >>> claim = SampledGaussianClaim(0.5, 0.1, 1)
     >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.02)), 3)
-    (6.58, 0.888)
+    (6.58, 0.934)
     """
 
     noise_multiplier: float

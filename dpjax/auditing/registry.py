@@ -88,7 +88,7 @@ def trust_region(relation: Relation = "zero_out") -> Game:
 
 
 AUDITS: dict[str, Row] = {
-    "gaussian": Row(games.gaussian, 200_000, 0.93, 200_000, 0.93),
+    "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
     "subsampled-gaussian-composed": Row(
         lambda: games.sampled_gaussian(noise_multiplier=0.8, sampling_probability=0.05, count=50),
@@ -97,13 +97,13 @@ AUDITS: dict[str, Row] = {
         200_000,
         0.80,
     ),
-    "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 400_000, 0.94, 100_000, 0.88),
+    "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
     "symmetric-off-diagonal": Row(
-        lambda: games.symmetric("off_diagonal"), 400_000, 0.94, 100_000, 0.88
+        lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
     ),
-    "symmetric-identity": Row(lambda: games.symmetric("identity"), 400_000, 0.94, 100_000, 0.88),
-    "hessian": Row(hessian, 400_000, 0.94, 50_000, 0.85),
-    "joint": Row(joint, 400_000, 0.94, 50_000, 0.85),
+    "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
+    "hessian": Row(hessian, 1_000_000, 0.94, 100_000, 0.85),
+    "joint": Row(joint, 1_000_000, 0.94, 100_000, 0.85),
     "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
     "dp-tr": Row(trust_region, 20_000, 0.75, 20_000, 0.75),
