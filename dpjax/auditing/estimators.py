@@ -9,6 +9,7 @@ exceeds a threshold. A false positive is D called D', a false negative D' called
 and a mechanism of trade-off curve f forces false_negative >= f(false_positive).
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -120,7 +121,8 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
       level: probability that the result is too small, at most.
 
     Returns:
-      Between 1/8 and 1024, rounded up, so that the epsilon errs towards 0.
+      From 1/8, rounded up, so that the epsilon errs towards 0; infinity, for an epsilon of 0,
+      where not even 1024 times the noise is contradicted.
 
     Reference: Nasr et al. (2023), Tight auditing of differentially private machine learning.
 
@@ -133,7 +135,7 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
     high = 1.0
     while not rejects(counts, claim, level, high):
         if high >= _LARGEST:
-            return _LARGEST
+            return math.inf
         high *= 2
     low = high / 2
     while rejects(counts, claim, level, low):
@@ -176,10 +178,7 @@ def choose_thresholds(
     True
     """
     pooled = np.sort(np.concatenate([scores, other]))
-    where = np.linspace(0, pooled.size - 1, min(_CANDIDATES, pooled.size)).astype(int)
-    # The ends matter most to the assumption-free bound.
-    ends = np.unique(np.geomspace(1, pooled.size, _CANDIDATES // 4).astype(int)) - 1
-    candidates = pooled[np.unique(np.concatenate([where, ends, pooled.size - 1 - ends]))]
+    candidates = pooled[_spread(pooled.size, _CANDIDATES)]
     counts = count_errors(scores, other, candidates)
     directions = _directions(counts, delta, level / 2)
     false_positive, false_negative = counts.upper_rates(level)
@@ -255,11 +254,12 @@ def estimate(
         for cut in thresholds.directions
     ]
     counts = count_errors(*kept, thresholds.curve)
+    scale = audited_scale(counts, claim, level)
     pooled = np.sort(np.concatenate(kept))
-    along = pooled[np.linspace(0, pooled.size - 1, 60).astype(int)]
+    along = pooled[_spread(pooled.size, 60)]
     return Estimate(
         float(max(free)),
-        claim.epsilon(delta, audited_scale(counts, claim, level)),
+        0.0 if math.isinf(scale) else claim.epsilon(delta, scale),
         counts,
         *count_errors(*kept, along).rates(),
     )
@@ -271,3 +271,10 @@ def _directions(counts: Counts, delta: float, level: float) -> np.ndarray:
         one = np.log((1 - false_negative - delta) / false_positive)
         two = np.log((1 - false_positive - delta) / false_negative)
     return np.nan_to_num(np.maximum([one, two], 0), nan=0.0)
+
+
+def _spread(size: int, count: int) -> np.ndarray:
+    # Ranks all along, denser towards the ends, which matter most where nothing is assumed.
+    even = np.linspace(0, size - 1, count).astype(int)
+    ends = np.geomspace(1, size, count // 3).astype(int) - 1
+    return np.unique(np.concatenate([even, ends, size - 1 - ends]))

@@ -33,10 +33,11 @@ def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, found in zip(panels, audits, strict=False):
-        positive, negative, claimed = found.tradeoff.T
-        seen = (positive > 0) & (negative > 0) & (claimed > 0)
-        floor = 1 / found.runs
-        drawn = claimed > floor
+        order = found.tradeoff[:, 0].argsort()
+        positive, negative, claimed = found.tradeoff[order].T
+        seen = (positive > 0) & (negative > 0)
+        floor = 10 / found.runs
+        drawn = (claimed > 0) & (positive > 0)
         axes.fill_between(
             positive[drawn], floor, claimed[drawn], color=plotting.BLUE, alpha=0.12, linewidth=0
         )

@@ -106,7 +106,7 @@ AUDITS: dict[str, Row] = {
     "joint": Row(joint, 1_000_000, 0.94, 100_000, 0.85),
     "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
-    "dp-tr": Row(trust_region, 20_000, 0.75, 20_000, 0.75),
+    "dp-tr": Row(trust_region, 40_000, 0.80, 20_000, 0.75),
 }
 """All audits; a later algorithm joins by one line."""
 
@@ -218,7 +218,7 @@ def plan(name: str, runs: int | None = None, quick: bool = False) -> tuple[int, 
       ValueError: as ``audit``.
 
     >>> plan("dp-tr"), plan("gaussian", runs=1_000)
-    ((20000, 0.75), (1000, None))
+    ((40000, 0.8), (1000, None))
     """
     row = AUDITS[_validate.choice("audit", name, AUDITS)]
     if runs is None:
