@@ -21,7 +21,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 
 # Slopes of the lines under which a numerical trade-off curve lies, and the width of its cells.
 _LOSSES = np.linspace(-12, 12, 1201)
-_CELL = 1e-3
+_CELL = 4e-3
 
 
 class Claim(Protocol):
@@ -118,14 +118,8 @@ class SampledGaussianClaim:
 
     def curve(self, scale: float = 1.0) -> Curve:
         """Returns a lower bound on the exact curve, for either order of the neighbours."""
-        deltas = self._losses(scale)[0]
-        slopes = np.exp(_LOSSES)
-
-        def below(alpha: np.ndarray) -> np.ndarray:
-            lines = 1 - deltas - slopes * np.asarray(alpha, np.float64)[..., None]
-            return np.maximum(lines.max(axis=-1), 0)
-
-        return below
+        alphas, betas = self._losses(scale)[0]
+        return lambda alpha: np.interp(alpha, alphas, betas)
 
     def _losses(self, scale: float) -> tuple[np.ndarray, Callable[[float], float]]:
         return _sampled_losses(scale * self.noise_multiplier, self.sampling_probability, self.count)
@@ -156,4 +150,13 @@ def _sampled_losses(
     )
     losses = losses.self_compose(count) if count > 1 else losses
     deltas = np.asarray(losses.get_delta_for_epsilon(_LOSSES))  # pyright: ignore
-    return deltas, losses.get_epsilon_for_delta
+    return _envelope(deltas, np.exp(_LOSSES)), losses.get_epsilon_for_delta
+
+
+def _envelope(deltas: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    # Corners of the highest of the lines 1 - delta - slope a; steeper ones meet at smaller a. Left
+    # of the last corner the curve is cut off flat, which is below it.
+    alphas = np.minimum.accumulate(-np.diff(deltas) / np.diff(slopes))
+    alphas = np.concatenate([[1.0], np.clip(alphas, 0, 1)])
+    betas = 1 - deltas - slopes * alphas
+    return np.stack([alphas, np.maximum(betas, 0)])[:, ::-1]

@@ -25,7 +25,7 @@ LEVEL = 1e-3
 _CANDIDATES = 400
 _STEP = 1.1
 _SMALLEST, _LARGEST = 0.125, 1024.0
-_PRECISION = 1e-4
+_PRECISION = 3e-4
 _WINDOW = 61
 # Steps of 2 % make the p-value of a curve at most 2 % too large.
 _P_VALUES = np.geomspace(0.98, 1e-12, 1400)
