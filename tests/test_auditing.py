@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,7 @@ from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
 from dpjax.cli.main import main
 from dpjax.derivatives import clipped_grad
-from dpjax.driver import loop
-from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian
+from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, derive
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 DELTA = 1e-5
@@ -322,15 +322,17 @@ def descent_asking(query, relation="zero_out"):
 
 
 def solve_with_one_key(algorithm, data, *, key):
-    """The driver's loop, deriving every step's noise as that of step 0."""
-    bound = loop.Bound(algorithm, loop.bind_records(algorithm, data), key)
-    carry = loop.start(bound, loop.starting_point(algorithm, None))
-    steps = []
+    """A training that derives every step's noise as that of step 0."""
+    queries = {query.name: query for query in algorithm.queries}
+
+    def ask(key, name, params):
+        return queries[name].answer(derive(key, name, 0), data, params)
+
+    state, steps = algorithm.init(jnp.zeros(algorithm.dimension)), []
     for _ in range(algorithm.max_steps):
-        carry = loop.advance(bound, carry._replace(step=jnp.array(0)), 1)
-        steps.append(jax.tree.map(lambda leaf: leaf[0], carry.history))
-    history = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
-    return loop.finish(bound, carry._replace(history=history), "row", False)
+        state, info = algorithm.step(key, state, ask)
+        steps.append(info)
+    return types.SimpleNamespace(history=jax.tree.map(lambda *rows: jnp.stack(rows), *steps))
 
 
 def descent_with_one_key():

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm
-from dpjax.algorithms.base import Ask, Declared
+from dpjax.algorithms.base import Ask
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
-from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, bind, static
 
 
@@ -39,58 +38,13 @@ class Recorder:
     canary: PyTree
     max_steps: int = static()
 
-    @property
-    def steps(self) -> Array | int:
-        """Planned steps."""
-        return self.algorithm.steps
-
-    @property
-    def dimension(self) -> int:
-        """Number of parameters."""
-        return self.algorithm.dimension
-
-    @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.algorithm.objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.algorithm.relation
-
-    @property
-    def accountant(self) -> str:
-        """What calibrated the noise."""
-        return self.algorithm.accountant
-
-    @property
-    def declared(self) -> Declared:
-        """The budget."""
-        return self.algorithm.declared
-
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return self.algorithm.title
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """What is asked."""
-        return self.algorithm.queries
-
-    @property
-    def event(self) -> Any:
-        """What a run releases."""
-        return self.algorithm.event
-
-    def init(self, params: Params) -> Any:
-        """Returns the algorithm's first state."""
-        return self.algorithm.init(params)
+    def __getattr__(self, name: str) -> Any:
+        # What is not said here, the algorithm says. While a copy is being made it has none yet.
+        return getattr(object.__getattribute__(self, "algorithm"), name)
 
     def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Scored]:
         """Returns the algorithm's next state, and the score of all it asked on the way."""
-        queries = {query.name: query for query in self.queries}
+        queries = {query.name: query for query in self.algorithm.queries}
         scores = []
 
         def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
@@ -101,14 +55,6 @@ class Recorder:
 
         state, _ = self.algorithm.step(key, state, listen)
         return state, Scored(jnp.sum(jnp.stack(scores)))
-
-    def done(self, state: Any) -> Array:
-        """Returns whether the algorithm stops."""
-        return self.algorithm.done(state)
-
-    def output(self, state: Any) -> Params:
-        """Returns the algorithm's output."""
-        return self.algorithm.output(state)
 
     def certify(self, key: Array, state: Any, ask: Ask, unit_rows: bool) -> tuple[None, None]:
         """Returns nothing: a bound from answers that are scored already."""

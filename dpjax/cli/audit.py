@@ -1,6 +1,7 @@
 """``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
 
 import argparse
+import functools
 import os
 import sys
 
@@ -43,19 +44,18 @@ def command(arguments: argparse.Namespace) -> int:
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     found = []
     print(_HEADER)
-    with _bar() as bar:
-        for i, name in enumerate(names):
+    for i, name in enumerate(names):
+        with _bar() as bar:  # gone before the line is printed, wherever that goes
             task = bar.add_task(name, total=plans[name][0])
             one = auditing.audit(
                 name,
                 key=jax.random.fold_in(key, i),
                 runs=arguments.runs,
                 quick=arguments.quick,
-                progress=lambda runs, task=task: bar.update(task, advance=runs),
+                progress=functools.partial(_advance, bar, task),
             )
-            bar.remove_task(task)
-            print(_line(one))
-            found.append(one)
+        print(_line(one), flush=True)
+        found.append(one)
     return _close(arguments, found)
 
 
@@ -104,6 +104,10 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     for path in (arguments.json, arguments.plot):
         if path and not os.path.isdir(os.path.dirname(path) or "."):
             raise ValueError(f"{path} cannot be written: its folder does not exist.")
+
+
+def _advance(bar: _rich.Progress, task: _rich.TaskID, runs: int) -> None:
+    bar.update(task, advance=runs)
 
 
 def _bar() -> _rich.Progress:
