@@ -423,6 +423,10 @@ def test_every_audit_claims_what_its_mechanism_says(name):
     assert (claim.curve(1.1)(alpha) >= claim.curve()(alpha) - 1e-9).all()
 
 
+def test_every_algorithm_is_attacked_as_a_whole():
+    assert dpjax.ALGORITHMS.keys() <= auditing.AUDITS.keys()
+
+
 # The command.
 
 
@@ -438,6 +442,11 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
     assert (tmp_path / "audit.png").stat().st_size > 10_000
     out = capsys.readouterr().out
     assert "1 of 1 passed" in out and "REFUTED" not in out
+
+
+def test_there_is_no_picture_of_nothing(tmp_path):
+    with pytest.raises(ValueError, match="at least one"):
+        auditing.plot_audits([], tmp_path / "none.png")
 
 
 def test_a_refuted_claim_fails_the_command(monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """Attacks on our own guarantee: lower bounds on epsilon from thousands of runs; NOT PRIVATE."""
 
-from dpjax.auditing import canaries, claims, estimators, games
+from dpjax.auditing import canaries, claims, counts, estimators, games
 from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.estimators import estimate
 from dpjax.auditing.figure import plot_audits
@@ -18,6 +18,7 @@ __all__ = [
     "audit",
     "canaries",
     "claims",
+    "counts",
     "estimate",
     "estimators",
     "games",

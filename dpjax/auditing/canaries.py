@@ -70,12 +70,13 @@ def winding() -> Objective:
 
 
 def bowl() -> Objective:
-    """Returns a loss of full-rank Hessian: a multiple of the identity, which spectral clipping
-    lets pass sqrt(p) times larger than the Frobenius norm does.
+    """Returns a loss whose Hessian is a multiple of the identity.
+
+    Spectral clipping lets it pass sqrt(p) times larger than clipping in the Frobenius norm does.
 
     >>> jax.hessian(bowl().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
     [[1000.0, 0.0], [0.0, 1000.0]]
-    """  # noqa: D205
+    """
     return Objective(_bowl_loss, name="bowl canary")
 
 
