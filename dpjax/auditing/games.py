@@ -223,8 +223,10 @@ def whole(algorithm: Algorithm, worlds: Worlds, train: Train = solve) -> Game:
 
     def run(key: Array, examples: PyTree) -> Array:
         recorder = Recorder(algorithm, worlds.without, worlds.canary, int(algorithm.steps))
-        history = train(recorder, examples, key=key).history
-        return jnp.nansum(history.log_ratio)
+        solution = train(recorder, examples, key=key)
+        # Not nansum: an answer that is not a number has to stand out.
+        taken = jnp.arange(recorder.max_steps) < solution.steps
+        return jnp.sum(solution.history.log_ratio, where=taken)
 
     return Game(GaussianClaim(algorithm.event), worlds, run, 2**10)
 
