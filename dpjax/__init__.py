@@ -1,5 +1,8 @@
 """Differentially private optimization of non-convex models in JAX."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dpjax import (
     accounting,
     datasets,
@@ -26,6 +29,9 @@ from dpjax.linalg import trust_region_step
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
+if TYPE_CHECKING:
+    from dpjax import auditing
+
 __all__ = [
     "ALGORITHMS",
     "Certificate",
@@ -36,6 +42,7 @@ __all__ = [
     "Solution",
     "Status",
     "accounting",
+    "auditing",
     "clipped_grad",
     "clipped_hessian",
     "datasets",
@@ -56,3 +63,16 @@ __all__ = [
     "solve",
     "trust_region_step",
 ]
+
+# Rooms that training does not need, imported when they are first named.
+_LAZY = {"auditing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"dpjax.{name}")
+    raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import calibrate, data, run
+from dpjax.cli import audit, calibrate, data, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, or 2 for a bad request.
+    """Runs the command line and returns its status: 0, 1 for a failed audit, 2 for a bad request.
 
     >>> main(["data", "no-such-set"])
     2
@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     _run_parser(commands)
     _calibrate_parser(commands)
     _data_parser(commands)
+    audit.add_parser(commands)
     return whole
 
 
