@@ -30,6 +30,7 @@ class Release:
       data_size: the declared n that is drawn from; None without sampling.
       overflow: bound on the total variation between one draw as made and as accounted, such as the
         probability that more than ``capacity`` records were drawn.
+      unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
 
     Raises:
       ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
@@ -48,6 +49,7 @@ class Release:
     capacity: int | None = None
     data_size: int | None = None
     overflow: float = 0.0
+    unsafe_fast_noise: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -97,5 +99,6 @@ class Release:
             "sampling": self.sampling,
             "capacity": self.capacity,
             "overflow": self.overflow,
+            "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
         }

@@ -1,6 +1,6 @@
 """Noise: a key goes in, a noisy array comes out; no data, no sensitivity guessing."""
 
-from dpjax.mechanisms.base import as_key, derive, random_key
+from dpjax.mechanisms.base import as_key, derive, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 
@@ -11,4 +11,5 @@ __all__ = [
     "derive",
     "perturb",
     "random_key",
+    "seed_key",
 ]

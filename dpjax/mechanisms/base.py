@@ -1,5 +1,6 @@
 """Where keys come from and how they branch: purpose, then step, then leaf."""
 
+import contextlib
 import os
 import zlib
 
@@ -11,7 +12,7 @@ from dpjax._typing import Array
 
 
 def random_key() -> Array:
-    """Returns a fresh threefry key from 64 bits of operating-system entropy.
+    """Returns a fresh threefry key from operating-system entropy: 128 bits, or 64 where JAX is old.
 
     ``jax.random.key(seed)`` keeps 32 bits of its seed unless x64 is on, which is few enough to
     search; noise for a release should start here.
@@ -19,12 +20,38 @@ def random_key() -> Array:
     Returns:
       A typed key, shape ().
 
+    Raises:
+      NotImplementedError: if the operating system has no source of entropy; there is no fallback.
+
     Privacy: whoever holds the key can subtract the noise. Do not log, return or store it.
 
     >>> random_key().shape
     ()
     """
-    words = np.frombuffer(os.urandom(8), dtype=np.uint32)
+    for name, count in (("threefry4x32", 4), ("threefry2x32", 2)):
+        words = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
+        with contextlib.suppress(ValueError):  # a JAX without the wider key
+            return jax.random.wrap_key_data(jnp.asarray(words), impl=name)
+    raise AssertionError("JAX always has threefry2x32")
+
+
+def seed_key(seed: int) -> Array:
+    """Returns the threefry key that holds all 64 bits of ``seed``, for runs to be repeated.
+
+    Args:
+      seed: from 0 to 2^64 - 1. Below 2^32 it is the key that ``jax.random.key(seed)`` gives.
+
+    Raises:
+      ValueError: for anything else; nothing is truncated.
+
+    Privacy: a seed can be guessed, and with it the noise. NOT for a release.
+
+    >>> bool(seed_key(7) == jax.random.key(7)), bool(seed_key(7) == seed_key(7 + 2**32))
+    (True, False)
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
+    words = np.array([int(seed) >> 32, int(seed) & 0xFFFF_FFFF], np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
@@ -41,7 +68,7 @@ def as_key(key: Array) -> Array:
     >>> as_key(jax.random.key(0)).shape
     ()
     """
-    advice = "pass key=dpjax.random_key(), or key=jax.random.key(seed) for research runs."
+    advice = "pass key=dpjax.random_key(), or seed=INTEGER for research runs."
     if key is None or not hasattr(key, "dtype"):
         raise ValueError(f"key must be a JAX random key, got {key!r}; {advice}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

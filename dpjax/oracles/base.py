@@ -10,7 +10,9 @@ import numpy as np
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import keeps_positions, linear_model, rounding_slack
+from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
+from dpjax.sampling import Sampler
 
 Records = PyTree
 
@@ -47,6 +49,11 @@ class Query(Protocol):
         """The neighbouring relation that fixes the sensitivity."""
         ...
 
+    @property
+    def sampler(self) -> Sampler | None:
+        """Who is asked; None for all records."""
+        ...
+
     def answer(self, key: Array, records: Records, params: Params) -> PyTree:
         """Returns the noisy answer at ``params``."""
         ...
@@ -57,13 +64,15 @@ class Query(Protocol):
 
 
 class GaussianQuery:
-    """What the queries here share: how far a record moves the sum, the noise, the event.
+    """What the queries here share: the draw, how far a record moves the sum, noise and event.
 
-    A subclass has the fields ``noise_multiplier``, ``data_size``, ``relation`` and
-    ``unsafe_fast_noise``, and the properties ``name``, ``unit`` and ``components``.
+    A subclass has the fields below, and the properties ``name``, ``unit`` and ``components``. All
+    that an answer holds is one release, of one joint vector, on a draw of its own.
     """
 
     noise_multiplier: Array | float
+    sampler: Sampler | None
+    objective: Objective
     data_size: int
     relation: Relation
     unsafe_fast_noise: bool
@@ -84,9 +93,15 @@ class GaussianQuery:
         raise NotImplementedError
 
     @property
-    def moved(self) -> float:
-        """Contributions by which neighbouring sums differ, rounding included."""
-        return records_moved(self.relation) + rounding_slack(self.data_size, self.relation)
+    def divisor(self) -> Array | float:
+        """What sums are divided by: the declared n or expected batch, never a realised size."""
+        return float(self.data_size) if self.sampler is None else self.sampler.expected
+
+    @property
+    def slack(self) -> float:
+        """What rounding adds to the distance of neighbouring sums, in contributions."""
+        rows = self.data_size if self.sampler is None else self.sampler.capacity
+        return rounding_slack(rows, self.relation)
 
     @property
     def any_order(self) -> bool:
@@ -95,7 +110,10 @@ class GaussianQuery:
 
     @property
     def sensitivity(self) -> Array | float:
-        """L2 sensitivity of the released mean."""
+        """What the noise multiplier is relative to, on the released mean.
+
+        Its l2 sensitivity; sampled, the bound on one record's part.
+        """
         return self._of_mean(self.unit)
 
     @property
@@ -104,22 +122,45 @@ class GaussianQuery:
         return self.noise_multiplier * self.sensitivity
 
     def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release: one Gaussian each."""
-        release = Release(
-            self.name,
-            count,
-            noise_multiplier=float(self.noise_multiplier),
-            sensitivity=float(self.sensitivity),
-            components=self.components,
-        )
+        """Returns what ``count`` answers release: one Gaussian each, as the sampler has it."""
+        multiplier = float(self.noise_multiplier)
+        if self.sampler is None:
+            release = Release(
+                self.name,
+                count,
+                noise_multiplier=multiplier,
+                sensitivity=float(self.sensitivity),
+                components=self.components,
+            )
+        else:
+            release = self.sampler.release(
+                self.name,
+                count,
+                noise_multiplier=multiplier,
+                relation=self.relation,
+                record_norm=float(self.unit) * (1 + self.slack),
+                components=self.components,
+            )
+        release = dataclasses.replace(release, unsafe_fast_noise=self.unsafe_fast_noise)
         return Event((release,), self.relation)
 
     def _of_mean(self, unit: Array | float) -> Array | float:
-        return self.moved * unit / float(self.data_size)
+        if self.sampler is None:
+            moved = records_moved(self.relation) + self.slack
+            return moved * unit / self.divisor
+        return self.sampler.scale(unit * (1 + self.slack), self.relation)
 
     def _noise_on_sum(self, unit: Array | float) -> Array | float:
         # The sum is perturbed and then divided: rounding in the division is post-processing.
-        return self.noise_multiplier * (self.moved * unit)
+        return self.noise_multiplier * (self._of_mean(unit) * self.divisor)
+
+    def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
+        """The records of one draw, and which of them count."""
+        if self.sampler is None:
+            return records, None
+        n = jax.tree.leaves(records)[0].shape[0]
+        batch = self.sampler.sample(derive(key, "sample", 0), n)
+        return jax.tree.map(lambda leaf: leaf[batch.indices], records), batch.mask
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -128,11 +169,11 @@ def bind(query: Query, examples: PyTree) -> Records:
     Args:
       query: any query.
       examples: tuple ``(x, y)`` where the objective has a margin, else any pytree whose leaves
-        share their leading axis.
+        share their leading axis. Rows that are drawn stay as they are, to be gathered.
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
-    if query.objective.margin is not None:
+    if query.objective.margin is not None and query.sampler is None:
         return linear_model.prepare(examples)
     return jax.tree.map(jnp.asarray, examples)
 

@@ -10,6 +10,7 @@ from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records, static
+from dpjax.sampling import Sampler
 
 
 class SecondOrderAnswer(NamedTuple):
@@ -22,15 +23,16 @@ class SecondOrderAnswer(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class HessianQuery(GaussianQuery):
-    """Asks for (sum of Frobenius-clipped Hessians) / data_size + symmetric Gaussian noise.
+    """Asks for (sum of Frobenius-clipped Hessians) / divisor + symmetric Gaussian noise.
 
     Args:
       noise_multiplier: standard deviation of a diagonal entry over the Frobenius sensitivity.
       clip_norm: C_H, the bound on the Frobenius norm of one record's Hessian.
       objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor.
+      data_size: the declared public n, the divisor unless a sampler has its own.
       relation: fixes the sensitivity, C_H / n or 2 C_H / n and what rounding adds to it.
       isometric: the form of the noise, see ``add_symmetric_gaussian``.
+      sampler: who is asked; None for all records.
       unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier`` in either form.
@@ -41,6 +43,7 @@ class HessianQuery(GaussianQuery):
     objective: Objective = static()
     data_size: int = static()
     relation: Relation = static()
+    sampler: Sampler | None = None
     isometric: bool = static(default=True)
     unsafe_fast_noise: bool = static(default=False)
 
@@ -61,17 +64,18 @@ class HessianQuery(GaussianQuery):
 
     def answer(self, key: Array, records: Records, params: Params) -> Array:
         """Returns the noisy mean Hessian of the flattened parameters, (p, p)."""
+        batch, mask = self._drawn(key, records)
         total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
-            params, records, any_order=self.any_order
+            params, batch, mask, self.any_order
         )
         noisy = add_symmetric_gaussian(
-            key,
+            derive(key, "hessian", 0),
             total,
             self._noise_on_sum(self.clip_norm),
             self.isometric,
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
-        return noisy / float(self.data_size)
+        return noisy / self.divisor
 
 
 @jax.tree_util.register_dataclass
@@ -86,8 +90,9 @@ class JointQuery(GaussianQuery):
       gradient_weight: w_g; the gradient's noise is w_g times that of the weighted vector.
       hessian_weight: w_h; the Hessian's noise is w_h times it, in the isometric form.
       objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor.
+      data_size: the declared public n, the divisor unless a sampler has its own.
       relation: fixes the sensitivity, 1 / n or 2 / n and what rounding adds to it.
+      sampler: who is asked; None for all records.
       unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: one Gaussian mechanism of multiplier ``noise_multiplier``. Gradient and Hessian from
@@ -100,6 +105,7 @@ class JointQuery(GaussianQuery):
     objective: Objective = static()
     data_size: int = static()
     relation: Relation = static()
+    sampler: Sampler | None = None
     unsafe_fast_noise: bool = static(default=False)
 
     @property
@@ -127,11 +133,12 @@ class JointQuery(GaussianQuery):
 
     def answer(self, key: Array, records: Records, params: Params) -> SecondOrderAnswer:
         """Returns the noisy mean gradient (p,) and Hessian (p, p) of the flattened parameters."""
+        batch, mask = self._drawn(key, records)
         total = joint_clipped(
             self.objective,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-        ).wide(params, records, any_order=self.any_order)
+        ).wide(params, batch, mask, self.any_order)
         gradient = perturb(
             derive(key, "gradient", 0),
             total.gradient,
@@ -144,5 +151,4 @@ class JointQuery(GaussianQuery):
             self._noise_on_sum(self.hessian_weight),
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
-        n = float(self.data_size)
-        return SecondOrderAnswer(gradient / n, hessian / n)
+        return SecondOrderAnswer(gradient / self.divisor, hessian / self.divisor)

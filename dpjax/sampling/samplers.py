@@ -45,6 +45,7 @@ class Sampler:
     """
 
     expected: Any
+    capacity: Any
 
     def scale(self, record_norm: Any, relation: Relation) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
@@ -129,6 +130,11 @@ class FullBatch(Sampler):
     def expected(self) -> float:
         """The public divisor of sums."""
         return float(self.data_size)
+
+    @property
+    def capacity(self) -> int:
+        """The most records a batch holds: all."""
+        return self.data_size
 
     def scale(self, record_norm: Any, relation: Relation) -> Any:
         """Returns the l2 sensitivity of the mean; arguments as in ``Sampler``."""
