@@ -9,7 +9,7 @@ from dpjax import (
     objectives,
     plotting,
 )
-from dpjax.accounting import PrivacyBudget
+from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import (
     ALGORITHMS,
     Certificate,
@@ -29,6 +29,7 @@ __all__ = [
     "ALGORITHMS",
     "Certificate",
     "Dataset",
+    "Ledger",
     "Objective",
     "PrivacyBudget",
     "SavedSolution",

@@ -2,12 +2,18 @@
 
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
-from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon
+from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
+from dpjax.accounting.filters import Filter
+from dpjax.accounting.ledger import Entry, Ledger, LedgerError
 
 __all__ = [
     "ACCOUNTANTS",
     "RELATIONS",
+    "Entry",
     "Event",
+    "Filter",
+    "Ledger",
+    "LedgerError",
     "PrivacyBudget",
     "Release",
     "calibrate",
@@ -16,5 +22,6 @@ __all__ = [
     "epsilon",
     "gaussian_multiplier",
     "records_moved",
+    "renyi",
     "round_up",
 ]

@@ -195,3 +195,12 @@ def gaussian_accountant(name: str) -> dp_accounting.PrivacyAccountant:
     if _validate.choice("accountant", name, ACCOUNTANTS) == "rdp":
         return dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     return dp_accounting.pld.PLDAccountant(neighboring_relation=relation)
+
+
+def renyi(event: Event, order: float) -> float:
+    """Returns the Renyi divergence of ``event`` at ``order``, in nats.
+
+    >>> renyi(Event((Release("gradient", 8, noise_multiplier=2.0),), "zero_out"), 3.0)
+    3.0
+    """
+    return order * math.fsum(r.count / r.noise_multiplier**2 for r in event.releases) / 2

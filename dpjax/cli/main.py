@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import calibrate, data, run
+from dpjax.cli import calibrate, data, ledger, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     _run_parser(commands)
     _calibrate_parser(commands)
     _data_parser(commands)
+    _ledger_parser(commands)
     return whole
 
 
@@ -79,6 +80,34 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
         "--check", action="store_true", help="for the owner: what is odd in the file; NOT PRIVATE"
     )
     _table_arguments(one)
+
+
+def _ledger_parser(commands: argparse._SubParsersAction) -> None:
+    every = commands.add_parser("ledger", help="what may be spent on some data, and what was")
+    verbs = every.add_subparsers(required=True, metavar="VERB")
+    one = verbs.add_parser("create", help="declare a budget in a new file")
+    one.set_defaults(command=ledger.create)
+    one.add_argument("file", metavar="FILE")
+    one.add_argument("--epsilon", type=float, required=True, help="for all runs together")
+    one.add_argument("--delta", type=float, required=True, help="for all runs together")
+    one.add_argument(
+        "--relation",
+        default="zero_out",
+        help=f"what neighbours are: {', '.join(RELATIONS)} (default: zero_out)",
+    )
+    one.add_argument(
+        "--renyi-order",
+        type=float,
+        metavar="ALPHA",
+        help="admit runs that sample, by Renyi DP at this order (default: unsampled ones only)",
+    )
+    one = verbs.add_parser("show", help="declared, taken by each run, remaining")
+    one.set_defaults(command=ledger.show)
+    one.add_argument("file", metavar="FILE")
+    one = verbs.add_parser("verify", help="check every line of the file")
+    one.set_defaults(command=ledger.verify)
+    one.add_argument("file", metavar="FILE")
+    one.add_argument("--anchor", metavar="HASH", help="a hash noted before, that must be in it")
 
 
 def _problem_arguments(one: argparse.ArgumentParser) -> None:
