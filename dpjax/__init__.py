@@ -20,7 +20,7 @@ from dpjax.algorithms import (
 )
 from dpjax.datasets import Dataset
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
-from dpjax.driver import SavedSolution, Solution, load, run, save, solve
+from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
 from dpjax.linalg import trust_region_step
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
@@ -32,6 +32,7 @@ __all__ = [
     "Ledger",
     "Objective",
     "PrivacyBudget",
+    "ResumeMismatch",
     "SavedSolution",
     "Solution",
     "Status",

@@ -236,7 +236,8 @@ def test_nothing_shows_an_epsilon_so_far(filled, capsys):
 
 
 @pytest.mark.parametrize("open_for", ["reading", "writing"])
-def test_truncated_at_every_byte(open_for, filled):
+def test_truncated_at_every_byte(open_for, filled, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     whole = filled.read_bytes()
     ends = np.cumsum([len(line) + 1 for line in whole.splitlines()])
     for size in range(len(whole)):

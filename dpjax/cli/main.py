@@ -10,7 +10,7 @@ from dpjax.cli import calibrate, data, ledger, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, or 2 for a bad request.
+    """Runs the command line and returns its exit status: 0, 2 for a bad request, 130 for Ctrl-C.
 
     >>> main(["data", "no-such-set"])
     2
@@ -21,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError, OSError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        print(f"dpjax: {str(stop) or 'interrupted'}", file=sys.stderr)
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,6 +60,14 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
     one.add_argument("--plot", metavar="FILE", help="draw the released history")
     one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
+    one.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="save the run as it goes, and resume the one that is there; SECRET, holds the key",
+    )
+    one.add_argument(
+        "--ledger", metavar="FILE", help="book the run, if it fits the budget declared there"
+    )
 
 
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
