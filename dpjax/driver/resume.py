@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, Params, PyTree
@@ -73,7 +72,9 @@ class Journal:
             carry = _restore(carry, self._checkpoint.leaves)
         elif self._folder is not None:
             if self._ledger is not None:
-                self._ledger.check(self._algorithm.event)  # else a refused run would leave its checkpoint
+                self._ledger.check(
+                    self._algorithm.event
+                )  # else a refused run would leave its checkpoint
             self._write(carry)
         if self._ledger is not None:
             self._ledger.reserve(
@@ -237,7 +238,8 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
 
 def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:
     fresh, structure = jax.tree.flatten(start)
-    for new, old in zip(fresh, leaves, strict=True):
-        # Equal by the manifest; a difference would be a bug, and resuming over it a leak.
-        assert (new.shape, new.dtype) == (old.shape, old.dtype)
-    return jax.tree.unflatten(structure, map(jnp.asarray, leaves))
+    # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy array, and
+    # without them the loop would be another program.
+    return jax.tree.unflatten(
+        structure, [new.at[...].set(old) for new, old in zip(fresh, leaves, strict=True)]
+    )
