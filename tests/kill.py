@@ -30,10 +30,15 @@ import dpjax
 from dpjax.accounting import Event, Ledger, LedgerError, Release, epsilon
 from dpjax.driver import checkpoint, holds_run, progress, resume
 
-ROWS, WIDTH, STEPS = 2_000, 6, 3_000
+ROWS, WIDTH, STEPS = 6_000, 6, 3_000
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-5)
 LOG = np.dtype([("run", "<i4"), ("step", "<i4"), ("booked", "u1"), ("output", "V16")])
-PLANTS = ("fresh-key", "late-intent")
+PIECE = -(-STEPS // progress._UPDATES)
+# What each planted bug must be noticed by.
+PLANTS = {
+    "fresh key": "steps with two outputs under one key",
+    "late intent": "unledgered releases",
+}
 
 
 # The child: trains until it is done or dies.
@@ -151,7 +156,7 @@ FAILPOINTS = {
 
 def plant(bug):
     """Breaks the product, so that the checks below can be seen to work."""
-    if bug == "fresh-key":
+    if bug == "fresh key":
         read = checkpoint.Folder.read
 
         def with_another_key(folder):
@@ -160,7 +165,7 @@ def plant(bug):
 
         checkpoint.Folder.read = with_another_key
         resume._compare = lambda *args: None
-    elif bug == "late-intent":
+    elif bug == "late intent":
         reserve = Ledger.reserve
         Ledger.reserve = lambda ledger, **intent: setattr(ledger, "late", intent)
         complete = Ledger.complete
@@ -207,12 +212,12 @@ def forked(work, *arguments):
 # The parent: kills, and looks at what is left.
 
 
-def started(log, size, process):
-    """Waits until the child has begun to train; returns whether it is still there."""
-    while not log.exists() or log.stat().st_size == size:
+def grown(log, size, process):
+    """Waits until the log is that long; returns whether the child is still there."""
+    while not log.exists() or log.stat().st_size < size:
         if ended(process) is not None:
             return False
-        time.sleep(0.002)
+        time.sleep(0.001)
     return True
 
 
@@ -259,24 +264,31 @@ class Murder:
         self.look()
         return died
 
-    def at_random(self, runs, kills, seconds):
-        """Kills ``kills`` times while ``runs`` train, each of which takes ``seconds`` or so."""
+    def at_random(self, runs, kills):
+        """Kills ``kills`` times while ``runs`` train; returns how many times it could not."""
         while kills and self.left(runs) and not self.errors:
             process, size = self.start(self.left(runs))
+            steps = self.steps_left(runs)
             # One in eight before the training begins: imports, checks, compilation.
-            if self.random.random() < 1 / 8:
-                time.sleep(self.random.uniform(0, 1.0))
+            if self.random.random() < 1 / 8 and steps > STEPS:
+                time.sleep(self.random.uniform(0, 0.5))
             else:
-                alive = started(self.log, size, process)
-                gap = seconds * len(self.left(runs)) / (kills + 1)
-                if alive:
-                    time.sleep(self.random.uniform(0, 2 * gap))
+                more = self.random.uniform(0, 1.6 * steps / (kills + 1)) - 6 * PIECE
+                if grown(self.log, size + max(1, int(more)) * LOG.itemsize, process):
+                    time.sleep(self.random.uniform(0, 0.01))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
             if self.wait_killed(process):
                 kills -= 1
                 self.killed["at random"] += 1
         return kills
+
+    def steps_left(self, runs):
+        """Returns how many steps are to be taken at least."""
+        left = self.left(runs)
+        log = np.fromfile(self.log, LOG) if self.log.exists() else np.zeros(0, LOG)
+        begun = log["step"][log["run"] == left[0]]
+        return len(left) * STEPS - int(begun.max(initial=0))
 
     def wait_killed(self, process):
         with contextlib.suppress(ChildProcessError):
@@ -307,7 +319,7 @@ def declare(where, runs):
 
 
 def verdict(murder, reference, runs):
-    """Returns what was found, by name; all but the first two must be 0."""
+    """Returns what was found, by name; each count must be 0."""
     log = np.fromfile(murder.log, LOG)
     outputs = collections.defaultdict(set)
     for run, step, _, output in log.tolist():
@@ -320,59 +332,65 @@ def verdict(murder, reference, runs):
         for run in runs
     ]
     return {
-        "runs": len(runs),
-        "outputs logged": len(log),
         "final states that differ": len(runs) - sum(same),
         "steps with two outputs under one key": sum(len(found) > 1 for found in outputs.values()),
         "unledgered releases": int(np.sum(log["booked"] == 0)),
         "corrupt ledgers": murder.corrupt,
         "runs not booked once": sum(labels[f"run-{run}"] != 1 for run in runs)
-        + len(ledger.entries)
-        - len(runs),
+        + abs(len(ledger.entries) - len(runs)),
         "children that failed": murder.errors,
-        "failpoints that were not reached": sum(
-            murder.killed[name] == 0 for name in FAILPOINTS if murder.killed["failpoints"]
-        ),
+        "steps that were not logged": len(runs) * STEPS - sum(step >= 0 for _, step in outputs),
     }
+
+
+def attempt(folder, runs, kills, seed, bug=None):
+    """Kills at random and, where nothing is planted, at every failpoint; returns the verdict."""
+    killed, reference = folder / f"killed-{bug}", folder / "reference"
+    every = list(range(runs if bug else runs + len(FAILPOINTS)))
+    for where in (reference, killed):
+        if not where.exists():
+            where.mkdir()
+            # Even this calls JAX, which the parent must not.
+            os.waitpid(forked(declare, where, len(every)), 0)
+    if not (reference / "log").exists():
+        Murder(reference, None, 0).finish(every)
+    murder = Murder(killed, bug, seed)
+    missed = murder.at_random(every[:runs], kills)
+    if not bug and not murder.errors:
+        murder.at_failpoints(runs)
+    murder.finish(every)
+    found = verdict(murder, reference, every)
+    if not bug:
+        found["kills that missed"] = missed
+        found["failpoints that were not reached"] = sum(not murder.killed[f] for f in FAILPOINTS)
+        print(f"{kills - missed} kills at random, {len(FAILPOINTS)} at named points")
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--no-failpoints", action="store_true")
-    parser.add_argument("--plant", choices=PLANTS, help="break the product first; must be noticed")
+    parser.add_argument("--compile-once", action="store_true", help="quicker: share a compilation")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     begin = time.perf_counter()
-    extra = 0 if arguments.no_failpoints else len(FAILPOINTS)
-    runs = list(range(arguments.runs + extra))
-    with tempfile.TemporaryDirectory() as folder:
-        reference, killed = pathlib.Path(folder, "reference"), pathlib.Path(folder, "killed")
-        for where in (reference, killed):
-            where.mkdir()
-            # Even this calls JAX, which the parent must not.
-            os.waitpid(forked(declare, where, len(runs)), 0)
-        whole = Murder(reference, None, 0)
-        process, size = whole.start(runs)
-        started(whole.log, size, process)
-        training = time.perf_counter()
-        whole.wait(process)
-        seconds = (time.perf_counter() - training) / len(runs)
-        murder = Murder(killed, arguments.plant, arguments.seed)
-        unused = murder.at_random(runs[: arguments.runs], arguments.kills, seconds)
-        if extra and not murder.errors:
-            murder.killed["failpoints"] = 1
-            murder.at_failpoints(arguments.runs)
-        murder.finish(runs)
-        found = verdict(murder, reference, runs)
-    print(f"{arguments.kills - unused} kills at random, {extra} at failpoints, ", end="")
-    print(f"{seconds:.2f} s a run, {time.perf_counter() - begin:.0f} s in all")
-    for name, count in found.items():
-        print(f"{count:8} {name}")
-    faults = sum(list(found.values())[2:]) + unused
-    print("all as it should be" if faults == 0 else "FAULTS")
-    return 0 if faults == 0 else 1
+    with tempfile.TemporaryDirectory() as name:
+        if arguments.compile_once:
+            jax.config.update("jax_compilation_cache_dir", name)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        folder = pathlib.Path(name)
+        found = attempt(folder, arguments.runs, arguments.kills, arguments.seed)
+        for fault, count in found.items():
+            print(f"{count:8} {fault}")
+        unnoticed = 0
+        for bug, fault in PLANTS.items():
+            count = attempt(folder, 1, 3, arguments.seed, bug)[fault]
+            print(f"{count:8} {fault}, after planting a {bug}")
+            unnoticed += count == 0
+    good = not any(found.values()) and not unnoticed
+    print("all as it should be" if good else "FAULTS", f"({time.perf_counter() - begin:.0f} s)")
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
