@@ -416,6 +416,16 @@ def test_c10_a_key_that_is_gone_is_not_needed_to_go_on(places, crash):
     assert_same_bits(run(key=None, **places), uninterrupted("dp-gd"))
 
 
+@pytest.mark.parametrize("place", ["checkpoint", "ledger"])
+def test_c14_several_hosts_are_refused(place, places, monkeypatch):
+    """Each would write its own key and its own intent; nothing compares them."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="several hosts agree on a key"):
+        run(label="visits", **{place: places[place]})
+    assert not places["checkpoint"].exists() and Ledger.read(places["ledger"]).entries == ()
+    assert_same_bits(run(), uninterrupted("dp-gd"))
+
+
 def test_another_key_is_refused_without_being_named(places, crash):
     crashed(places, crash)
     with pytest.raises(ResumeMismatch, match=r"^key is not the one") as error:
@@ -498,8 +508,9 @@ def test_the_hash_of_the_data_needs_the_key():
 
 
 def test_files_are_private_and_complete(places):
-    os.umask(os.umask(0))
+    before = os.umask(0)  # the widest
     run(**places)
+    os.umask(before)
     assert stat.S_IMODE(places["checkpoint"].stat().st_mode) == 0o700
     names = {file.name for file in places["checkpoint"].iterdir()}
     assert names == {"manifest.json", "state"}
@@ -561,7 +572,9 @@ def test_a_failed_save_keeps_the_one_before(fail, places, crash, monkeypatch):
 
 def test_the_command_resumes_and_books(tmp_path, capsys, monkeypatch):
     ledger, folder = str(tmp_path / "ledger"), str(tmp_path / "checkpoint")
-    argv = ["run", "dp-gd", "--steps", "5", "--checkpoint", folder, "--ledger", ledger]
+    # Another objective than the tests of the command, which time its compilation.
+    argv = ["run", "dp-gd", "--steps", "5", "--objective", "logistic-l2", "--ledger", ledger]
+    argv += ["--checkpoint", folder]
     assert main(argv) == 2
     assert "dpjax ledger create" in capsys.readouterr().err
     assert main(["ledger", "create", ledger, "--epsilon", "1", "--delta", "1e-5"]) == 0
@@ -585,7 +598,7 @@ def test_the_command_resumes_and_books(tmp_path, capsys, monkeypatch):
     assert outputs[0] == outputs[1]
     (entry,) = Ledger.read(ledger).entries
     assert entry.finished
-    assert main([*argv[:4], "--ledger", ledger]) == 2
+    assert main(argv[:-2]) == 2
     assert "exceed the budget" in capsys.readouterr().err
 
 

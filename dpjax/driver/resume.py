@@ -158,6 +158,11 @@ def journal(
         label = data.name
     if label is None and ledger is not None:
         raise ValueError("label is required with ledger=: your word for these data.")
+    if jax.process_count() > 1 and not (checkpoint is None and ledger is None):
+        raise ValueError(
+            "checkpoint= and ledger= are for one process: nothing here makes several hosts agree "
+            "on a key, a folder and an intent. Run on one host, or without them."
+        )
     with contextlib.ExitStack() as stack:
         book = _opened(ledger, stack)
         folder = None if checkpoint is None else stack.enter_context(Folder(checkpoint))
