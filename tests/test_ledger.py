@@ -422,6 +422,20 @@ def test_a_writer_in_another_process_keeps_the_lock_until_it_is_killed(filled):
     Ledger.open(filled).close()
 
 
+@pytest.mark.parametrize("vandal", ["removed", "restored from a copy", "written by an editor"])
+def test_a_file_that_changes_under_a_run_takes_no_intent(vandal, filled):
+    with Ledger.open(filled) as ledger:
+        whole = filled.read_bytes()
+        if vandal == "written by an editor":
+            filled.write_bytes(whole[:-200])
+        else:
+            filled.rename(filled.with_name("moved"))
+        if vandal == "restored from a copy":
+            filled.write_bytes(whole)
+        with pytest.raises(LedgerError, match="replaced or changed"):
+            ledger.reserve(**intent("third"))
+
+
 def test_a_ledger_to_read_cannot_be_written(filled):
     with pytest.raises(LedgerError, match=r"open it with Ledger\.open"):
         Ledger.read(filled).reserve(**intent("third"))

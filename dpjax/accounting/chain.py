@@ -143,6 +143,12 @@ class ChainFile:
         if self._descriptor is None:
             raise LedgerError(f"{self._path} is closed; open it again with Ledger.open.")
         descriptor, size = self._descriptor, self.chain.size
+        if size and not self._in_place():
+            self.close()
+            raise LedgerError(
+                f"{self._path} was replaced or changed by something else while a run held it; "
+                "`dpjax ledger verify` says whether it is whole."
+            )
         added = line(content, self.chain.head)
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             added = b"\n" + added
@@ -162,6 +168,16 @@ class ChainFile:
             written.size + len(added),
             False,
         )
+
+    def _in_place(self) -> bool:
+        # A file that was moved away takes lines that nobody will ever read.
+        assert self._descriptor is not None
+        here = os.fstat(self._descriptor)
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(here, there) and here.st_size == self.chain.size
 
     def close(self) -> None:
         """Lets the lock go."""

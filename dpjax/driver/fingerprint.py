@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import os
 import platform
 import re
 import sys
@@ -30,6 +31,7 @@ def environment() -> dict[str, Any]:
         "x64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "threefry_partitionable": bool(jax.config.jax_threefry_partitionable),  # pyright: ignore
         "matmul_precision": str(jax.config.jax_default_matmul_precision),  # pyright: ignore
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "machine": platform.machine(),
         "platform": jax.default_backend(),
         "device_kind": jax.devices()[0].device_kind,
