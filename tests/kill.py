@@ -310,12 +310,14 @@ class Murder:
         self.wait(process)
 
 
-def declare(where, runs):
-    """Makes a ledger for this many runs and not one more."""
-    mu = build().event.gaussian_mu * (runs + 0.5) ** 0.5
-    whole = Event((Release("all", 1, noise_multiplier=1 / mu),), "zero_out")
-    budget = dpjax.PrivacyBudget(epsilon(whole, BUDGET.delta, "zero_out"), BUDGET.delta)
-    Ledger.create(where / "ledger", budget).close()
+def declare(ledgers):
+    """Makes ledgers, each for so many runs and not one more."""
+    for where, runs in ledgers.items():
+        mu = build().event.gaussian_mu * (runs + 0.5) ** 0.5
+        whole = Event((Release("all", 1, noise_multiplier=1 / mu),), "zero_out")
+        budget = dpjax.PrivacyBudget(epsilon(whole, BUDGET.delta, "zero_out"), BUDGET.delta)
+        where.mkdir()
+        Ledger.create(where / "ledger", budget).close()
 
 
 def verdict(murder, reference, runs):
@@ -343,17 +345,9 @@ def verdict(murder, reference, runs):
     }
 
 
-def attempt(folder, runs, kills, seed, bug=None):
+def attempt(killed, reference, runs, kills, seed, bug=None):
     """Kills at random and, where nothing is planted, at every failpoint; returns the verdict."""
-    killed, reference = folder / f"killed-{bug}", folder / "reference"
     every = list(range(runs if bug else runs + len(FAILPOINTS)))
-    for where in (reference, killed):
-        if not where.exists():
-            where.mkdir()
-            # Even this calls JAX, which the parent must not.
-            os.waitpid(forked(declare, where, len(every)), 0)
-    if not (reference / "log").exists():
-        Murder(reference, None, 0).finish(every)
     murder = Murder(killed, bug, seed)
     missed = murder.at_random(every[:runs], kills)
     if not bug and not murder.errors:
@@ -379,13 +373,20 @@ def main():
         if arguments.compile_once:
             jax.config.update("jax_compilation_cache_dir", name)
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        folder = pathlib.Path(name)
-        found = attempt(folder, arguments.runs, arguments.kills, arguments.seed)
+        reference, killed, *planted = (
+            pathlib.Path(name, part) for part in ("reference", "killed", *PLANTS)
+        )
+        every = arguments.runs + len(FAILPOINTS)
+        # Even this calls JAX, which the parent must not.
+        ledgers = {reference: every, killed: every} | dict.fromkeys(planted, 1)
+        os.waitpid(forked(declare, ledgers), 0)
+        Murder(reference, None, 0).finish(range(every))
+        found = attempt(killed, reference, arguments.runs, arguments.kills, arguments.seed)
         for fault, count in found.items():
             print(f"{count:8} {fault}")
         unnoticed = 0
-        for bug, fault in PLANTS.items():
-            count = attempt(folder, 1, 3, arguments.seed, bug)[fault]
+        for where, (bug, fault) in zip(planted, PLANTS.items(), strict=True):
+            count = attempt(where, reference, 1, 2, arguments.seed, bug)[fault]
             print(f"{count:8} {fault}, after planting a {bug}")
             unnoticed += count == 0
     good = not any(found.values()) and not unnoticed
