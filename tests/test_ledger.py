@@ -60,7 +60,7 @@ def test_a_run_calibrated_to_the_whole_budget_fits_and_nothing_after_it(
         assert ledger.remaining <= 1e-6 * ledger.filter.limit
         with pytest.raises(ValueError, match="exceed the budget") as error:
             ledger.reserve(**intent("b", event=gaussian(multiplier, steps, relation)))
-        assert str(path) in str(error.value) and "calibrate the run to less" in str(error.value)
+        assert str(path) in str(error.value) and "Calibrate the run to less" in str(error.value)
         assert len(ledger.entries) == 1 and "b" not in ledger
 
 
@@ -143,6 +143,20 @@ def test_a_gaussian_ledger_refuses_sampling_with_advice(path):
 def test_another_relation_is_refused(path):
     with Ledger.create(path, BUDGET) as ledger, pytest.raises(ValueError, match="'replace_one'"):
         ledger.reserve(**intent(event=gaussian(50.0, relation="replace_one")))
+
+
+@pytest.mark.parametrize("order", [None, 30.0])
+@pytest.mark.parametrize("first", [5.0, 7.3, 11.0, 19.7, 400.0])
+def test_the_advice_can_be_followed(first, order, path):
+    """The epsilon that the ledger names, rounded as it is printed, is one that fits."""
+    with Ledger.create(path, dpjax.PrivacyBudget(2.0, 1e-5), renyi_order=order) as ledger:
+        ledger.reserve(**intent("first", first))
+        words = ledger.filter.advise(ledger.remaining)
+        named = float(words.split("epsilon ")[1].split(" at")[0])
+        assert named == pytest.approx(ledger.remaining_epsilon, rel=2e-5)
+        budget = dpjax.PrivacyBudget(named, 1e-5)
+        multiplier = dpjax.accounting.gaussian_multiplier(budget, 3)
+        ledger.reserve(**intent("second", event=gaussian(multiplier, 3)))
 
 
 # Runs and their forks.

@@ -82,16 +82,40 @@ class Filter:
         >>> round(held.further_epsilon(held.limit), 6)
         1.0
         """
-        mu_squared = left if self.order is None else 2 * left / self.order
-        if mu_squared <= 0:
-            return 0.0
-        return max(0.0, _gaussian_epsilon(math.sqrt(mu_squared), self._budget.delta) - _SLACK)
+        return max(0.0, self._equivalent(left) - _SLACK)
+
+    def advise(self, left: float) -> str:
+        """Returns ``further_epsilon`` in words, with a number that a run calibrated to it fits.
+
+        >>> held = Filter(PrivacyBudget(epsilon=1.0, delta=1e-5))
+        >>> held.advise(held.limit)
+        'one further unsampled release may have epsilon 1 at delta 1e-05'
+        """
+        number = _floor(self._equivalent(left))
+        return (
+            f"one further unsampled release may have epsilon {number:g} at delta "
+            f"{self._budget.delta:g}"
+        )
 
     def show(self, amount: float) -> str:
         """Returns an amount in the units of ``limit`` as a person reads it."""
         if self.order is None:
             return f"mu = {math.sqrt(amount):.6g}"
         return f"rho({self.order:g}) = {amount:.6g}"
+
+    def _equivalent(self, left: float) -> float:
+        mu_squared = left if self.order is None else 2 * left / self.order
+        if mu_squared <= 0:
+            return 0.0
+        return _gaussian_epsilon(math.sqrt(mu_squared), self._budget.delta)
+
+
+def _floor(value: float) -> float:
+    # Six digits, as {:g} prints them. The hair is below what rounding a multiplier up leaves.
+    if value <= 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return float(f"{math.floor(value * (1 + 1e-10) / unit) * unit:.6g}")
 
 
 def _renyi_limit(budget: PrivacyBudget, renyi_order: float) -> float:

@@ -202,12 +202,10 @@ class Ledger:
         cost, show = self.filter.cost(event), self.filter.show
         if math.fsum([cost, *(entry.cost for entry in self.entries)]) <= self.filter.limit:
             return cost
-        more = self.remaining_epsilon
         raise ValueError(
             f"this run would exceed the budget of {self.path}: it takes {show(cost)}, and "
-            f"{show(self.remaining)} of {show(self.filter.limit)} is left. "
-            f"One unsampled release of epsilon {more:.6g} at delta {self.budget.delta:g} still "
-            "fits; calibrate the run to less."
+            f"{show(self.remaining)} of {show(self.filter.limit)} is left; "
+            f"{self.filter.advise(self.remaining)}. Calibrate the run to less."
         )
 
     def reserve(

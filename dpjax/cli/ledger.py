@@ -46,7 +46,6 @@ def _budget_lines(ledger: Ledger) -> list[str]:
     return [
         f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation} "
         f"({held.show(held.limit)} in all)",
-        f"remaining: {held.show(ledger.remaining)}; one further unsampled release may have "
-        f"epsilon {ledger.remaining_epsilon:.6g} at that delta",
+        f"remaining: {held.show(ledger.remaining)}; {held.advise(ledger.remaining)}",
         f"anchor: {ledger.anchor}",
     ]
