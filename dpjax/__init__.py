@@ -1,5 +1,8 @@
 """Differentially private optimization of non-convex models in JAX."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dpjax import (
     accounting,
     datasets,
@@ -8,6 +11,7 @@ from dpjax import (
     mechanisms,
     objectives,
     plotting,
+    sampling,
 )
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import (
@@ -25,6 +29,9 @@ from dpjax.linalg import trust_region_step
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
+if TYPE_CHECKING:
+    from dpjax import auditing
+
 __all__ = [
     "ALGORITHMS",
     "Certificate",
@@ -37,6 +44,7 @@ __all__ = [
     "Solution",
     "Status",
     "accounting",
+    "auditing",
     "clipped_grad",
     "clipped_hessian",
     "datasets",
@@ -52,7 +60,21 @@ __all__ = [
     "plotting",
     "random_key",
     "run",
+    "sampling",
     "save",
     "solve",
     "trust_region_step",
 ]
+
+# Rooms that training does not need, imported when they are first named.
+_LAZY = {"auditing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"dpjax.{name}")
+    raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -5,8 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.derivatives import clipped_grad, clipped_hessian, clipping, joint_clipped
+import dpjax
+from dpjax import _wide
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
 from dpjax.derivatives.chunks import Chunk, compute_once, rows_per_chunk, sum_chunks
+from dpjax.derivatives.rounding import keeps_positions, rounding_slack
+from dpjax.oracles import GradientQuery
 
 CLIP, GRADIENT_WEIGHT, HESSIAN_WEIGHT = 0.3, 0.7, 0.4
 
@@ -94,8 +98,9 @@ def test_ragged_tails_at_the_borders_of_a_chunk(off):
 @pytest.mark.parametrize("n, rows", [(1, 1), (7, 7), (7, 3), (8, 4), (9, 4)])
 def test_every_row_is_summed_once(n, rows):
     x = jnp.arange(1.0, n + 1)
-    total = sum_chunks(n, rows, lambda c: jnp.sum(c.of(x), where=c.fresh), jnp.zeros(()))
-    assert total == n * (n + 1) / 2
+    zero = _wide.zeros((), x.dtype)
+    total = sum_chunks(n, rows, lambda c: jnp.where(c.fresh, c.of(x), 0), zero)
+    assert total.narrow == n * (n + 1) / 2
 
 
 def test_a_wrong_clip_is_told_apart():
@@ -128,11 +133,11 @@ def test_a_record_that_is_not_finite_contributes_exactly_zero(bad):
 
 @jax.jit
 def clip_each(rows, clip):
-    """Each row clipped as a pytree, and as the only record of a batch."""
+    """Each row clipped as the only record of a batch."""
     alone = jax.vmap(
         lambda row: clipped_grad(lambda w, x: w @ x, clip_norm=clip)(jnp.zeros(row.size), row[None])
     )
-    return jax.vmap(lambda row: clipping.clip_tree(row, clip))(rows), alone(rows)
+    return alone(rows)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -145,13 +150,13 @@ def test_no_record_exceeds_the_clip_norm(dtype, scale):
         finite = np.isfinite(rows).all(1)
         true = np.linalg.norm(np.where(finite[:, None], rows, 0).astype(np.float64), axis=1)
         for clip in np.float32([1e-25, 1.0, 1e3]).astype(np.float64):
-            for clipped in clip_each(rows, np.float32(clip)):
-                norms = np.linalg.norm(np.asarray(clipped, np.float64), axis=1)
-                assert (norms <= clip).all()
-                # Below the smallest normal number the factor or the vector is flushed to zero.
-                useful = finite & (true > 1e-30) & (true < 1e37 * clip) & (true < 1e38)
-                assert np.allclose(norms[useful], np.minimum(true, clip)[useful], rtol=1e-5)
-                assert (norms[~finite] == 0).all()
+            clipped = clip_each(rows, np.float32(clip))
+            norms = np.linalg.norm(np.asarray(clipped, np.float64), axis=1)
+            assert (norms <= clip).all()
+            # Below the smallest normal number the factor or the vector is flushed to zero.
+            useful = finite & (true > 1e-30) & (true < 1e37 * clip) & (true < 1e38)
+            assert np.allclose(norms[useful], np.minimum(true, clip)[useful], rtol=1e-5)
+            assert (norms[~finite] == 0).all()
 
 
 def test_a_hessian_far_above_the_clip_norm_stays_below_it():
@@ -285,3 +290,33 @@ def test_what_is_clipped_is_stored_once(n):
 def test_compute_once_returns_what_the_function_returns():
     chunk = Chunk(jnp.int32(0), jnp.int32(0), jnp.ones(1, bool))
     assert compute_once(chunk, lambda x: {"twice": 2 * x}, jnp.float32(3))["twice"] == 6
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "add_or_remove_one"])
+def test_c22_rounding_stays_within_the_slack_that_is_charged(relation):
+    """One record of a large sum of equal ones: what moves is C and at most the slack."""
+    n, p = 30_000, 3
+    x = np.full((n, p), np.float32(0.1 / np.sqrt(p)), np.float32)
+    removed = x.copy()
+    removed[n // 2] = 0
+    if relation == "add_or_remove_one":
+        removed = np.delete(x, n // 2, axis=0)
+    total = clipped_grad(lambda w, x: w @ x, clip_norm=0.1 * 1.001)
+    any_order = not keeps_positions(relation)
+    sums = [total.wide(jnp.zeros(p), rows, any_order=any_order) for rows in (x, removed)]
+    first, second = (np.sum(np.asarray(s.words, np.float64), axis=0) for s in sums)
+    slack = rounding_slack(n, relation)
+    assert abs(np.linalg.norm(first - second) - np.linalg.norm(x[0])) <= slack * 0.1
+    # Planted: one float32 sum over all rows, in order, is off by far more.
+    plain = np.cumsum(x, axis=0, dtype=np.float32)[-1]
+    assert np.linalg.norm(plain - first) > 10 * slack * 0.1
+
+
+def test_c22_the_query_charges_the_slack():
+    objective = dpjax.objectives.logistic()
+    for relation, moved in (("zero_out", 1), ("replace_one", 2), ("add_or_remove_one", 1)):
+        query = GradientQuery(3.0, 0.5, objective, 35_000, relation)
+        charged = moved + rounding_slack(35_000, relation)
+        assert query.sensitivity == 0.5 * charged / 35_000
+        assert query.event(1).releases[0].sensitivity == query.sensitivity
+        assert 1 < charged / moved < 1.0021

@@ -1,6 +1,5 @@
 """The ledger: what it admits, what a crash or a vandal can do to its file, and its command."""
 
-import dataclasses
 import errno
 import json
 import math
@@ -98,7 +97,7 @@ def test_the_renyi_limit_is_where_the_conversion_meets_epsilon(budget, order):
     held = Filter(dpjax.PrivacyBudget(*budget), order)
 
     def converted(rho):
-        return dp_accounting.rdp.compute_epsilon([order], [rho], budget[1])[0]
+        return dp_accounting.rdp.compute_epsilon([order], [rho], 0.99 * budget[1])[0]
 
     assert converted(held.limit) <= budget[0] < converted(held.limit * (1 + 1e-6) + 1e-9)
 
@@ -124,20 +123,47 @@ def test_a_renyi_ledger_adds_up_at_its_order(path):
     assert Ledger.read(path).renyi_order == 24.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Sampled(Release):
-    """A release of a Poisson sample, as far as a ledger looks at it."""
-
-    def to_json(self):
-        return super().to_json() | {"sampling_probability": 0.01}
+def sampled(overflow=0.0, count=1):
+    release = Release(
+        "gradient",
+        count,
+        noise_multiplier=4.0,
+        sampling="poisson",
+        sampling_probability=0.01,
+        capacity=60,
+        data_size=1000,
+        overflow=overflow,
+    )
+    return Event((release,), "zero_out")
 
 
 def test_a_gaussian_ledger_refuses_sampling_with_advice(path):
-    event = Event((Sampled("gradient", 1, noise_multiplier=50.0),), "zero_out")
     with Ledger.create(path, BUDGET) as ledger:
         with pytest.raises(ValueError, match=r"unsampled Gaussians only.*--renyi-order"):
-            ledger.reserve(**intent(event=event))
+            ledger.reserve(**intent(event=sampled()))
         assert ledger.entries == ()
+
+
+def test_a_renyi_ledger_admits_sampling_within_its_epsilon(path):
+    """What fits one filter by a hair fits the budget by the accountant that knows all orders."""
+    with Ledger.create(path, BUDGET, renyi_order=24.0) as ledger:
+        steps = int(ledger.filter.limit / renyi(sampled(), 24.0))
+        ledger.reserve(**intent(event=sampled(1e-12, steps // 2)))
+        ledger.reserve(**intent("b", event=sampled(1e-12, steps - steps // 2)))
+        with pytest.raises(ValueError, match="exceed the budget"):
+            ledger.reserve(**intent("c", event=sampled(0.0, 2)))
+        assert sum(entry.overflow for entry in ledger.entries) == pytest.approx(steps * 1e-12)
+    assert epsilon(sampled(1e-12, steps), 1e-5, "zero_out", "rdp") <= BUDGET.epsilon
+
+
+def test_overflow_is_charged_to_its_share_of_delta(path):
+    with Ledger.create(path, BUDGET, renyi_order=24.0) as ledger:
+        most = 0.01 * 1e-5 / (1 + math.e)
+        assert ledger.filter.overflow_limit == pytest.approx(most)
+        ledger.reserve(**intent(event=sampled(0.6 * most)))
+        with pytest.raises(ValueError, match="raise the sampler's capacity"):
+            ledger.reserve(**intent("b", event=sampled(0.6 * most)))
+        ledger.reserve(**intent("b", event=sampled(0.3 * most)))
 
 
 def test_another_relation_is_refused(path):

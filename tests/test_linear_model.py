@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_model
+from dpjax.derivatives.rounding import BLOCK
 
 PHIS = {
     "logistic": lambda m: jnp.logaddexp(0.0, -m),
@@ -66,9 +67,10 @@ def test_ragged_tails(off):
     n = 4096 + off
     batch, params = make(n)
     prepared = linear_model.prepare(batch)
-    assert prepared.directions.shape == (5, n)
+    assert prepared.directions.shape == (-(-n // BLOCK), 5, BLOCK)
     lengths = np.linalg.norm(np.asarray(batch[0], np.float64), axis=1)
-    assert np.allclose(prepared.radius, lengths, rtol=1e-6)
+    assert np.allclose(prepared.radius.ravel()[:n], lengths, rtol=1e-6)
+    assert not prepared.radius.ravel()[n:].any()
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, batch))
         exact = all_sums(Margin(PHIS["logistic"]), *wide)
@@ -84,8 +86,8 @@ def test_an_impossible_record_contributes_exactly_zero(feature, label):
     mask = jnp.arange(20) != 7
     bad = (x.at[7, 2].set(feature), y.at[7].set(label))
     prepared = linear_model.prepare(bad)
-    assert prepared.radius[7] == 0
-    assert not prepared.directions[:, 7].any()
+    assert prepared.radius[0, 7] == 0
+    assert not prepared.directions[0, :, 7].any()
     for name in PHIS:
         loss = Margin(PHIS[name])
         for got, expected in zip(

@@ -163,7 +163,9 @@ def test_the_papers_noise_and_the_epsilon_it_really_gives(eps, multiplier, true,
     # sigma^2 = 4 G^2 T / (n^2 phi) and sigma_2^2 = 4 p M^2 T / (n^2 phi), written out.
     log = math.log(1 / delta)
     phi = (math.sqrt(eps + log) - math.sqrt(log)) ** 2
-    variance = 4 * 40 / (35_000**2 * phi)
+    # times what rounding adds to the sensitivity 2 G / n.
+    variance = 4 * 40 / (35_000**2 * phi) * (gradient.moved / 2) ** 2
+    assert 1 < gradient.moved / 2 < 1.0011
     lipschitz, smoothness, _ = objective.constants
     assert gradient.stddev**2 == pytest.approx(lipschitz**2 * variance, rel=1e-5)
     assert hessian.stddev**2 == pytest.approx(p * smoothness**2 * variance, rel=1e-5)

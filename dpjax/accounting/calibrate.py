@@ -1,11 +1,14 @@
 """From a budget to a noise scale: ``calibrate``, and the multiplier for many Gaussians."""
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import dp_accounting
 import numpy as np
 
+from dpjax._typing import Relation
 from dpjax.accounting import events
 from dpjax.accounting.budget import PrivacyBudget
 
@@ -85,9 +88,10 @@ def calibrate(
         bracket_interval=dp_accounting.ExplicitBracketInterval(math.log(low), math.log(high)),
         tol=1e-9,
     )
-    scale = round_up(math.exp(log_scale))
+    scale, step = round_up(math.exp(log_scale)), 1e-7
     while not fits(scale):
-        scale = round_up(scale * (1 + 1e-7))
+        # The grids of sampled events differ a little between scales: the step must outgrow that.
+        scale, step = round_up(scale * (1 + step)), 2 * step
     return scale
 
 
@@ -106,16 +110,33 @@ def round_up(value: float) -> float:
     return float(rounded)
 
 
-def gaussian_multiplier(budget: PrivacyBudget, count: int, accountant: str = "pld") -> float:
+class Sampler(Protocol):
+    """Whoever draws the records and knows the release that its draws make: ``dpjax.sampling``."""
+
+    def release(
+        self, name: str, count: int, *, noise_multiplier: float, relation: Relation
+    ) -> events.Release:
+        """Returns ``count`` releases, each on a draw of its own."""
+        ...
+
+
+def gaussian_multiplier(
+    budget: PrivacyBudget, count: int, accountant: str = "pld", sampler: Sampler | None = None
+) -> float:
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
 
     Args:
       budget: what may be spent.
       count: number of releases of equal multiplier.
       accountant: as in ``epsilon``.
+      sampler: who draws the records of each release; None where all are read.
+
+    Returns:
+      Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's
+      part (see ``Release``).
 
     Raises:
-      ValueError: as ``calibrate``.
+      ValueError: as ``calibrate``, or if the sampler has no accounting for the budget's relation.
 
     Reference: sigma = sensitivity sqrt(T) / mu(epsilon, delta), the exact Gaussian composition.
 
@@ -123,9 +144,14 @@ def gaussian_multiplier(budget: PrivacyBudget, count: int, accountant: str = "pl
     >>> round(gaussian_multiplier(budget, 40), 2)
     22.07
     """
+    make_release = (
+        events.Release
+        if sampler is None
+        else functools.partial(sampler.release, relation=budget.relation)
+    )
     return calibrate(
         lambda scale: events.Event(
-            (events.Release("gaussian", count, noise_multiplier=scale),), budget.relation
+            (make_release("gaussian", count, noise_multiplier=scale),), budget.relation
         ),
         budget,
         accountant,

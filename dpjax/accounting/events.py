@@ -1,10 +1,9 @@
-"""What was released: ``Release``, ``Event``, and the one mapping of them to dp_accounting."""
+"""All that a training releases: ``Event``, and the one mapping of it to an epsilon."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -12,54 +11,10 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
+from dpjax.accounting import sampled as _sampled
+from dpjax.accounting.release import Release
 
 ACCOUNTANTS = ("pld", "rdp")
-
-
-@dataclasses.dataclass(frozen=True)
-class Release:
-    """One kind of Gaussian release, made ``count`` times.
-
-    Args:
-      name: what is released, for people.
-      count: number of releases, at least 1.
-      noise_multiplier: standard deviation over l2 sensitivity, for the relation of the event.
-      sensitivity: l2 sensitivity of the released mean, in its own units.
-      components: standard deviation of each part of the release, in that part's own units.
-
-    >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).stddev
-    0.5
-    """
-
-    name: str
-    count: int
-    noise_multiplier: float
-    sensitivity: float = 1.0
-    components: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self):
-        object.__setattr__(self, "count", _validate.positive_int("count", self.count))
-        for field in ("noise_multiplier", "sensitivity"):
-            # float(): dp_accounting takes another path for int and np.float32 multipliers.
-            object.__setattr__(self, field, _validate.positive(field, getattr(self, field)))
-
-    @property
-    def stddev(self) -> float:
-        """Standard deviation of the noise on the mean, in the units of ``sensitivity``."""
-        return self.noise_multiplier * self.sensitivity
-
-    def to_json(self) -> dict[str, Any]:
-        """The release as the command line prints it."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "std_of": "mean",
-            "stddev": self.stddev,
-            "sensitivity": self.sensitivity,
-            "multiplier": self.noise_multiplier,
-            "sampling_probability": None,
-            "components": dict(self.components),
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,22 +41,52 @@ class Event:
         object.__setattr__(self, "releases", tuple(self.releases))
         if not self.releases:
             raise ValueError("an event needs at least one release.")
+        if self.relation != "replace_one" and any(
+            release.sampling == "fixed_size" for release in self.releases
+        ):
+            raise ValueError(
+                "batches of fixed size have an accounting under relation='replace_one' only (under "
+                f"{self.relation!r} a record that leaves makes another one enter); take Poisson "
+                "batches, or declare replace_one."
+            )
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether nothing is sampled, so that one number, ``gaussian_mu``, is the whole profile."""
+        return all(release.sampling == "none" for release in self.releases)
 
     @property
     def gaussian_mu(self) -> float:
-        """The mu of Gaussian differential privacy: sqrt(sum of count / multiplier^2), exact."""
+        """The mu of Gaussian differential privacy: sqrt(sum of count / multiplier^2), exact.
+
+        Raises:
+          ValueError: if a release is sampled; its profile is not that of a Gaussian.
+        """
+        if not self.is_gaussian:
+            raise ValueError(
+                "sampled releases are not mu-GDP for any mu; ask epsilon(event, delta, relation)."
+            )
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 
     @property
+    def overflow(self) -> float:
+        """Bound on the total variation between all draws as made and as accounted.
+
+        ``epsilon`` charges delta with (1 + e^epsilon) times this; whoever accounts by ``renyi``
+        alone must do the same.
+        """
+        return math.fsum(release.count * release.overflow for release in self.releases)
+
+    @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The same as a ``dp_accounting`` event, multipliers relative to the sensitivity."""
+        """The same as a ``dp_accounting`` event, for comparison under the event's own relation.
+
+        Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
+        reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too,
+        so no mixture means anything there; ``epsilon`` asks neither.
+        """
         return dp_accounting.ComposedDpEvent(
-            [
-                dp_accounting.SelfComposedDpEvent(
-                    dp_accounting.GaussianDpEvent(float(r.noise_multiplier)), r.count
-                )
-                for r in self.releases
-            ]
+            [dp_accounting.SelfComposedDpEvent(_one_event(r), r.count) for r in self.releases]
         )
 
 
@@ -134,15 +119,17 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
       event: what is released.
       delta: strictly between 0 and 1.
       relation: must be the one the event was built for.
-      accountant: ``"pld"`` (exact; the closed form of Gaussian differential privacy while nothing
-        is sampled) or ``"rdp"`` (Renyi, looser, from ``dp_accounting``).
+      accountant: ``"pld"`` (the closed form of Gaussian differential privacy while nothing is
+        sampled, exact; else privacy loss distributions, rounded up) or ``"rdp"`` (Renyi, looser,
+        from ``dp_accounting``; none is known for Poisson batches under ``replace_one``).
 
     Returns:
-      An epsilon, never below the true one.
+      An epsilon, never below the true one. Batches that may overflow their capacity charge delta
+      with (1 + e^epsilon) times the probability that any does; infinite where that is all of delta.
 
     Raises:
-      ValueError: for another relation than the event's, a delta out of range, an accountant that
-        does not exist.
+      ValueError: for another relation than the event's, a delta out of range or below the charge at
+        epsilon = 0, an accountant that does not exist or has no bound for the event.
 
     Reference: Dong, Roth and Su, "Gaussian differential privacy" (2022), corollary 2.13.
 
@@ -167,6 +154,9 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(event: Event, delta: float, accountant: str) -> float:
+    if not event.is_gaussian:
+        spent = _sampled.pld_epsilon if accountant == "pld" else _sampled.rdp_epsilon
+        return spent(event.releases, event.relation, delta)
     if accountant == "pld":
         # On its way the root finder meets deltas too small to represent, and takes their log.
         with np.errstate(divide="ignore"):
@@ -174,6 +164,45 @@ def _epsilon(event: Event, delta: float, accountant: str) -> float:
         # It stops within 1e-12 on either side; the sum errs on the safe one.
         return found + 2e-12
     return float(gaussian_accountant(accountant).compose(event.dp_event).get_epsilon(delta))
+
+
+def renyi(event: Event, order: float) -> float:
+    """Returns the Renyi divergence of the whole event at one order.
+
+    Args:
+      event: what is released.
+      order: finite, above 1.
+
+    Returns:
+      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for sampled ones. The overflow
+      of batches is no part of it: charge delta with (1 + e^epsilon) ``event.overflow``.
+
+    Raises:
+      ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is
+        known), or if the divergence is not finite.
+
+    Reference: Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian
+      mechanism" (2019); for subsets Wang, Balle and Kasiviswanathan (2019), theorem 27.
+
+    >>> renyi(Event((Release("gradient", 16, noise_multiplier=4.0),), "zero_out"), 3.0)
+    1.5
+    """
+    orders = np.array([_validate.positive("order", order)])
+    return float(_sampled.renyi_divergences(event.releases, event.relation, orders)[0])
+
+
+def _one_event(release: Release) -> dp_accounting.DpEvent:
+    halved = release.sampling == "fixed_size"
+    noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))
+    if release.sampling == "poisson":
+        return dp_accounting.PoissonSampledDpEvent(float(release.sampling_probability), noise)  # pyright: ignore
+    if halved:
+        return dp_accounting.SampledWithoutReplacementDpEvent(
+            release.data_size,  # pyright: ignore[reportArgumentType]
+            release.capacity,  # pyright: ignore[reportArgumentType]
+            noise,
+        )
+    return noise
 
 
 def gaussian_accountant(name: str) -> dp_accounting.PrivacyAccountant:
@@ -195,12 +224,3 @@ def gaussian_accountant(name: str) -> dp_accounting.PrivacyAccountant:
     if _validate.choice("accountant", name, ACCOUNTANTS) == "rdp":
         return dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     return dp_accounting.pld.PLDAccountant(neighboring_relation=relation)
-
-
-def renyi(event: Event, order: float) -> float:
-    """Returns the Renyi divergence of ``event`` at ``order``, in nats.
-
-    >>> renyi(Event((Release("gradient", 8, noise_multiplier=2.0),), "zero_out"), 3.0)
-    3.0
-    """
-    return order * math.fsum(r.count / r.noise_multiplier**2 for r in event.releases) / 2

@@ -17,6 +17,9 @@ from dpjax.accounting.events import Event, Release, epsilon, renyi
 
 # The root finders stop within 1e-12 on either side.
 _SLACK = 4e-12
+# Of delta, set aside by a Renyi filter for overflows, which no divergence covers. Chosen once: a
+# filter whose parts could borrow from each other as runs go by would be none.
+_OVERFLOW_SHARE = 0.01
 
 
 class Filter:
@@ -43,6 +46,8 @@ class Filter:
             _gaussian_limit(budget) if renyi_order is None else _renyi_limit(budget, renyi_order)
         )
         """Largest sum of costs for which the budget holds: mu^2 of Gaussian DP, or rho."""
+        self.overflow_limit = _OVERFLOW_SHARE * budget.delta / (1 + math.exp(budget.epsilon))
+        """Largest sum of probabilities that a batch overflows."""
 
     def cost(self, event: Event) -> float:
         """Returns what ``event`` takes of ``limit``.
@@ -62,12 +67,21 @@ class Filter:
             )
         if self.order is not None:
             return renyi(event, self.order)
-        if any(r.to_json()["sampling_probability"] is not None for r in event.releases):
+        if not event.is_gaussian:
             raise ValueError(
                 "this run samples its records, and the ledger admits unsampled Gaussians only; "
                 "declare one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
             )
         return math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
+
+    def admits(self, costs: Iterable[float], overflows: Iterable[float]) -> bool:
+        """Returns whether the budget holds for runs of these costs and overflows together.
+
+        Args:
+          costs: of every run.
+          overflows: of every run, ``event.overflow``.
+        """
+        return math.fsum(costs) <= self.limit and math.fsum(overflows) <= self.overflow_limit
 
     def left(self, costs: Iterable[float]) -> float:
         """Returns how much of ``limit`` remains after ``costs``."""
@@ -120,11 +134,12 @@ def _floor(value: float) -> float:
 
 def _renyi_limit(budget: PrivacyBudget, renyi_order: float) -> float:
     order = _validate.positive("renyi_order", renyi_order)
-    log = math.log(1 / budget.delta)
+    delta = (1 - _OVERFLOW_SHARE) * budget.delta
+    log = math.log(1 / delta)
     # dp_accounting does not convert at lower orders either.
     if order > 1.01:
         rho = budget.epsilon - math.log1p(-1 / order) - (log - math.log(order)) / (order - 1)
-        while rho > 0 and _converted(order, rho, budget.delta) > budget.epsilon:
+        while rho > 0 and _converted(order, rho, delta) > budget.epsilon:
             rho *= 1 - 1e-12
         if rho > 0:
             return rho

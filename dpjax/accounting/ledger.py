@@ -2,35 +2,19 @@
 
 import datetime
 import json
-import math
 import os
 import uuid
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpjax import _validate
 from dpjax.accounting import chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.chain import LedgerError
+from dpjax.accounting.entries import Entry, read_entries
 from dpjax.accounting.events import Event
 from dpjax.accounting.filters import Filter
 
 _FORMAT = "dpjax-ledger-1"
-
-
-class Entry(NamedTuple):
-    """One run in a ledger."""
-
-    run_id: str
-    label: str
-    """The caller's word for the data."""
-    config_hash: str
-    parent: str | None
-    """The run this one was forked from, or chosen after."""
-    cost: float
-    """What it takes of the limit: mu^2, or rho at the ledger's order."""
-    started: str
-    finished: str | None
-    """None while unfinished. The cost is spent all the same."""
 
 
 class Ledger:
@@ -160,20 +144,7 @@ class Ledger:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every run, in order."""
-        ended = {one["run"]: one["at"] for one in self._lines.lines if one["kind"] == "completion"}
-        return tuple(
-            Entry(
-                one["run"],
-                one["label"],
-                one["config"],
-                one["parent"],
-                one["cost"],
-                one["at"],
-                ended.get(one["run"]),
-            )
-            for one in self._lines.lines
-            if one["kind"] == "intent"
-        )
+        return read_entries(self._lines.lines)
 
     @property
     def remaining(self) -> float:
@@ -200,8 +171,16 @@ class Ledger:
             would exceed the budget.
         """
         cost, show = self.filter.cost(event), self.filter.show
-        if math.fsum([cost, *(entry.cost for entry in self.entries)]) <= self.filter.limit:
+        costs = [cost, *(entry.cost for entry in self.entries)]
+        overflows = [event.overflow, *(entry.overflow for entry in self.entries)]
+        if self.filter.admits(costs, overflows):
             return cost
+        if self.filter.admits(costs, [0.0]):
+            raise ValueError(
+                f"batches of this run overflow with probability {event.overflow:.3g}, and "
+                f"{self.path} admits {self.filter.overflow_limit:.3g} for all runs; raise the "
+                "sampler's capacity."
+            )
         raise ValueError(
             f"this run would exceed the budget of {self.path}: it takes {show(cost)}, and "
             f"{show(self.remaining)} of {show(self.filter.limit)} is left; "
@@ -255,7 +234,7 @@ class Ledger:
         if parent is not None and parent not in self:
             raise ValueError(f"parent must be a run in {self.path}, got {parent!r}.")
         cost = self.check(event)
-        self._append({**intent, "cost": cost, "at": _now()})
+        self._append({**intent, "cost": cost, "overflow": event.overflow, "at": _now()})
 
     def complete(self, run_id: str) -> None:
         """Writes that a run has ended.

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import calibrate, data, ledger, run
+from dpjax.cli import audit, calibrate, data, ledger, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, 2 for a bad request, 130 for Ctrl-C.
+    """Runs the command line and returns its status.
+
+    0, or 1 for a failed audit, 2 for a bad request, 130 for Ctrl-C.
 
     >>> main(["data", "no-such-set"])
     2
@@ -36,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _calibrate_parser(commands)
     _data_parser(commands)
     _ledger_parser(commands)
+    audit.add_parser(commands)
     return whole
 
 

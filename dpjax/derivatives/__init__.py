@@ -1,6 +1,7 @@
 """Clipped sums of per-example gradients and Hessians; no noise."""
 
 from dpjax.derivatives import clipping, linear_model
+from dpjax.derivatives.general import flatten
 from dpjax.derivatives.per_example import (
     ClippedGrad,
     ClippedHessian,
@@ -10,6 +11,7 @@ from dpjax.derivatives.per_example import (
     clipped_hessian,
     joint_clipped,
 )
+from dpjax.derivatives.rounding import keeps_positions, rounding_slack
 
 __all__ = [
     "ClippedGrad",
@@ -19,6 +21,9 @@ __all__ = [
     "clipped_grad",
     "clipped_hessian",
     "clipping",
+    "flatten",
     "joint_clipped",
+    "keeps_positions",
     "linear_model",
+    "rounding_slack",
 ]

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, PyTree
+from dpjax._wide import Wide, accumulate
+from dpjax.derivatives.rounding import BLOCK
 
 
 class Chunk(NamedTuple):
@@ -29,7 +31,7 @@ class Chunk(NamedTuple):
 
 
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
-    """Number of rows of which ``numbers`` values fit into a chunk: a power of two, or n.
+    """Number of rows of which ``numbers`` values fit into a chunk: a power of two, or n below 128.
 
     Args:
       n: number of records.
@@ -44,7 +46,19 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     (512, 100, 1)
     """
     fitting = max(1, min(most, numbers // max(numbers_per_row, 1)))
-    return min(n, 1 << (fitting.bit_length() - 1))
+    if n <= min(BLOCK, fitting):
+        return n
+    return 1 << (min(n, fitting).bit_length() - 1)
+
+
+def blocks(array: Array, axis: int = 0) -> Array:
+    """Returns ``array`` with ``axis``, the rows of a chunk, cut into blocks to add in float32.
+
+    >>> blocks(jnp.zeros((512, 3))).shape, blocks(jnp.zeros((5, 3))).shape
+    ((4, 128, 3), (1, 5, 3))
+    """
+    shape, size = array.shape, min(BLOCK, array.shape[axis])
+    return array.reshape(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
 
 
 def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero: PyTree) -> PyTree:
@@ -53,12 +67,18 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
     Args:
       n: number of records, at least 1.
       rows: rows of a chunk, at most n.
-      contribution: the sum over a chunk's fresh rows; must leave out the others.
-      zero: what the sum starts from; fixes shapes and dtypes.
+      contribution: sums over blocks of a chunk's fresh rows, with a leading axis of blocks; must
+        leave out the other rows.
+      zero: pytree of ``Wide`` that the sum starts from; fixes shapes and dtypes.
 
+    Returns:
+      A pytree like ``zero``, added in float64.
+
+    >>> from dpjax._wide import zeros
     >>> x = jnp.arange(5.0)
-    >>> total = sum_chunks(5, 2, lambda c: jnp.sum(c.of(x), where=c.fresh), jnp.zeros(()))
-    >>> float(total)
+    >>> def contribution(chunk):
+    ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
+    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).narrow)
     10.0
     """
 
@@ -66,7 +86,8 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
         first = step * rows
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
-        return jax.tree.map(jnp.add, total, contribution(Chunk(step, start, fresh)))
+        parts = contribution(Chunk(step, start, fresh))
+        return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Wide))
 
     return lax.fori_loop(0, -(-n // rows), body, zero)
 

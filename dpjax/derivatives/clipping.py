@@ -1,13 +1,12 @@
 """The numerics of clipping to l2 norm C: no overflow, no underflow, no overshoot, no NaN."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
-from jax import core
+from jax import core, lax
 
 from dpjax import _validate
 from dpjax._typing import Array, PyTree
+from dpjax._wide import Wide, float64, join, split
 
 SLACK = 1.0 - 2.0**-20
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C."""
@@ -55,57 +54,33 @@ def mark(values: Array) -> Array:
     return jnp.where(jnp.abs(values) < largest, values, largest)
 
 
-def tree_reduce(operation: Callable[[Array, Array], Array], rows: Array) -> Array:
-    """Reduces axis 1 of ``rows`` (n, k) by a balanced tree.
+def tree_sum(rows: Array) -> Array:
+    """Adds axis 1 of ``rows`` (n, k) by a balanced tree.
 
-    A sum of k squares then errs by log2(k) roundings instead of k, and the slices vectorise where
-    a plain reduction would wait for each addition.
+    Its slices vectorise where a plain reduction would wait for each addition.
 
-    >>> tree_reduce(jnp.add, jnp.ones((2, 11))).tolist()
+    >>> tree_sum(jnp.ones((2, 11))).tolist()
     [11.0, 11.0]
     """
+    if rows.shape[1] == 0:
+        return jnp.zeros_like(rows, shape=rows.shape[:1])
     while (k := rows.shape[1]) > 1:
         slices = min(_SLICES, 1 << (k.bit_length() - 1))
         width = k // slices
         parts = [rows[:, i * width : (i + 1) * width] for i in range(slices)]
         while len(parts) > 1:
-            parts = [operation(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
         rest = rows[:, slices * width :]
         rows = parts[0] if rest.shape[1] == 0 else jnp.concatenate([parts[0], rest], axis=1)
     return rows[:, 0]
-
-
-def scaled_norms(rows: Array) -> tuple[Array, Array, Array]:
-    """The l2 norm of each row as ``norm / scale``, which is exact where the norm itself overflows.
-
-    Args:
-      rows: (n, k) of ``mark``ed values.
-
-    Returns:
-      ``(norm, scale, finite)``, each (n,); ``scale`` is the power of two that brings the row's
-      largest entry near 1.
-
-    >>> norm, scale, finite = scaled_norms(jnp.array([[3e30, 4e30], [3e-30, 4e-30]]))
-    >>> [f"{value:.1e}" for value in (norm / scale).tolist()]
-    ['5.0e+30', '5.0e-30']
-    """
-    limits = jnp.finfo(rows.dtype)
-    if rows.shape[1] == 0:
-        zero = jnp.zeros(rows.shape[0], rows.dtype)
-        return zero, zero + 1, zero == 0
-    largest = tree_reduce(jnp.maximum, jnp.abs(rows))
-    _, exponent = jnp.frexp(largest)
-    bound = -int(limits.minexp)
-    exponent = jnp.where(largest > 0, jnp.clip(-exponent, -bound, bound), bound)
-    scale = jnp.ldexp(jnp.ones_like(largest), exponent)
-    unit = rows * scale[:, None]
-    return jnp.sqrt(tree_reduce(jnp.add, unit * unit)), scale, largest < limits.max
 
 
 def clip_factors(
     clip_norm: Array | float, *parts: tuple[Array, Array | float], keep: Array | None = None
 ) -> Array:
     """The factors in [0, 1] that bring each row's weighted norm to at most ``clip_norm``.
+
+    Norms are taken in float64, where no square of a float32 under- or overflows.
 
     Args:
       clip_norm: C, above 0.
@@ -114,52 +89,26 @@ def clip_factors(
       keep: bool (n,); False gives the factor 0.
 
     Returns:
-      (n,); exactly 0 for a row with a non-finite entry, exactly 1 for a row within C.
+      (n,), of the rows' dtype; exactly 0 for a row with a non-finite entry (or, in float64, longer
+      than 1e150 C), exactly 1 for a row within C.
 
     Privacy: row i reads row i alone; no control flow depends on values.
 
     >>> print(clip_factors(1.0, (jnp.array([[3.0, 4.0], [0.0, 0.5]]), 1.0)).round(3))
     [0.2 1. ]
     """
-    measured = [(*scaled_norms(rows), weight) for rows, weight in parts]
-    common = measured[0][1]
-    for _, scale, _, _ in measured[1:]:
-        common = jnp.minimum(common, scale)
-    total = jnp.zeros_like(common)
-    fine = jnp.ones(common.shape, bool) if keep is None else keep
-    for norm, scale, finite, weight in measured:
-        total = jnp.hypot(total, norm * (common / scale) / weight)
-        fine &= finite
-    room = jnp.asarray(clip_norm, total.dtype) * SLACK / total * common
-    return jnp.where(fine & jnp.isfinite(total), jnp.minimum(1, room), 0).astype(total.dtype)
-
-
-def clip_tree(tree: PyTree, clip_norm: Array | float) -> PyTree:
-    """Returns one vector, given as a pytree, scaled down to l2 norm at most ``clip_norm``.
-
-    Args:
-      tree: pytree of floating arrays of any shapes.
-      clip_norm: C, above 0.
-
-    Returns:
-      A pytree like ``tree``, of dtype at least float32. A vector with a NaN or an infinity becomes
-      exactly zero, and so does the part below the smallest normal number.
-
-    Raises:
-      ValueError: if ``clip_norm`` is known and not above 0.
-
-    Privacy: NOT a mechanism; it bounds what one record adds to a sum.
-
-    >>> clipped = clip_tree({"a": jnp.array([3e30]), "b": jnp.array(4e30)}, 1.0)
-    >>> round(float(clipped["a"][0]), 3), round(float(clipped["b"]), 3)
-    (0.6, 0.8)
-    """
-    clip_norm = positive_number("clip_norm", clip_norm)
-    dtype = wide_dtype(tree)
-    leaves, treedef = jax.tree.flatten(tree)
-    wide = [mark(jnp.asarray(leaf).astype(dtype)) for leaf in leaves]
-    factor = clip_factors(clip_norm, *((leaf.reshape(1, -1), 1.0) for leaf in wide))[0]
-    return jax.tree.unflatten(treedef, [leaf * factor for leaf in wide])
+    dtype = parts[0][0].dtype
+    with jax.enable_x64(True):
+        square = jnp.zeros(parts[0][0].shape[0], jnp.float64)
+        for rows, weight in parts:
+            largest = float(jnp.finfo(rows.dtype).max)
+            entries = float64(rows)
+            units = entries * (1 / (float64(clip_norm) * float64(weight)))
+            square += tree_sum(jnp.where(jnp.abs(entries) < largest, units * units, jnp.inf))
+        factors = jnp.where(square < jnp.inf, jnp.minimum(1, SLACK / jnp.sqrt(square)), 0)
+        if keep is not None:
+            factors = jnp.where(keep, factors, 0)
+        return lax.convert_element_type(factors, dtype)
 
 
 def scalar_factor(norm: Array, clip_norm: Array | float) -> Array:
@@ -191,14 +140,18 @@ def hypot(a: Array, b: Array) -> Array:
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)
 
 
-def symmetrize(matrix: Array) -> Array:
-    """Returns the mean of ``matrix`` and its transpose, exactly symmetric.
+def symmetrize(matrix: Wide) -> Wide:
+    """Returns the mean of ``matrix`` (p, p) and its transpose, exactly symmetric.
 
-    >>> symmetrize(jnp.array([[1.0, 2.0], [4.0, 3.0]])).tolist()
+    >>> from dpjax._wide import widen
+    >>> symmetrize(widen(jnp.array([[1.0, 2.0], [4.0, 3.0]]))).narrow.tolist()
     [[1.0, 3.0], [3.0, 3.0]]
     """
-    mean = (matrix + matrix.T) / 2
+    with jax.enable_x64(True):
+        whole = join(matrix)
+        mean = split((whole + whole.T) / 2, matrix.narrow.dtype)
     # Fused with a product, the sum of two terms is rounded otherwise with the two exchanged: hence
     # both sides look up the same entry.
-    i = jnp.arange(matrix.shape[0])
-    return mean[jnp.maximum(i[:, None], i[None]), jnp.minimum(i[:, None], i[None])]
+    i = jnp.arange(whole.shape[0])
+    high, low = jnp.maximum(i[:, None], i[None]), jnp.minimum(i[:, None], i[None])
+    return jax.tree.map(lambda word: word[high, low], mean)

@@ -6,13 +6,18 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax.derivatives import clipping
-from dpjax.derivatives.chunks import Chunk, common_length, compute_once, rows_per_chunk, sum_chunks
-
-_EXACT = lax.Precision.HIGHEST
+from dpjax._wide import Wide, zeros
+from dpjax.derivatives import clipping, rounding
+from dpjax.derivatives.chunks import (
+    Chunk,
+    blocks,
+    common_length,
+    compute_once,
+    rows_per_chunk,
+    sum_chunks,
+)
 
 
 def flatten(params: Params) -> tuple[Array, Callable]:
@@ -51,11 +56,19 @@ def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, A
     return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
 def gradient_sum(
-    loss: Loss, params: Params, batch: PyTree, mask: Array | None, clip_norm: Array | float
-) -> Array:
-    """Returns the sum (p,) of clipped gradients of the flattened parameters."""
+    loss: Loss,
+    params: Params,
+    batch: PyTree,
+    mask: Array | None,
+    clip_norm: Array | float,
+    any_order: bool = False,
+) -> Wide:
+    """Returns the sum (p,) of clipped gradients of the flattened parameters.
+
+    ``any_order`` as in ``rounding.block_products``.
+    """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
     slope = jax.grad(lambda w, record: loss(unflatten(w), record))
@@ -63,14 +76,14 @@ def gradient_sum(
     def contribution(chunk: Chunk) -> Array:
         records, keep = _records(chunk, batch, mask)
         rows = compute_once(chunk, lambda: clipping.mark(jax.vmap(slope, (None, 0))(flat, records)))
-        factors = clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep)
-        return jnp.matmul(factors, rows, precision=_EXACT)
+        factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
+        return rounding.block_products(factors, blocks(rows), any_order, axis=1)
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
-    return sum_chunks(n, rows, contribution, jnp.zeros_like(flat))
+    return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
 def second_order_sums(
     loss: Loss,
     params: Params,
@@ -78,11 +91,12 @@ def second_order_sums(
     mask: Array | None,
     weights: tuple[Array | float | None, Array | float],
     clip_norm: Array | float,
-) -> tuple[Array, Array]:
+    any_order: bool = False,
+) -> tuple[Wide, Wide]:
     """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
-    the Hessian's norm alone decides.
+    the Hessian's norm alone decides. ``any_order`` as in ``rounding.block_products``.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
@@ -95,15 +109,16 @@ def second_order_sums(
         parts = [(hessians, hessian_weight)]
         if gradient_weight is not None:
             parts.append((gradients, gradient_weight))
-        factors = clipping.clip_factors(clip_norm, *parts, keep=keep)
+        factors = blocks(clipping.clip_factors(clip_norm, *parts, keep=keep))
         return (
-            jnp.matmul(factors, gradients, precision=_EXACT),
-            jnp.matmul(factors, hessians, precision=_EXACT),
+            rounding.block_products(factors, blocks(gradients), any_order, axis=1),
+            rounding.block_products(factors, blocks(hessians), any_order, axis=1),
         )
 
-    zero = (jnp.zeros_like(flat), jnp.zeros(p * p, flat.dtype))
+    zero = (zeros((p,), flat.dtype), zeros((p * p,), flat.dtype))
     gradient, hessian = sum_chunks(n, rows_per_chunk(n, p * p), contribution, zero)
-    return gradient, clipping.symmetrize(hessian.reshape(p, p))
+    square = jax.tree.map(lambda word: word.reshape(p, p), hessian)
+    return gradient, clipping.symmetrize(square)
 
 
 def _derivatives(

@@ -9,8 +9,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.derivatives import clipping
-from dpjax.derivatives.chunks import Chunk, common_length, compute_once, rows_per_chunk, sum_chunks
+from dpjax._wide import Wide, float64, zeros
+from dpjax.derivatives import clipping, rounding
+from dpjax.derivatives.chunks import (
+    Chunk,
+    common_length,
+    compute_once,
+    rows_per_chunk,
+    sum_chunks,
+)
 
 Margin = Callable[[Array], Array]
 
@@ -23,9 +30,9 @@ class PreparedLinear(NamedTuple):
     """Records of a linear model, made once per training; secret.
 
     Args:
-      directions: (p, n), column i is y_i x_i / |x_i|: transposed, so that a chunk of records is a
-        matrix with long rows; 0 for a record that contributes nothing.
-      radius: (n,), |x_i|; 0 for a record that contributes nothing.
+      directions: (blocks, p, rows), y_i x_i / |x_i| for the records of a block as columns, so that
+        a block is a matrix with long rows; 0 for a record that contributes nothing.
+      radius: (blocks, rows), |x_i|; 0 for a record that contributes nothing, and after the last.
     """
 
     directions: Array
@@ -50,7 +57,7 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     Privacy: raw data; each column depends on its own record alone.
 
     >>> prepare((jnp.array([[3.0, 4.0], [jnp.nan, 1.0]]), jnp.array([-1.0, 1.0]))).radius
-    Array([5., 0.], dtype=float32)
+    Array([[5., 0.]], dtype=float32)
     """
     x, y = map(jnp.asarray, batch)
     if x.ndim != 2 or y.shape != x.shape[:1]:
@@ -58,35 +65,43 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     common_length(x, mask)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     n, p = x.shape
-    rows = rows_per_chunk(n, p, _NUMBERS)
+    size = min(n, rounding.BLOCK)
+    count = -(-n // size)
+    at_once = rows_per_chunk(count, size * p, _NUMBERS)
     valid = jnp.abs(y) == 1
     if mask is not None:
         valid = valid & mask
 
-    def one_chunk(i: Array, out: PreparedLinear) -> PreparedLinear:
-        # The last chunk starts early enough to be full; rows it meets twice come out the same.
-        start = jnp.minimum(i * rows, n - rows)
-        block = lax.dynamic_slice(x, (start, 0), (rows, p)).astype(dtype)
-        sign = lax.dynamic_slice(y, (start,), (rows,)).astype(dtype)
-        good = lax.dynamic_slice(valid, (start,), (rows,))
-        largest = clipping.tree_reduce(jnp.maximum, jnp.abs(block))
-        safe = jnp.where(largest > 0, largest, 1)
-        scaled = block / safe[:, None]
-        length = jnp.sqrt(clipping.tree_reduce(jnp.add, scaled**2))
-        keep = good & jnp.isfinite(length) & (largest > 0) & jnp.isfinite(largest * length)
-        unit = scaled * (sign / jnp.where(keep, length, 1))[:, None]
-        unit = jnp.where(keep[:, None], unit, 0)
-        radius = jnp.where(keep, largest * length, 0)
+    def some_blocks(i: Array, out: PreparedLinear) -> PreparedLinear:
+        # The last blocks start early enough to be full; rows met twice come out the same.
+        first = jnp.minimum(i * at_once, count - at_once)
+        places = first * size + jnp.arange(at_once * size)
+        row = jnp.minimum(places, n - 1)
+        unit, radius = _polar(x[row].astype(dtype), y[row].astype(dtype), valid[row] & (places < n))
+        columns = unit.reshape(at_once, size, p).swapaxes(1, 2)
         return PreparedLinear(
-            lax.dynamic_update_slice(out.directions, unit.T, (0, start)),
-            lax.dynamic_update_slice(out.radius, radius, (start,)),
+            lax.dynamic_update_slice(out.directions, columns, (first, 0, 0)),
+            lax.dynamic_update_slice(out.radius, radius.reshape(at_once, size), (first, 0)),
         )
 
-    empty = PreparedLinear(jnp.zeros((p, n), dtype), jnp.zeros((n,), dtype))
-    return lax.fori_loop(0, -(-n // rows), one_chunk, empty)
+    empty = PreparedLinear(jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype))
+    return lax.fori_loop(0, -(-count // at_once), some_blocks, empty)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
+    """Returns y x / |x| (rows, p) and |x| (rows,), both 0 where a record contributes nothing."""
+    largest = float(jnp.finfo(x.dtype).max)
+    with jax.enable_x64(True):
+        wide = float64(x)
+        length = jnp.sqrt(clipping.tree_sum(wide * wide))
+        good = good & (length > 0) & (length <= largest)  # False for NaN
+        scale = jnp.where(good, float64(sign) / jnp.where(good, length, 1), 0)
+        unit = jnp.where(good[:, None], wide, 0) * scale[:, None]
+        radius = jnp.where(good, length, 0)
+        return lax.convert_element_type(unit, x.dtype), lax.convert_element_type(radius, x.dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def linear_sums(
     phi: Margin,
     records: PreparedLinear,
@@ -95,7 +110,8 @@ def linear_sums(
     gradient_weight: Array | float,
     hessian_weight: Array | float,
     clip_norm: Array | float,
-) -> tuple[Array, Array]:
+    any_order: bool = False,
+) -> tuple[Wide, Wide]:
     """Returns the sums of jointly clipped gradients and Hessians of a margin loss.
 
     The gradient of one record is phi'(m) r z and its Hessian phi''(m) r^2 z z^T with |z| = 1, so
@@ -108,6 +124,7 @@ def linear_sums(
       gradient_weight: w_g.
       hessian_weight: w_h.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
+      any_order: as in ``rounding.block_products``.
 
     Returns:
       Sums (p,) and (p, p), in natural units.
@@ -117,7 +134,7 @@ def linear_sums(
     >>> records = prepare((jnp.eye(2), jnp.ones(2)))
     >>> g, h = linear_sums(lambda m: m**2 / 2 - m, records, jnp.zeros(2),
     ...     gradient_weight=1.0, hessian_weight=1.0, clip_norm=10.0)
-    >>> g, h[0]
+    >>> g.narrow, h.narrow[0]
     (Array([-1., -1.], dtype=float32), Array([1., 0.], dtype=float32))
     """
 
@@ -126,29 +143,38 @@ def linear_sums(
         factor = clipping.scalar_factor(norm, clip_norm)
         return _times(factor, first), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients)
-    p = records.directions.shape[0]
-    return total[p], clipping.symmetrize(total[:p])
+    total = _accumulate(phi, records, params, coefficients, any_order)
+    p = records.directions.shape[1]
+    gradient = jax.tree.map(lambda word: word[p], total)
+    return gradient, clipping.symmetrize(jax.tree.map(lambda word: word[:p], total))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def gradient_sum(
-    phi: Margin, records: PreparedLinear, params: Array, clip_norm: Array | float
-) -> Array:
+    phi: Margin,
+    records: PreparedLinear,
+    params: Array,
+    clip_norm: Array | float,
+    any_order: bool = False,
+) -> Wide:
     """Returns the sum (p,) of clipped gradients; as ``linear_sums`` without the Hessian."""
 
     def chunk(z: Array, first: Array, second: Array) -> Array:
         del second
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
-        return jnp.matmul(z, _times(factor, first), precision=_EXACT)
+        return rounding.block_products(z, _times(factor, first), any_order)
 
-    return _over_chunks(phi, records, params, chunk, jnp.zeros_like(records.directions[:, 0]))
+    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2])
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def hessian_sum(
-    phi: Margin, records: PreparedLinear, params: Array, clip_norm: Array | float
-) -> Array:
+    phi: Margin,
+    records: PreparedLinear,
+    params: Array,
+    clip_norm: Array | float,
+    any_order: bool = False,
+) -> Wide:
     """Returns the sum (p, p) of Frobenius-clipped Hessians; as ``linear_sums`` alone."""
 
     def coefficients(first: Array, second: Array) -> tuple[Array, Array]:
@@ -156,8 +182,8 @@ def hessian_sum(
         factor = clipping.scalar_factor(jnp.abs(second), clip_norm)
         return jnp.zeros_like(second), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients)[:-1]
-    return clipping.symmetrize(total)
+    total = _accumulate(phi, records, params, coefficients, any_order)
+    return clipping.symmetrize(jax.tree.map(lambda word: word[:-1], total))
 
 
 def _times(factor: Array, value: Array) -> Array:
@@ -166,36 +192,36 @@ def _times(factor: Array, value: Array) -> Array:
 
 
 def _accumulate(
-    phi: Margin, records: PreparedLinear, params: Array, coefficients: Callable
-) -> Array:
+    phi: Margin, records: PreparedLinear, params: Array, coefficients: Callable, any_order: bool
+) -> Wide:
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
-        left = jnp.concatenate([z * for_hessian[None], for_gradient[None]])
-        return jnp.matmul(left, z.T, precision=_EXACT)
+        left = jnp.concatenate([z * for_hessian[:, None], for_gradient[:, None]], axis=1)
+        return rounding.block_products(left, z, any_order)
 
-    p = records.directions.shape[0]
-    zero = jnp.zeros((p + 1, p), records.directions.dtype)
-    return _over_chunks(phi, records, params, chunk, zero)
+    p = records.directions.shape[1]
+    return _over_chunks(phi, records, params, chunk, (p + 1, p))
 
 
 def _over_chunks(
-    phi: Margin, records: PreparedLinear, params: Array, part: Callable, zero: Array
-) -> Array:
-    """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for rows already summed."""
-    p, n = records.directions.shape
-    slope = jax.vmap(jax.grad(phi))
-    curvature = jax.vmap(jax.grad(jax.grad(phi)))
+    phi: Margin, records: PreparedLinear, params: Array, part: Callable, shape: tuple[int, ...]
+) -> Wide:
+    """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
+    count, p, size = records.directions.shape
+    slope = jax.vmap(jax.vmap(jax.grad(phi)))
+    curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
 
     def contribution(chunk: Chunk) -> Array:
-        z = chunk.of(records.directions, axis=1)
-        r = chunk.of(records.radius)
+        z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def scalars() -> tuple[Array, Array]:
-            m = r * jnp.matmul(params.astype(z.dtype), z, precision=_EXACT)
+            m = r * jnp.einsum("p,bpr->br", params.astype(z.dtype), z, precision=_EXACT)
             first, second = slope(m) * r, curvature(m) * r * r
-            return jnp.where(chunk.fresh, first, 0), jnp.where(chunk.fresh, second, 0)
+            fresh = chunk.fresh[:, None]
+            return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)
 
         return part(z, *compute_once(chunk, scalars))
 
-    return sum_chunks(n, rows_per_chunk(n, p, _NUMBERS), contribution, zero)
+    at_once = rows_per_chunk(count, size * p, _NUMBERS)
+    return sum_chunks(count, at_once, contribution, zeros(shape, records.directions.dtype))

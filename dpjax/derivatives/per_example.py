@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation
+from dpjax._wide import Wide
 from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import clipping, general, linear_model
 
@@ -16,6 +17,13 @@ class JointSum(NamedTuple):
 
     gradient: Array
     hessian: Array
+
+
+class WideJointSum(NamedTuple):
+    """The same with all the digits that were added."""
+
+    gradient: Wide
+    hessian: Wide
 
 
 def _static() -> Any:
@@ -32,11 +40,19 @@ class ClippedGrad:
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
+        total = self.wide(params, batch, mask).narrow
+        if _margin(self.loss) is not None:
+            return total
+        return general.flatten(params)[1](total, as_sum=True)
+
+    def wide(
+        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
+    ) -> Wide:
+        """Returns the sum (p,) over the flattened parameters with all the digits added."""
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
-            return linear_model.gradient_sum(phi, records, params, self.clip_norm)
-        total = general.gradient_sum(self.loss, params, batch, mask, self.clip_norm)
-        return general.flatten(params)[1](total, as_sum=True)
+            return linear_model.gradient_sum(phi, records, params, self.clip_norm, any_order)
+        return general.gradient_sum(self.loss, params, batch, mask, self.clip_norm, any_order)
 
     def sensitivity(self, relation: Relation) -> Array | float:
         """Returns the l2 sensitivity of the sum under ``relation``."""
@@ -53,11 +69,19 @@ class ClippedHessian:
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Array:
         """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
+        return self.wide(params, batch, mask).narrow
+
+    def wide(
+        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
+    ) -> Wide:
+        """Returns the same with all the digits added."""
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
-            return linear_model.hessian_sum(phi, records, params, self.clip_norm)
+            return linear_model.hessian_sum(phi, records, params, self.clip_norm, any_order)
         weights = (None, 1.0)
-        return general.second_order_sums(self.loss, params, batch, mask, weights, self.clip_norm)[1]
+        return general.second_order_sums(
+            self.loss, params, batch, mask, weights, self.clip_norm, any_order
+        )[1]
 
     def sensitivity(self, relation: Relation) -> Array | float:
         """Returns the Frobenius sensitivity of the sum under ``relation``."""
@@ -76,19 +100,30 @@ class JointClipped:
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> JointSum:
         """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""
+        total = self.wide(params, batch, mask)
+        return JointSum(total.gradient.narrow, total.hessian.narrow)
+
+    def wide(
+        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
+    ) -> WideJointSum:
+        """Returns the same with all the digits added."""
         if (phi := _margin(self.loss)) is not None:
-            gradient, hessian = linear_model.linear_sums(
-                phi,
-                _prepared(batch, mask),
-                params,
-                gradient_weight=self.gradient_weight,
-                hessian_weight=self.hessian_weight,
-                clip_norm=self.clip_norm,
+            return WideJointSum(
+                *linear_model.linear_sums(
+                    phi,
+                    _prepared(batch, mask),
+                    params,
+                    gradient_weight=self.gradient_weight,
+                    hessian_weight=self.hessian_weight,
+                    clip_norm=self.clip_norm,
+                    any_order=any_order,
+                )
             )
-            return JointSum(gradient, hessian)
         weights = (self.gradient_weight, self.hessian_weight)
-        return JointSum(
-            *general.second_order_sums(self.loss, params, batch, mask, weights, self.clip_norm)
+        return WideJointSum(
+            *general.second_order_sums(
+                self.loss, params, batch, mask, weights, self.clip_norm, any_order
+            )
         )
 
     def sensitivity(self, relation: Relation) -> Array | float:

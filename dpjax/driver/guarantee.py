@@ -5,7 +5,7 @@ import importlib.metadata
 import jax
 
 from dpjax._typing import Relation
-from dpjax.accounting import Release, epsilon
+from dpjax.accounting import Event, Release, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 
@@ -14,10 +14,16 @@ _NEIGHBOURS: dict[Relation, str] = {
     "add_or_remove_one": "one {unit} is added or removed (n is private; the divisor is declared)",
     "replace_one": "one {unit} is replaced by any other (n is public)",
 }
+_LOSSES = "privacy loss distributions, on a grid that rounds epsilon up"
 _ACCOUNTANTS = {
     "pld": "exact Gaussian composition (closed form, the limit of privacy loss distributions)",
     "rdp": "Renyi accounting (dp-accounting {dp_accounting})",
     "paper": "noise from the paper's formula, epsilon recomputed by exact Gaussian composition",
+}
+_SAMPLED_ACCOUNTANTS = {
+    **_ACCOUNTANTS,
+    "pld": _LOSSES,
+    "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
 
 
@@ -35,16 +41,17 @@ def statement(algorithm: Algorithm, unit: str) -> str:
     spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
     releases = "\n".join(f"  - {describe(release)}" for release in event.releases)
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
-    accountant = _ACCOUNTANTS[algorithm.accountant].format(
+    accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
+    accountant = accountants[algorithm.accountant].format(
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
-    n = algorithm.queries[0].data_size
+    group = "k times that mu" if event.is_gaussian else "(k epsilon, k e^((k-1) epsilon) delta)"
     return f"""\
 {algorithm.title} is ({ceil(spent)}, {ceil(delta)})-differentially private.
-Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon at every delta.
+{profile(event)}
 Neighbours ({algorithm.relation}): {neighbours}.
-Unit of privacy: one {unit}. A person with k of them is protected with k times that mu.
-Sampling: none, every pass reads all records; sums are divided by the declared n = {n:,}.
+Unit of privacy: one {unit}. A person with k of them is protected with {group}.
+{sampling(event, algorithm.queries[0].data_size)}
 Released, Gaussian noise on means of clipped contributions:
 {releases}
 Covered: every iterate, noisy answer, multiplier and certificate. The horizon is fixed: stopping
@@ -56,12 +63,52 @@ Arithmetic: floating point, noise in float32 or wider from the threefry generato
 {jax.__version__}; the proof is for real numbers and a secret key."""
 
 
+def profile(event: Event) -> str:
+    """Returns the lines about the other deltas at which the guarantee can be read."""
+    if event.is_gaussian:
+        return (
+            f"Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon "
+            "at every delta."
+        )
+    return (
+        "Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it.\n"
+        "Of delta, draws that differ from those accounted for, as above the capacity of a batch, "
+        f"cost {ceil(event.overflow)} (1 + e^epsilon)."
+    )
+
+
+def sampling(event: Event, data_size: int) -> str:
+    """Returns the lines about who is read, and what sums are divided by."""
+    kinds = {
+        "none": f"every pass reads all records; sums are divided by the declared n = {data_size:,}",
+        "poisson": (
+            "each of {r.data_size:,} records (declared{bound}) is drawn with probability "
+            "{r.sampling_probability:.6g}, by 64 random bits; at most {r.capacity:,} are read; "
+            "sums are divided by the declared expectation"
+        ),
+        "fixed_size": (
+            "a uniformly random {r.capacity:,} of the declared {r.data_size:,} records; sums are "
+            "divided by {r.capacity:,}"
+        ),
+    }
+    if event.is_gaussian:
+        return f"Sampling: none, {kinds['none']}."
+    bound = ", an upper bound on n" if event.relation == "add_or_remove_one" else ""
+    lines = {
+        f"  - {r.name.replace('_', ' ')}: {r.sampling.replace('_', ' ')}, "
+        f"{kinds[r.sampling].format(r=r, bound=bound)}; one draw per release"
+        for r in event.releases
+    }
+    return "\n".join(["Sampling, per kind of release:", *sorted(lines)])
+
+
 def describe(release: Release) -> str:
     """Returns one line about one kind of release."""
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
+    what = "sensitivity" if release.sampling == "none" else "one record's bound"
     return (
-        f"{release.name.replace('_', ' ')}: {release.count} times, sensitivity "
+        f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
         f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     )

@@ -1,37 +1,72 @@
-"""Gaussian noise for arrays and pytrees; ``perturb`` is the one place where noise is drawn."""
+"""Gaussian noise for arrays and pytrees; ``perturb`` is the one place where noise is added."""
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dpjax._typing import Array, PyTree
+from dpjax._wide import Wide, float64, join, widen
+from dpjax.mechanisms.normal import standard_normal
+
+GRID_BITS = 12
+"""Sum and noise are rounded together to multiples of 2^-12 times the power of two below stddev."""
+
+_EXPONENT = 0x7FF0_0000_0000_0000
 
 
-def perturb(key: Array, value: Array, stddev: Array | float) -> Array:
+def perturb(
+    key: Array, value: Array | Wide, stddev: Array | float, *, unsafe_fast_noise: bool = False
+) -> Array:
     """Returns ``value`` plus independent N(0, stddev^2) noise; all Gaussian noise passes here.
 
     Args:
       key: a key used for nothing else, shape ().
-      value: floating array of any shape.
-      stddev: broadcastable to ``value``.
+      value: floating array of any shape, or a ``Wide`` sum.
+      stddev: public, broadcastable to ``value``.
+      unsafe_fast_noise: True draws and adds in float32, NOT SAFE for a release: such noise has
+        2^23 values and none beyond 5.42 stddev, and its low bits give the sum away.
 
     Returns:
-      An array of the shape and dtype of ``value``; noise and sum are formed in at least float32.
+      An array of the shape and dtype of ``value``.
+
+    Privacy: draws have the Gaussian's tails to 9.15 stddev. Noise is added in float64 and the sum
+    rounded to a grid that depends on ``stddev`` alone, before it is cast: what comes out holds no
+    low bits of the value.
+
+    Reference: Mironov, "On significance of the least significant bits for differential privacy"
+    (2012), for the attack and the rounding.
 
     >>> perturb(jax.random.key(0), jnp.zeros(3), 0.0)
     Array([0., 0., 0.], dtype=float32)
     """
-    wide = jnp.promote_types(value.dtype, jnp.float32)
-    noise = jax.random.normal(key, value.shape, wide)
-    return (value.astype(wide) + jnp.asarray(stddev, wide) * noise).astype(value.dtype)
+    wide = value if isinstance(value, Wide) else widen(value)
+    dtype = wide.narrow.dtype if isinstance(value, Wide) else value.dtype
+    if unsafe_fast_noise:
+        noise = jax.random.normal(key, wide.narrow.shape, wide.narrow.dtype)
+        return (wide.narrow + jnp.asarray(stddev, noise.dtype) * noise).astype(dtype)
+    noise = standard_normal(key, wide.narrow.shape)
+    with jax.enable_x64(True):
+        scale = float64(stddev)
+        return lax.convert_element_type(_round(join(wide) + scale * noise, scale), dtype)
 
 
-def add_gaussian(key: Array, tree: PyTree, stddev: Array | float) -> PyTree:
+def _round(value: Array, stddev: Array) -> Array:
+    """Rounds float64 to multiples of 2^-GRID_BITS times the power of two at or below ``stddev``."""
+    bits = lax.bitcast_convert_type(stddev, jnp.int64) & jnp.int64(_EXPONENT)
+    grid = lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-GRID_BITS
+    return jnp.where(grid > 0, jnp.round(value / jnp.where(grid > 0, grid, 1)) * grid, value)
+
+
+def add_gaussian(
+    key: Array, tree: PyTree, stddev: Array | float, *, unsafe_fast_noise: bool = False
+) -> PyTree:
     """Returns ``tree`` with independent N(0, stddev^2) noise on every entry of every leaf.
 
     Args:
       key: a key used for nothing else, shape ().
       tree: pytree of floating arrays.
       stddev: scalar standard deviation, in the units of the leaves.
+      unsafe_fast_noise: see ``perturb``.
 
     Returns:
       A pytree like ``tree``. Leaf i is drawn with ``fold_in(key, i)``, so leaves of equal shape get
@@ -54,7 +89,12 @@ def add_gaussian(key: Array, tree: PyTree, stddev: Array | float) -> PyTree:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"noise needs floating leaves, got {jnp.result_type(leaf)}.")
     noisy = [
-        perturb(jax.random.fold_in(key, i), jnp.asarray(leaf), stddev)
+        perturb(
+            jax.random.fold_in(key, i),
+            jnp.asarray(leaf),
+            stddev,
+            unsafe_fast_noise=unsafe_fast_noise,
+        )
         for i, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)

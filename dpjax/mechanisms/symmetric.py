@@ -1,24 +1,33 @@
 """Gaussian noise for symmetric matrices, isometric in the Frobenius norm."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array
+from dpjax._wide import Wide
 from dpjax.mechanisms import gaussian
 
 
 def add_symmetric_gaussian(
-    key: Array, matrix: Array, stddev: Array | float, isometric: bool = True
+    key: Array,
+    matrix: Array | Wide,
+    stddev: Array | float,
+    isometric: bool = True,
+    *,
+    unsafe_fast_noise: bool = False,
 ) -> Array:
     """Returns ``matrix`` plus symmetric Gaussian noise.
 
     Args:
       key: a key used for nothing else, shape ().
-      matrix: symmetric floating array, shape (p, p); only its upper triangle is read.
+      matrix: symmetric floating array or ``Wide`` sum, shape (p, p); only its upper triangle is
+        read.
       stddev: scalar; standard deviation of a diagonal entry.
       isometric: True for the Gaussian orthogonal form, variance stddev^2 on the diagonal and
         stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole upper
         triangle.
+      unsafe_fast_noise: see ``perturb``.
 
     Returns:
       An exactly symmetric (p, p) array of the same dtype.
@@ -33,15 +42,17 @@ def add_symmetric_gaussian(
 
     Reference: Wang and Xu (2020), algorithm 1, step 4, for ``isometric=False``.
 
-    >>> import jax
     >>> noisy = add_symmetric_gaussian(jax.random.key(0), jnp.zeros((3, 3)), 1.0)
     >>> bool((noisy == noisy.T).all())
     True
     """
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"matrix must be square, got shape {matrix.shape}.")
-    rows, columns = np.triu_indices(matrix.shape[0])
+    shape = matrix.narrow.shape if isinstance(matrix, Wide) else matrix.shape
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"matrix must be square, got shape {shape}.")
+    rows, columns = np.triu_indices(shape[0])
     relative = np.where(rows == columns, 1.0, np.sqrt(0.5) if isometric else 1.0)
     scale = jnp.asarray(stddev) * jnp.asarray(relative, jnp.float32)
-    upper = gaussian.perturb(key, matrix[rows, columns], scale)
-    return jnp.zeros_like(matrix).at[rows, columns].set(upper).at[columns, rows].set(upper)
+    triangle = jax.tree.map(lambda leaf: leaf[rows, columns], matrix)
+    upper = gaussian.perturb(key, triangle, scale, unsafe_fast_noise=unsafe_fast_noise)
+    whole = jnp.zeros(shape, upper.dtype)
+    return whole.at[rows, columns].set(upper).at[columns, rows].set(upper)

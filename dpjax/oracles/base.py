@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax.accounting import Event
-from dpjax.derivatives import linear_model
+from dpjax.accounting import Event, Release, records_moved
+from dpjax.derivatives import keeps_positions, linear_model, rounding_slack
 from dpjax.objectives import Objective
 
 Records = PyTree
@@ -54,6 +54,72 @@ class Query(Protocol):
     def event(self, count: int) -> Event:
         """Returns what ``count`` answers release; on the host."""
         ...
+
+
+class GaussianQuery:
+    """What the queries here share: how far a record moves the sum, the noise, the event.
+
+    A subclass has the fields ``noise_multiplier``, ``data_size``, ``relation`` and
+    ``unsafe_fast_noise``, and the properties ``name``, ``unit`` and ``components``.
+    """
+
+    noise_multiplier: Array | float
+    data_size: int
+    relation: Relation
+    unsafe_fast_noise: bool
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        raise NotImplementedError
+
+    @property
+    def unit(self) -> Array | float:
+        """What one record contributes to the sum at most, in the units of the gradient."""
+        raise NotImplementedError
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """Name and standard deviation of each part of the released mean; on the host."""
+        raise NotImplementedError
+
+    @property
+    def moved(self) -> float:
+        """Contributions by which neighbouring sums differ, rounding included."""
+        return records_moved(self.relation) + rounding_slack(self.data_size, self.relation)
+
+    @property
+    def any_order(self) -> bool:
+        """Whether neighbours may have their common rows in other places."""
+        return not keeps_positions(self.relation)
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """L2 sensitivity of the released mean."""
+        return self._of_mean(self.unit)
+
+    @property
+    def stddev(self) -> Array | float:
+        """Standard deviation of the noise on the released mean."""
+        return self.noise_multiplier * self.sensitivity
+
+    def event(self, count: int) -> Event:
+        """Returns what ``count`` answers release: one Gaussian each."""
+        release = Release(
+            self.name,
+            count,
+            noise_multiplier=float(self.noise_multiplier),
+            sensitivity=float(self.sensitivity),
+            components=self.components,
+        )
+        return Event((release,), self.relation)
+
+    def _of_mean(self, unit: Array | float) -> Array | float:
+        return self.moved * unit / float(self.data_size)
+
+    def _noise_on_sum(self, unit: Array | float) -> Array | float:
+        # The sum is perturbed and then divided: rounding in the division is post-processing.
+        return self.noise_multiplier * (self.moved * unit)
 
 
 def bind(query: Query, examples: PyTree) -> Records:

@@ -5,16 +5,15 @@ import dataclasses
 import jax
 
 from dpjax._typing import Array, Params, Relation
-from dpjax.accounting import Event, Release, records_moved
-from dpjax.derivatives import clipped_grad
-from dpjax.mechanisms import add_gaussian
+from dpjax.derivatives import clipped_grad, flatten
+from dpjax.mechanisms import perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Records, static
+from dpjax.oracles.base import GaussianQuery, Records, static
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GradientQuery:
+class GradientQuery(GaussianQuery):
     """Asks for (sum of clipped gradients) / data_size + N(0, stddev^2 I), the data term alone.
 
     Args:
@@ -22,7 +21,8 @@ class GradientQuery:
       clip_norm: C, the bound on one record's gradient.
       objective: whose ``loss`` is differentiated.
       data_size: the declared public n, the divisor.
-      relation: fixes the sensitivity, C / n or 2 C / n.
+      relation: fixes the sensitivity, C / n or 2 C / n and what rounding adds to it.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier``; sensitivity ``sensitivity``
       holds for every data set, because clipping always runs.
@@ -33,6 +33,7 @@ class GradientQuery:
     objective: Objective = static()
     data_size: int = static()
     relation: Relation = static()
+    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -40,28 +41,24 @@ class GradientQuery:
         return "gradient"
 
     @property
-    def sensitivity(self) -> Array | float:
-        """L2 sensitivity of the mean gradient."""
-        return records_moved(self.relation) * self.clip_norm / float(self.data_size)
+    def unit(self) -> Array | float:
+        """The clip norm."""
+        return self.clip_norm
 
     @property
-    def stddev(self) -> Array | float:
-        """Standard deviation of the noise on each coordinate of the mean gradient."""
-        return self.noise_multiplier * self.sensitivity
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The gradient alone."""
+        return (("gradient", float(self.stddev)),)
 
     def answer(self, key: Array, records: Records, params: Params) -> Params:
         """Returns the noisy mean gradient, a pytree like ``params``."""
-        total = clipped_grad(self.objective, clip_norm=self.clip_norm)(params, records)
-        mean = jax.tree.map(lambda leaf: leaf / float(self.data_size), total)
-        return add_gaussian(key, mean, self.stddev)
-
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release."""
-        release = Release(
-            self.name,
-            count,
-            noise_multiplier=float(self.noise_multiplier),
-            sensitivity=float(self.sensitivity),
-            components=(("gradient", float(self.stddev)),),
+        total = clipped_grad(self.objective, clip_norm=self.clip_norm).wide(
+            params, records, any_order=self.any_order
         )
-        return Event((release,), self.relation)
+        noisy = perturb(
+            key,
+            total,
+            self._noise_on_sum(self.clip_norm),
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return flatten(params)[1](noisy / float(self.data_size), as_sum=True)

@@ -6,11 +6,10 @@ from typing import NamedTuple
 import jax
 
 from dpjax._typing import Array, Params, Relation
-from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import clipped_hessian, joint_clipped
-from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, derive
+from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Records, static
+from dpjax.oracles.base import GaussianQuery, Records, static
 
 
 class SecondOrderAnswer(NamedTuple):
@@ -22,7 +21,7 @@ class SecondOrderAnswer(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class HessianQuery:
+class HessianQuery(GaussianQuery):
     """Asks for (sum of Frobenius-clipped Hessians) / data_size + symmetric Gaussian noise.
 
     Args:
@@ -30,8 +29,9 @@ class HessianQuery:
       clip_norm: C_H, the bound on the Frobenius norm of one record's Hessian.
       objective: whose ``loss`` is differentiated.
       data_size: the declared public n, the divisor.
-      relation: fixes the sensitivity, C_H / n or 2 C_H / n.
+      relation: fixes the sensitivity, C_H / n or 2 C_H / n and what rounding adds to it.
       isometric: the form of the noise, see ``add_symmetric_gaussian``.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier`` in either form.
     """
@@ -42,6 +42,7 @@ class HessianQuery:
     data_size: int = static()
     relation: Relation = static()
     isometric: bool = static(default=True)
+    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -49,37 +50,33 @@ class HessianQuery:
         return "hessian"
 
     @property
-    def sensitivity(self) -> Array | float:
-        """Frobenius sensitivity of the mean Hessian."""
-        return records_moved(self.relation) * self.clip_norm / float(self.data_size)
+    def unit(self) -> Array | float:
+        """The clip norm."""
+        return self.clip_norm
 
     @property
-    def stddev(self) -> Array | float:
-        """Standard deviation of the noise on a diagonal entry of the mean Hessian."""
-        return self.noise_multiplier * self.sensitivity
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The Hessian alone, by the noise on a diagonal entry."""
+        return (("hessian", float(self.stddev)),)
 
     def answer(self, key: Array, records: Records, params: Params) -> Array:
         """Returns the noisy mean Hessian of the flattened parameters, (p, p)."""
-        total = clipped_hessian(self.objective, clip_norm=self.clip_norm)(params, records)
-        return add_symmetric_gaussian(
-            key, total / float(self.data_size), self.stddev, self.isometric
+        total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
+            params, records, any_order=self.any_order
         )
-
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release."""
-        release = Release(
-            self.name,
-            count,
-            noise_multiplier=float(self.noise_multiplier),
-            sensitivity=float(self.sensitivity),
-            components=(("hessian", float(self.stddev)),),
+        noisy = add_symmetric_gaussian(
+            key,
+            total,
+            self._noise_on_sum(self.clip_norm),
+            self.isometric,
+            unsafe_fast_noise=self.unsafe_fast_noise,
         )
-        return Event((release,), self.relation)
+        return noisy / float(self.data_size)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class JointQuery:
+class JointQuery(GaussianQuery):
     """Asks for gradient and Hessian as one vector (g / gradient_weight, svec(H) / hessian_weight).
 
     One record's vector is clipped to norm 1, so one release pays for both parts.
@@ -90,7 +87,8 @@ class JointQuery:
       hessian_weight: w_h; the Hessian's noise is w_h times it, in the isometric form.
       objective: whose ``loss`` is differentiated.
       data_size: the declared public n, the divisor.
-      relation: fixes the sensitivity, 1 / n or 2 / n.
+      relation: fixes the sensitivity, 1 / n or 2 / n and what rounding adds to it.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: one Gaussian mechanism of multiplier ``noise_multiplier``. Gradient and Hessian from
       one sample are one event; there is no way to book them as two.
@@ -102,6 +100,7 @@ class JointQuery:
     objective: Objective = static()
     data_size: int = static()
     relation: Relation = static()
+    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -109,20 +108,22 @@ class JointQuery:
         return "gradient_and_hessian"
 
     @property
-    def sensitivity(self) -> Array | float:
-        """L2 sensitivity of the mean weighted vector, in the gradient's units."""
-        return records_moved(self.relation) * self.gradient_weight / float(self.data_size)
-
-    @property
-    def stddev(self) -> Array | float:
-        """Standard deviation of the noise on each coordinate of the mean gradient."""
-        return self.noise_multiplier * self.sensitivity
+    def unit(self) -> Array | float:
+        """The gradient's weight: the joint vector is clipped to norm 1."""
+        return self.gradient_weight
 
     @property
     def hessian_stddev(self) -> Array | float:
         """Standard deviation of the noise on a diagonal entry of the mean Hessian."""
-        moved = records_moved(self.relation) * self.hessian_weight / float(self.data_size)
-        return self.noise_multiplier * moved
+        return self.noise_multiplier * self._of_mean(self.hessian_weight)
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """Gradient and Hessian, the latter by the noise on a diagonal entry."""
+        return (
+            ("gradient", float(self.stddev)),
+            ("hessian", float(self.hessian_stddev)),
+        )
 
     def answer(self, key: Array, records: Records, params: Params) -> SecondOrderAnswer:
         """Returns the noisy mean gradient (p,) and Hessian (p, p) of the flattened parameters."""
@@ -130,25 +131,18 @@ class JointQuery:
             self.objective,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-        )(params, records)
-        gradient_key, hessian_key = derive(key, "gradient", 0), derive(key, "hessian", 0)
-        return SecondOrderAnswer(
-            add_gaussian(gradient_key, total.gradient / float(self.data_size), self.stddev),
-            add_symmetric_gaussian(
-                hessian_key, total.hessian / float(self.data_size), self.hessian_stddev
-            ),
+        ).wide(params, records, any_order=self.any_order)
+        gradient = perturb(
+            derive(key, "gradient", 0),
+            total.gradient,
+            self._noise_on_sum(self.gradient_weight),
+            unsafe_fast_noise=self.unsafe_fast_noise,
         )
-
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release: one joint Gaussian each."""
-        release = Release(
-            self.name,
-            count,
-            noise_multiplier=float(self.noise_multiplier),
-            sensitivity=float(self.sensitivity),
-            components=(
-                ("gradient", float(self.stddev)),
-                ("hessian", float(self.hessian_stddev)),
-            ),
+        hessian = add_symmetric_gaussian(
+            derive(key, "hessian", 0),
+            total.hessian,
+            self._noise_on_sum(self.hessian_weight),
+            unsafe_fast_noise=self.unsafe_fast_noise,
         )
-        return Event((release,), self.relation)
+        n = float(self.data_size)
+        return SecondOrderAnswer(gradient / n, hessian / n)

@@ -1,0 +1,86 @@
+"""Arithmetic in float64 whether or not JAX's x64 mode is on, and sums that keep all of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array
+
+_WORDS = 3  # three float32 of 24 bits hold the 53 bits of a float64
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Wide:
+    """A float64 array as an unevaluated sum, so that it can pass through programs without x64.
+
+    Args:
+      words: arrays of one shape, largest first; one float64 array, or three float32 ones.
+    """
+
+    words: tuple[Array, ...]
+
+    @property
+    def narrow(self) -> Array:
+        """The nearest array of the words' dtype."""
+        return self.words[0]
+
+
+def float64(value: Array | float) -> Array:
+    """Returns ``value`` as float64, also where x64 is off; only ``lax`` may touch it there."""
+    with jax.enable_x64(True):
+        return lax.convert_element_type(value, jnp.float64)
+
+
+def zeros(shape: tuple[int, ...], dtype: jnp.dtype) -> Wide:
+    """Returns 0 in words of ``dtype``, float32 or float64.
+
+    >>> zeros((2,), jnp.dtype("float32")).narrow
+    Array([0., 0.], dtype=float32)
+    """
+    count = 1 if dtype == jnp.float64 else _WORDS
+    return Wide((jnp.zeros(shape, dtype),) * count)
+
+
+def join(value: Wide) -> Array:
+    """Returns the float64 array that ``value`` stands for; call it under ``enable_x64``."""
+    with jax.enable_x64(True):
+        total = float64(value.words[-1])
+        for word in value.words[-2::-1]:
+            total = total + float64(word)
+        return total
+
+
+def split(value: Array, dtype: jnp.dtype) -> Wide:
+    """Returns a float64 array in words of ``dtype``, exact down to float32's smallest number."""
+    with jax.enable_x64(True):
+        if dtype == jnp.float64:
+            return Wide((value,))
+        words = []
+        for _ in range(_WORDS):
+            words.append(lax.convert_element_type(value, jnp.float32))
+            value = value - float64(words[-1])
+        return Wide(tuple(words))
+
+
+def accumulate(total: Wide, parts: Array) -> Wide:
+    """Returns ``total`` plus the sum of ``parts`` over their leading axis, added in float64.
+
+    >>> total = accumulate(zeros((), jnp.dtype("float32")), jnp.array([2.0**30, 1.0, -(2.0**30)]))
+    >>> float(total.narrow)
+    1.0
+    """
+    with jax.enable_x64(True):
+        return split(join(total) + jnp.sum(float64(parts), axis=0), total.narrow.dtype)
+
+
+def widen(value: Array) -> Wide:
+    """Returns an array of any floating dtype as ``Wide``.
+
+    >>> widen(jnp.bfloat16(1.5)).narrow
+    Array(1.5, dtype=float32)
+    """
+    wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+    return Wide((wide,))

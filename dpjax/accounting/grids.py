@@ -1,0 +1,124 @@
+"""Distributions of a privacy loss on a grid: composed by Fourier transform, read as a profile."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import signal
+from scipy.fft import next_fast_len
+
+# Mass that a composition may drop, and then counts as an infinite loss.
+_DROPPED = 1e-15
+
+
+class Loss(NamedTuple):
+    """Probabilities of losses (low + k) gap for k = 0, 1, ..., and of an infinite loss."""
+
+    gap: float
+    low: int
+    masses: np.ndarray
+    infinite: float
+
+
+class Profile(NamedTuple):
+    """What a loss says about every epsilon: delta(e) = reached - shrunk e^(e - start) on a cell."""
+
+    gap: float
+    start: float
+    reached: np.ndarray
+    shrunk: np.ndarray
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the smallest epsilon of at least 0 whose delta is allowed; maybe infinite."""
+        above = np.flatnonzero(self.reached - self.shrunk > delta)
+        if not len(above):
+            return max(self.start, 0.0)
+        cell = int(above[-1])
+        if cell == len(self.reached) - 1 or self.reached[cell] <= delta:
+            return math.inf
+        loss = self.start + cell * self.gap
+        # The cell's profile may have no digits left; its upper end is a bound.
+        excess, fading = self.reached[cell] - delta, self.shrunk[cell]
+        inside = math.log(excess / fading) if fading > excess * math.exp(-self.gap) else self.gap
+        return max(loss + inside, 0.0)
+
+
+def profile(loss: Loss) -> Profile:
+    """Returns the privacy profile of ``loss``.
+
+    >>> half = Loss(1.0, -1, np.array([0.25, 0.0, 0.75]), 0.0)
+    >>> round(profile(half).epsilon(0.75 * (1 - math.exp(-0.5))), 6)
+    0.5
+    """
+    # Losses below 0 matter to no epsilon; one cell of them is kept as a margin.
+    skipped = max(-loss.low - 1, 0)
+    masses = loss.masses[skipped:][::-1]
+    beyond = np.append(0.0, masses[:-1])
+    reached = loss.infinite + np.cumsum(beyond)
+    # V_k = sum over j > k of p_j e^(l_k - l_j), by recurrence: no exponential overflows.
+    fade = math.exp(-loss.gap)
+    shrunk = signal.lfilter([fade], [1.0, -fade], beyond)
+    start = (loss.low + skipped) * loss.gap
+    return Profile(loss.gap, start, reached[::-1], np.asarray(shrunk)[::-1])
+
+
+def compose(first: Loss, second: Loss) -> Loss:
+    """Returns the loss of two releases, on the same grid."""
+    length = len(first.masses) + len(second.masses) - 1
+    size = _fast(length)
+    product = np.fft.rfft(first.masses, size) * np.fft.rfft(second.masses, size)
+    return Loss(
+        first.gap,
+        first.low + second.low,
+        np.fft.irfft(product, size)[:length],
+        first.infinite + second.infinite,
+    )
+
+
+def power(loss: Loss, count: int) -> Loss:
+    """Returns the loss of ``count`` releases, each of this loss.
+
+    >>> coin = Loss(1.0, 0, np.array([0.5, 0.5]), 0.0)
+    >>> power(coin, 2).masses.round(12).tolist()
+    [0.25, 0.5, 0.25]
+    """
+    if count == 1:
+        return loss
+    low, high = _bounds(loss.masses, count)
+    length = high - low + 1
+    size = _fast(max(length, len(loss.masses)))
+    # What lies outside the bounds wraps around; it is at most _DROPPED, and charged.
+    around = np.fft.irfft(np.fft.rfft(loss.masses, size) ** count, size)
+    infinite = _DROPPED - math.expm1(count * math.log1p(-loss.infinite))
+    return Loss(loss.gap, count * loss.low + low, np.roll(around, -(low % size))[:length], infinite)
+
+
+def width(loss: Loss, count: int) -> int:
+    """Returns how many grid points ``power`` takes."""
+    low, high = (0, len(loss.masses) - 1) if count == 1 else _bounds(loss.masses, count)
+    return high - low + 1
+
+
+def _bounds(masses: np.ndarray, count: int) -> tuple[int, int]:
+    """Chernoff bounds on the sum of ``count`` draws from ``masses``, for all but ``_DROPPED``."""
+    places = np.flatnonzero(masses > 0)
+    logs, weights = np.log(masses[places]), masses[places] / masses[places].sum()
+    mean = weights @ places
+    deviation = math.sqrt(count * max(weights @ (places - mean) ** 2, 1e-12))
+    needed = math.log(2 / _DROPPED)
+    low, high = 0, (len(masses) - 1) * count
+    for factor in 2.0 ** np.arange(-4, 5):
+        order = factor * math.sqrt(2 * needed) / deviation
+        for sign in (1, -1):
+            terms = logs + sign * order * (places - mean)
+            log_moment = terms.max() + math.log(np.exp(terms - terms.max()).sum())
+            bound = (count * log_moment + needed) / order
+            if sign > 0:
+                high = min(high, math.ceil(count * mean + bound))
+            else:
+                low = max(low, math.floor(count * mean - bound))
+    return low, high
+
+
+def _fast(length: int) -> int:
+    return int(next_fast_len(length, real=True) or length)

@@ -1,0 +1,101 @@
+"""What was released, one kind at a time: ``Release``, sampled or not."""
+
+import dataclasses
+from typing import Any
+
+from dpjax import _validate
+
+SAMPLINGS = ("none", "poisson", "fixed_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """One kind of Gaussian release, made ``count`` times, each on its own draw of the records.
+
+    A sampled release is made by the sampler that draws (``dpjax.sampling``), never by hand: its
+    numbers are then those of the draw. All that one draw is asked is one release, of one joint
+    vector: there is no way to write that two releases share a draw.
+
+    Args:
+      name: what is released, for people.
+      count: number of releases, at least 1.
+      noise_multiplier: without sampling, standard deviation over the l2 sensitivity for the
+        relation of the event; sampled, standard deviation over C, the bound on *one* record's part.
+      sensitivity: what the multiplier is relative to, in the units of the released mean.
+      components: standard deviation of each part of the release, in that part's own units.
+      sampling: ``"none"`` (every record is read), ``"poisson"`` (each record is drawn by its own
+        coin) or ``"fixed_size"`` (a uniformly random subset of ``capacity`` records).
+      sampling_probability: of a record being drawn, exact; None without sampling.
+      capacity: the most records a batch holds; None without sampling.
+      data_size: the declared n that is drawn from; None without sampling.
+      overflow: bound on the total variation between one draw as made and as accounted, such as the
+        probability that more than ``capacity`` records were drawn.
+
+    Raises:
+      ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
+
+    >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).stddev
+    0.5
+    """
+
+    name: str
+    count: int
+    noise_multiplier: float
+    sensitivity: float = 1.0
+    components: tuple[tuple[str, float], ...] = ()
+    sampling: str = "none"
+    sampling_probability: float | None = None
+    capacity: int | None = None
+    data_size: int | None = None
+    overflow: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "count", _validate.positive_int("count", self.count))
+        for field in ("noise_multiplier", "sensitivity"):
+            # float(): dp_accounting takes another path for int and np.float32 multipliers.
+            object.__setattr__(self, field, _validate.positive(field, getattr(self, field)))
+        _validate.choice("sampling", self.sampling, SAMPLINGS)
+        overflow = _validate.non_negative("overflow", self.overflow)
+        object.__setattr__(self, "overflow", overflow)
+        drawn = (self.sampling_probability, self.capacity, self.data_size)
+        if self.sampling == "none":
+            if drawn != (None, None, None) or overflow:
+                raise ValueError(
+                    "a release without sampling has no sampling_probability, capacity, data_size "
+                    f"or overflow, got {(*drawn, overflow)}; let the sampler make the release."
+                )
+            return
+        for field in ("capacity", "data_size"):
+            object.__setattr__(self, field, _validate.positive_int(field, getattr(self, field)))
+        probability = _validate.open_unit("sampling_probability", self.sampling_probability)
+        object.__setattr__(self, "sampling_probability", probability)
+        if self.sampling == "fixed_size" and probability != self.capacity / self.data_size:  # pyright: ignore
+            raise ValueError(
+                f"a subset of {self.capacity} of {self.data_size} records is drawn with "
+                f"probability {self.capacity}/{self.data_size}, got {probability!r}."
+            )
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise on the mean, in the units of ``sensitivity``."""
+        return self.noise_multiplier * self.sensitivity
+
+    def to_json(self) -> dict[str, Any]:
+        """The release as the command line prints it.
+
+        ``multiplier`` is ``stddev / sensitivity``: where ``sampling`` is ``"none"`` over the
+        sensitivity for the relation, else over the bound on one record's part of the mean.
+        """
+        return {
+            "name": self.name,
+            "count": self.count,
+            "std_of": "mean",
+            "stddev": self.stddev,
+            "sensitivity": self.sensitivity,
+            "multiplier": self.noise_multiplier,
+            "sampling_probability": self.sampling_probability,
+            "sampling": self.sampling,
+            "capacity": self.capacity,
+            "overflow": self.overflow,
+            "components": dict(self.components),
+        }

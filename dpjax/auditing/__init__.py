@@ -1,0 +1,28 @@
+"""Attacks on our own guarantee: lower bounds on epsilon from thousands of runs; NOT PRIVATE."""
+
+from dpjax.auditing import canaries, claims, counts, estimators, games
+from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
+from dpjax.auditing.estimators import estimate
+from dpjax.auditing.figure import plot_audits
+from dpjax.auditing.games import Game, play
+from dpjax.auditing.registry import AUDITS, Audit, Row, attack, audit, plan
+
+__all__ = [
+    "AUDITS",
+    "Audit",
+    "Game",
+    "GaussianClaim",
+    "Row",
+    "SampledGaussianClaim",
+    "attack",
+    "audit",
+    "canaries",
+    "claims",
+    "counts",
+    "estimate",
+    "estimators",
+    "games",
+    "plan",
+    "play",
+    "plot_audits",
+]

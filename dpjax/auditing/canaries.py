@@ -1,0 +1,114 @@
+"""Neighbouring data sets built to be worst, and losses that expose them; NOT PRIVATE by design.
+
+The loss is public, so the attacker chooses it: one record, the canary, contributes the full clip
+norm wherever the training goes, and all others contribute nothing.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Array, PyTree, Relation
+from dpjax.objectives import Objective
+
+_LOUD = 1e3
+
+
+class Worlds(NamedTuple):
+    """Two neighbouring data sets.
+
+    Attributes:
+      without: D.
+      canary: D', which differs from D in one record.
+      relation: in which sense they are neighbours.
+    """
+
+    without: PyTree
+    canary: PyTree
+    relation: Relation
+
+
+def records(relation: Relation = "zero_out", null: int = 1) -> Worlds:
+    """Returns data sets of one feature that scales a record's loss.
+
+    Args:
+      relation: ``"zero_out"`` (the canary 1 becomes the null record 0), ``"replace_one"`` (it
+        becomes -1, whose derivatives are opposite), ``"add_or_remove_one"`` (it is absent).
+      null: number of null records beside it.
+
+    >>> records("replace_one").without.ravel().tolist()
+    [-1.0, 0.0]
+    """
+    rest = jnp.zeros((null, 1))
+    first = {"zero_out": [[0.0]], "replace_one": [[-1.0]], "add_or_remove_one": []}[relation]
+    without = jnp.concatenate([jnp.asarray(first).reshape(-1, 1), rest])
+    return Worlds(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
+
+
+def alternating() -> Objective:
+    """Returns a loss whose gradient changes sign at every step of unit length, for p of at least 2.
+
+    The public regularizer moves the second parameter by one each step, and the canary reads it as a
+    clock. Noise that repeats over steps is then cancelled by the very sum that adds up the canary.
+
+    >>> objective = alternating()
+    >>> jax.grad(objective.loss)(jnp.array([0.0, 1.0]), jnp.ones(1)).tolist()
+    [-1000.0, 0.0]
+    """
+    return Objective(_alternating_loss, regularizer=_clock, name="alternating canary")
+
+
+def winding() -> Objective:
+    """Returns a loss whose gradient and Hessian turn with every move of the parameters.
+
+    >>> bool(jnp.linalg.norm(jax.grad(winding().loss)(jnp.zeros(3), jnp.ones(1))) > 1000)
+    True
+    """
+    return Objective(_winding_loss, name="winding canary")
+
+
+def bowl() -> Objective:
+    """Returns a loss whose Hessian is a multiple of the identity.
+
+    Spectral clipping lets it pass sqrt(p) times larger than clipping in the Frobenius norm does.
+
+    >>> jax.hessian(bowl().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
+    [[1000.0, 0.0], [0.0, 1000.0]]
+    """
+    return Objective(_bowl_loss, name="bowl canary")
+
+
+def matrix(kind: str, dimension: int) -> Array:
+    """Returns a symmetric matrix of Frobenius norm 1.
+
+    Args:
+      kind: ``"diagonal"`` (one entry), ``"off_diagonal"`` (one pair) or ``"identity"``.
+      dimension: p, at least 2.
+
+    >>> matrix("identity", 4)[0, 0].item()
+    0.5
+    """
+    if kind == "identity":
+        return jnp.eye(dimension) / np.sqrt(dimension)
+    if kind == "diagonal":
+        return jnp.zeros((dimension, dimension)).at[0, 0].set(1.0)
+    return jnp.zeros((dimension, dimension)).at[[0, 1], [1, 0]].set(np.sqrt(0.5))
+
+
+def _alternating_loss(params: Array, example: Array) -> Array:
+    sign = jnp.sign(jnp.cos(jnp.pi * params[1]))
+    return _LOUD * example[0] * jax.lax.stop_gradient(sign) * params[0]
+
+
+def _clock(params: Array) -> Array:
+    return -params[1]
+
+
+def _winding_loss(params: Array, example: Array) -> Array:
+    return _LOUD * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
+
+
+def _bowl_loss(params: Array, example: Array) -> Array:
+    return _LOUD * example[0] * (jnp.sum(params) + params @ params / 2)

@@ -1,0 +1,82 @@
+"""Errors of a distinguishing test and exact bounds on their rates; NOT PRIVATE, as this room is."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from dpjax import _validate
+
+
+class Counts(NamedTuple):
+    """Errors of one test, counted on runs that did not choose its threshold.
+
+    Attributes:
+      false_positives: runs on D that were called D'.
+      negatives: runs on D.
+      false_negatives: runs on D' that were called D.
+      positives: runs on D'.
+    """
+
+    false_positives: np.ndarray | int
+    negatives: int
+    false_negatives: np.ndarray | int
+    positives: int
+
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the measured false positive and false negative rates."""
+        return (
+            np.asarray(self.false_positives) / self.negatives,
+            np.asarray(self.false_negatives) / self.positives,
+        )
+
+    def upper_rates(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns bounds that hold for both true rates at once, except with probability level."""
+        return (
+            upper_rate(self.false_positives, self.negatives, level / 2),
+            upper_rate(self.false_negatives, self.positives, level / 2),
+        )
+
+
+def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) -> np.ndarray:
+    """Returns Clopper and Pearson's upper bound on a probability.
+
+    Args:
+      count: how often it happened, any shape.
+      runs: in how many independent runs.
+      level: probability that the bound is too low, at most; any shape that goes with ``count``.
+
+    Returns:
+      An array in (0, 1].
+
+    Raises:
+      ValueError: if ``level`` is not strictly between 0 and 1, or ``runs`` is below 1.
+
+    Reference: Clopper and Pearson (1934).
+
+    >>> print(upper_rate(0, 100, 0.05).round(4))
+    0.0295
+    """
+    if not np.all((np.asarray(level) > 0) & (np.asarray(level) < 1)):
+        raise ValueError(f"level must be strictly between 0 and 1, got {level!r}.")
+    runs = _validate.positive_int("runs", runs)
+    count = np.asarray(count)
+    bound = stats.beta.isf(level, count + 1, np.maximum(runs - count, 1))
+    return np.where(count >= runs, 1.0, bound)
+
+
+def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray | float) -> Counts:
+    """Returns the errors of 'D' where the score exceeds the threshold'.
+
+    Args:
+      scores: of the runs on D, shape (m,).
+      other: of the runs on D', shape (n,).
+      thresholds: any shape; the counts have it too.
+
+    >>> count_errors(np.array([0.0, 2.0]), np.array([1.0, 3.0, 4.0]), 1.5)[:3]
+    (np.int64(1), 2, np.int64(1))
+    """
+    on_d, on_other = np.sort(scores), np.sort(other)
+    called = on_d.size - np.searchsorted(on_d, thresholds, side="right")
+    missed = np.searchsorted(on_other, thresholds, side="right")
+    return Counts(called, on_d.size, missed, on_other.size)

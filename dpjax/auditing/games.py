@@ -1,0 +1,239 @@
+"""Distinguishing games: whole runs on D and on D', scored by an attacker; NOT PRIVATE.
+
+Every game takes the mechanism it attacks as an argument, so that a broken one can take its place.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Array, PyTree
+from dpjax.accounting import Event, Release
+from dpjax.algorithms import Algorithm
+from dpjax.auditing import canaries
+from dpjax.auditing.canaries import Worlds
+from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
+from dpjax.auditing.recorder import Recorder, log_ratio
+from dpjax.driver import solve
+from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, as_key
+from dpjax.objectives import Objective
+from dpjax.oracles import HessianQuery, Query, bind
+
+_CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Game:
+    """An attack on one mechanism.
+
+    Args:
+      claim: what the mechanism says of itself.
+      worlds: the neighbouring data sets.
+      run: ``run(key, data) -> score``, one whole run; larger scores speak for the canary.
+      batch: runs at once; bounds the memory.
+    """
+
+    claim: Claim
+    worlds: Worlds
+    run: Callable[[Array, PyTree], Array]
+    batch: int = 8192
+
+
+def play(
+    game: Game, key: Array, runs: int, progress: Callable[[int], None] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the scores of half the runs on D and of half on D'.
+
+    Args:
+      game: the attack.
+      key: root key, shape ().
+      runs: total number of runs.
+      progress: called with the number of runs done since the last call.
+
+    Returns:
+      Two float32 arrays of shape (runs // 2,).
+
+    Raises:
+      ValueError: if ``key`` is not a key.
+
+    Privacy: NOT PRIVATE; the records are made up.
+
+    >>> on_d, on_other = play(gaussian(), jax.random.key(0), 2_000)
+    >>> bool(0.8 < on_other.mean() - on_d.mean() < 1.2)
+    True
+    """
+    key = as_key(key)
+    each = runs // 2
+    batch = min(game.batch, max(each, 1))
+
+    @jax.jit
+    def many(key: Array, data: PyTree) -> Array:
+        return jax.vmap(game.run, (0, None))(jax.random.split(key, batch), data)
+
+    scores = []
+    for side, data in enumerate((game.worlds.without, game.worlds.canary)):
+        pieces = []
+        for start in range(0, each, batch):
+            own = jax.random.fold_in(jax.random.fold_in(key, side), start)
+            pieces.append(np.asarray(many(own, data))[: each - start])
+            if progress is not None:
+                progress(pieces[-1].size)
+        scores.append(np.concatenate(pieces) if pieces else np.zeros(0, np.float32))
+    return scores[0], scores[1]
+
+
+def gaussian(mechanism: Callable = add_gaussian, noise_multiplier: float = 1.0) -> Game:
+    """Returns the attack on one Gaussian release of a tree.
+
+    Args:
+      mechanism: ``mechanism(key, tree, stddev) -> tree``.
+      noise_multiplier: standard deviation over the sensitivity, 1.
+
+    >>> round(gaussian().claim.epsilon(1e-5), 3)
+    4.377
+    """
+    canary = {"a": jnp.full(2, 0.5), "b": jnp.sqrt(jnp.full((), 0.5))}
+    release = Release("gaussian", 1, noise_multiplier=noise_multiplier)
+
+    def run(key: Array, tree: PyTree) -> Array:
+        seen = mechanism(key, tree, noise_multiplier)
+        return sum(jnp.vdot(seen[name], canary[name]) for name in canary)  # pyright: ignore
+
+    worlds = Worlds(jax.tree.map(jnp.zeros_like, canary), canary, "zero_out")
+    return Game(GaussianClaim(Event((release,), "zero_out")), worlds, run, 2**15)
+
+
+def sampled_gaussian(
+    mechanism: Callable = add_gaussian,
+    noise_multiplier: float = 0.5,
+    sampling_probability: float = 0.1,
+    count: int = 1,
+) -> Game:
+    """Returns the attack on Poisson samples: DP-SGD seen along the canary's gradient alone.
+
+    Against other records that contribute a known constant, this reduction loses nothing: what is
+    released along the gradient is N(0, s^2) on D, and on D' N(1, s^2) in a step that has drawn
+    the canary.
+
+    Args:
+      mechanism: ``mechanism(key, vector, stddev) -> vector``.
+      noise_multiplier: s.
+      sampling_probability: q.
+      count: number of steps T.
+
+    >>> round(sampled_gaussian().claim.epsilon(1e-5), 3)
+    6.576
+    """
+    claim = SampledGaussianClaim(noise_multiplier, sampling_probability, count)
+
+    def run(key: Array, canary: Array) -> Array:
+        for_sample, for_noise = jax.random.split(key)
+        drawn = jax.random.bernoulli(for_sample, sampling_probability, (count,))
+        seen = mechanism(for_noise, drawn * canary, noise_multiplier)
+        gain = jnp.expm1((2 * seen - 1) / (2 * noise_multiplier**2))
+        return jnp.sum(jnp.log1p(sampling_probability * gain))
+
+    worlds = Worlds(jnp.zeros(()), jnp.ones(()), claim.relation)
+    return Game(claim, worlds, run, 2**15 if count == 1 else 2**13)
+
+
+def symmetric(
+    kind: str,
+    mechanism: Callable = add_symmetric_gaussian,
+    noise_multiplier: float = 1.5,
+    dimension: int = 10,
+) -> Game:
+    """Returns the attack on one symmetric matrix of Frobenius sensitivity 1.
+
+    Args:
+      kind: of the canary, see ``canaries.matrix``.
+      mechanism: ``mechanism(key, matrix, stddev) -> matrix``.
+      noise_multiplier: standard deviation of a diagonal entry.
+      dimension: p.
+
+    >>> round(symmetric("identity").claim.epsilon(1e-5), 3)
+    2.753
+    """
+    canary = canaries.matrix(kind, dimension)
+    query = HessianQuery(noise_multiplier, 1.0, _CONSTANT, 1, "zero_out")
+
+    def run(key: Array, exact: Array) -> Array:
+        return jnp.vdot(mechanism(key, exact, query.stddev), canary)
+
+    worlds = Worlds(jnp.zeros_like(canary), canary, query.relation)
+    return Game(GaussianClaim(query.event(1)), worlds, run)
+
+
+def answered(query: Query, worlds: Worlds, dimension: int) -> Game:
+    """Returns the attack on one answer of an oracle at w = 0, by the log-likelihood ratio.
+
+    Args:
+      query: the oracle; its own event is what is claimed.
+      worlds: the neighbouring data sets.
+      dimension: number of parameters p.
+
+    Raises:
+      ValueError: if the worlds are neighbours in another sense than the query's.
+
+    >>> from dpjax.oracles import GradientQuery
+    >>> query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
+    >>> round(answered(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
+    4.377
+    """
+    _same_relation(query.relation, worlds)
+
+    def run(key: Array, examples: PyTree) -> Array:
+        params = jnp.zeros(dimension)
+        answer = query.answer(key, bind(query, examples), params)
+        return log_ratio(query, answer, params, worlds)
+
+    return Game(GaussianClaim(query.event(1)), worlds, run, 2**12)
+
+
+Train = Callable[..., Any]
+
+
+def whole(algorithm: Algorithm, worlds: Worlds, train: Train = solve) -> Game:
+    """Returns the attack on a whole training, by an attacker who sees every noisy answer.
+
+    Args:
+      algorithm: made by a factory; its own event is what is claimed.
+      worlds: the neighbouring data sets.
+      train: ``train(algorithm, data, key=key) -> Solution``.
+
+    Raises:
+      ValueError: if the worlds are neighbours in another sense than the algorithm's.
+
+    The score adds up the log-likelihood ratios of all answers, each given those before, that is at
+    the parameters where it was asked: the best test there is.
+
+    >>> import dpjax
+    >>> algorithm = dpjax.dp_gradient_descent(
+    ...     canaries.alternating(), dpjax.PrivacyBudget(4.0, 1e-5), data_size=2, dimension=2,
+    ...     steps=4, step_size=1.0, clip_norm=1e-3, certify=None)
+    >>> on_d, on_other = play(whole(algorithm, canaries.records()), jax.random.key(0), 1_000)
+    >>> bool(on_d.mean() < on_other.mean())
+    True
+    """
+    _same_relation(algorithm.relation, worlds)
+
+    def run(key: Array, examples: PyTree) -> Array:
+        recorder = Recorder(algorithm, worlds.without, worlds.canary, int(algorithm.steps))
+        solution = train(recorder, examples, key=key)
+        # Not nansum: an answer that is not a number has to stand out.
+        taken = jnp.arange(recorder.max_steps) < solution.steps
+        return jnp.sum(solution.history.log_ratio, where=taken)
+
+    return Game(GaussianClaim(algorithm.event), worlds, run, 2**10)
+
+
+def _same_relation(relation: str, worlds: Worlds) -> None:
+    if relation != worlds.relation:
+        raise ValueError(
+            f"the mechanism protects {relation!r} neighbours, the worlds are {worlds.relation!r} "
+            "ones; build both with the same relation."
+        )

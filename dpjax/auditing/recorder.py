@@ -1,0 +1,125 @@
+"""NOT PRIVATE: an algorithm in a wrapper that scores each noisy answer as it is released."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax.algorithms import Algorithm
+from dpjax.algorithms.base import Ask
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, bind, static
+
+
+class Scored(NamedTuple):
+    """History of a recorded run."""
+
+    log_ratio: Array
+    """Log-likelihood ratio, D' to D, of the answers of one step."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Recorder:
+    """An algorithm that does as the one it wraps, and scores what that one is told.
+
+    Args:
+      algorithm: what is attacked.
+      without: examples of D.
+      canary: examples of D'.
+      max_steps: the algorithm's planned steps.
+    """
+
+    algorithm: Algorithm
+    without: PyTree
+    canary: PyTree
+    max_steps: int = static()
+
+    def __getattr__(self, name: str) -> Any:
+        # What is not said here, the algorithm says. While a copy is being made it has none yet.
+        return getattr(object.__getattribute__(self, "algorithm"), name)
+
+    def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Scored]:
+        """Returns the algorithm's next state, and the score of all it asked on the way."""
+        queries = {query.name: query for query in self.algorithm.queries}
+        scores = []
+
+        def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
+            answer = ask(key, name, params, **public)
+            worlds = (self.without, self.canary)
+            scores.append(log_ratio(queries[name], answer, params, worlds))
+            return answer
+
+        state, _ = self.algorithm.step(key, state, listen)
+        return state, Scored(jnp.sum(jnp.stack(scores)))
+
+    def certify(self, key: Array, state: Any, ask: Ask, unit_rows: bool) -> tuple[None, None]:
+        """Returns nothing: a bound from answers that are scored already."""
+        del key, state, ask, unit_rows
+        return None, None
+
+
+def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Array:
+    """Returns log p(answer | D') - log p(answer | D), up to rounding, for Gaussian queries.
+
+    Args:
+      query: one of the oracles.
+      answer: what it released at ``params``.
+      params: where it was asked.
+      worlds: examples of D, then of D'.
+
+    Raises:
+      ValueError: for a query whose law is not known here.
+
+    >>> from dpjax.auditing import canaries
+    >>> query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
+    >>> worlds = canaries.records()
+    >>> print(log_ratio(query, jnp.zeros(2), jnp.zeros(2), worlds).round(3))
+    -0.5
+    """
+    without, canary = (
+        _exact_parts(query, bind(query, examples), params) for examples in worlds[:2]
+    )
+    total = jnp.zeros(())
+    seen_parts = _parts(query, answer)
+    stddevs = _stddevs(query, seen_parts)
+    for seen, mean, other, stddev in zip(seen_parts, without, canary, stddevs, strict=True):
+        total += jnp.vdot((other - mean) / stddev, (seen - (mean + other) / 2) / stddev)
+    return total
+
+
+def _exact_parts(query: Query, records: PyTree, params: Params) -> list[Array]:
+    if isinstance(query, JointQuery):
+        weights = {
+            "gradient_weight": query.gradient_weight,
+            "hessian_weight": query.hessian_weight,
+        }
+        total = joint_clipped(query.objective, **weights)(params, records)
+    elif isinstance(query, GradientQuery):
+        total = clipped_grad(query.objective, clip_norm=query.clip_norm)(params, records)
+    elif isinstance(query, HessianQuery):
+        total = clipped_hessian(query.objective, clip_norm=query.clip_norm)(params, records)
+    else:
+        raise ValueError(f"the law of {query!r} is not known; add it to dpjax.auditing.recorder.")
+    return [part / float(query.data_size) for part in _parts(query, total)]
+
+
+def _parts(query: Query, answer: PyTree) -> list[Array]:
+    if isinstance(query, GradientQuery):
+        return [ravel_pytree(answer)[0]]
+    if isinstance(query, JointQuery):
+        return [answer.gradient, answer.hessian]
+    return [answer]
+
+
+def _stddevs(query: Any, parts: list[Array]) -> list[Array | float]:
+    # Entries of the isometric form, all p^2 of them, weigh alike: the density falls with the
+    # Frobenius norm. In the other form those off the diagonal count twice and weigh half.
+    if isinstance(query, JointQuery):
+        return [query.stddev, query.hessian_stddev]
+    if isinstance(query, HessianQuery) and not query.isometric:
+        return [query.stddev * jnp.sqrt(2.0 - jnp.eye(parts[0].shape[0]))]
+    return [query.stddev]

@@ -1,0 +1,278 @@
+"""Every audit by name, and ``audit``, which runs one; NOT PRIVATE, on made-up records only."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax import _validate
+from dpjax._typing import Array, Relation
+from dpjax.accounting import PrivacyBudget
+from dpjax.algorithms import dp_gradient_descent, dp_trust_region
+from dpjax.auditing import canaries, estimators, games
+from dpjax.auditing.games import Game
+from dpjax.oracles import HessianQuery, JointQuery
+
+DELTA = 1e-5
+
+
+class Row(NamedTuple):
+    """One audit.
+
+    Attributes:
+      make: returns the game.
+      runs: total number of runs of a full audit.
+      gate: least ratio of audited to claimed epsilon at ``runs``; below it the attack has lost its
+        power, and so its meaning.
+      quick_runs: the same for ``quick``.
+      quick_gate: likewise.
+    """
+
+    make: Callable[[], Game]
+    runs: int
+    gate: float
+    quick_runs: int
+    quick_gate: float
+
+
+def joint() -> Game:
+    """Returns the attack on one joint release of gradient and Hessian."""
+    query = JointQuery(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out")
+    return games.answered(query, canaries.records(), 4)
+
+
+def hessian() -> Game:
+    """Returns the attack on one noisy Hessian whose canary has full rank."""
+    query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out")
+    return games.answered(query, canaries.records(), 6)
+
+
+def gradient_descent(relation: Relation = "zero_out") -> Game:
+    """Returns the attack on a whole DP-GD, 20 steps.
+
+    Args:
+      relation: of the budget and of the data sets.
+    """
+    algorithm = dp_gradient_descent(
+        canaries.alternating(),
+        PrivacyBudget(4.0, DELTA, relation),
+        data_size=2,
+        dimension=2,
+        steps=20,
+        step_size=1.0,
+        clip_norm=1e-3,
+        certify=None,
+    )
+    return games.whole(algorithm, canaries.records(relation))
+
+
+def trust_region(relation: Relation = "zero_out") -> Game:
+    """Returns the attack on a whole DP-TR, 5 parameters, 20 steps.
+
+    Args:
+      relation: of the budget and of the data sets.
+    """
+    algorithm = dp_trust_region(
+        canaries.winding(),
+        PrivacyBudget(3.341, DELTA, relation),
+        data_size=2,
+        dimension=5,
+        steps=20,
+        clip_norm=1.0,
+        hessian_clip_norm=3.0,
+        certify=None,
+    )
+    return games.whole(algorithm, canaries.records(relation))
+
+
+AUDITS: dict[str, Row] = {
+    "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
+    "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
+    "subsampled-gaussian-composed": Row(
+        lambda: games.sampled_gaussian(noise_multiplier=0.8, sampling_probability=0.05, count=50),
+        2_000_000,
+        0.90,
+        200_000,
+        0.80,
+    ),
+    "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
+    "symmetric-off-diagonal": Row(
+        lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
+    ),
+    "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
+    "hessian": Row(hessian, 1_000_000, 0.94, 100_000, 0.85),
+    "joint": Row(joint, 1_000_000, 0.94, 100_000, 0.85),
+    "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
+    "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
+    "dp-tr": Row(trust_region, 40_000, 0.80, 20_000, 0.75),
+}
+"""All audits; a later algorithm joins by one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Args:
+      name: of the audit.
+      relation: the neighbouring relation.
+      epsilon: what the mechanism claims at ``delta``.
+      delta: of the claim.
+      runs: total number of runs.
+      cp_epsilon: lower bound that assumes nothing of the mechanism, 99.9 % confidence.
+      fdp_epsilon: lower bound within the claimed family of trade-off curves, 99.9 % confidence.
+      refuted: whether the claimed curve is contradicted at confidence 1 - ``level``.
+      level: 0.001 divided by the number of audits.
+      gate: least ratio, or None if too few runs were made to ask for one.
+      seconds: wall clock, compilation included.
+      tradeoff: rows (false positive rate, false negative rate, claimed least false negative rate).
+    """
+
+    name: str
+    relation: Relation
+    epsilon: float
+    delta: float
+    runs: int
+    cp_epsilon: float
+    fdp_epsilon: float
+    refuted: bool
+    level: float
+    gate: float | None
+    seconds: float
+    tradeoff: np.ndarray = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def ratio(self) -> float:
+        """Audited over claimed epsilon, by the trade-off curve."""
+        return self.fdp_epsilon / self.epsilon
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim stands and the attack was strong enough to matter."""
+        return not self.refuted and (self.gate is None or self.ratio >= self.gate)
+
+    @property
+    def verdict(self) -> str:
+        """One line for people."""
+        if self.refuted:
+            return (
+                f"{self.name}: CLAIM REFUTED: epsilon is not {self.epsilon:.4g} but at least "
+                f"{self.fdp_epsilon:.4g} at delta {self.delta:g} ({self.relation}). Release "
+                "nothing with this mechanism."
+            )
+        if not self.passed:
+            return (
+                f"{self.name}: the attack proves only {self.ratio:.3f} of the claim, under its "
+                f"gate of {self.gate:g}: it has lost power, or the noise is larger than claimed."
+            )
+        return f"{self.name}: the claim stands."
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as plain values."""
+        return {
+            **dataclasses.asdict(self),
+            "ratio": self.ratio,
+            "passed": self.passed,
+            "tradeoff": self.tradeoff.tolist(),
+        }
+
+
+def audit(
+    name: str,
+    *,
+    key: Array,
+    runs: int | None = None,
+    quick: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Audit:
+    """Attacks one mechanism of dpjax and returns what was found.
+
+    Args:
+      name: one of ``AUDITS``.
+      key: required; ``dpjax.random_key()`` for a fresh attack, a fixed one for tests.
+      runs: total number of runs; by default the audit's own.
+      quick: takes the smaller number, and its gate.
+      progress: called with the number of runs done since the last call.
+
+    Raises:
+      ValueError: for an unknown name, or fewer than 4 runs.
+
+    Privacy: NOT PRIVATE; it reads made-up records only.
+
+    >>> import jax
+    >>> audit("gaussian", key=jax.random.key(0), runs=20_000).refuted
+    False
+    """
+    _validate.choice("audit", name, AUDITS)
+    return attack(
+        AUDITS[name].make(), name=name, key=key, gates=plan(name, runs, quick), progress=progress
+    )
+
+
+def plan(name: str, runs: int | None = None, quick: bool = False) -> tuple[int, float | None]:
+    """Returns how many runs an audit makes, and the gate that so many runs can pass.
+
+    Raises:
+      ValueError: as ``audit``.
+
+    >>> plan("dp-tr"), plan("gaussian", runs=1_000)
+    ((40000, 0.8), (1000, None))
+    """
+    row = AUDITS[_validate.choice("audit", name, AUDITS)]
+    if runs is None:
+        return (row.quick_runs, row.quick_gate) if quick else (row.runs, row.gate)
+    if _validate.positive_int("runs", runs) < 4:
+        raise ValueError(f"runs must be at least 4, two on each data set, got {runs}.")
+    if runs >= row.runs:
+        return runs, row.gate
+    return runs, row.quick_gate if runs >= row.quick_runs else None
+
+
+def attack(
+    game: Game,
+    *,
+    name: str,
+    key: Array,
+    gates: tuple[int, float | None],
+    delta: float = DELTA,
+    progress: Callable[[int], None] | None = None,
+) -> Audit:
+    """Plays a game and returns what was found; for mechanisms that are not in ``AUDITS``.
+
+    Args:
+      game: made by one of ``dpjax.auditing.games``.
+      name: printed.
+      key: required.
+      gates: number of runs, and the least ratio to ask for, or None.
+      delta: at which epsilon is bounded.
+      progress: as ``audit``.
+
+    Privacy: NOT PRIVATE; it reads made-up records only.
+
+    >>> import jax
+    >>> found = attack(games.gaussian(), name="own", key=jax.random.key(0), gates=(20_000, 0.7))
+    >>> found.passed
+    True
+    """
+    begin = time.perf_counter()
+    runs, gate = gates
+    on_d, on_other = games.play(game, key, runs, progress)
+    claim, level = game.claim, estimators.LEVEL / len(AUDITS)
+    found = estimators.estimate(on_d, on_other, claim, delta)
+    rates = np.stack([found.false_positive_rates, found.false_negative_rates])
+    return Audit(
+        name=name,
+        relation=claim.relation,
+        epsilon=claim.epsilon(delta),
+        delta=delta,
+        runs=runs,
+        cp_epsilon=found.epsilon_clopper_pearson,
+        fdp_epsilon=found.epsilon_curve,
+        refuted=estimators.rejects(found.counts, claim, level),
+        level=level,
+        gate=gate,
+        seconds=time.perf_counter() - begin,
+        tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
+    )

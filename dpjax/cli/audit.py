@@ -1,0 +1,124 @@
+"""``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
+
+import argparse
+import functools
+import os
+import sys
+
+import jax
+from rich import progress as _rich
+from rich.console import Console
+
+import dpjax
+from dpjax.cli import report
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Adds the command to the parser."""
+    one = commands.add_parser(
+        "audit",
+        help="attack our own guarantee: claimed epsilon, audited lower bound, ratio",
+        description="Play distinguishing games against dpjax's own mechanisms, on made-up records. "
+        "Exits with 1 if a claim is refuted, or if an attack is too weak to mean anything.",
+    )
+    one.set_defaults(command=command)
+    one.add_argument("name", nargs="?", metavar="NAME", help="one audit; see --all for the others")
+    one.add_argument("--all", action="store_true", help="every audit, some minutes")
+    one.add_argument("--runs", type=int, help="total runs of each audit (default: the audit's own)")
+    one.add_argument("--quick", action="store_true", help="fewer runs and lower gates, for CI")
+    one.add_argument("--seed", type=int, help="a fixed attack (default: a fresh one)")
+    one.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    one.add_argument("--plot", metavar="FILE", help="draw measured errors over claimed curves")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Runs the audits, prints a table, and returns 0 or, if one failed, 1."""
+    auditing = dpjax.auditing
+    if arguments.all == (arguments.name is not None):
+        raise ValueError(f"name one audit, or pass --all: {', '.join(auditing.AUDITS)}.")
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
+        raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
+    names = list(auditing.AUDITS) if arguments.all else [arguments.name]
+    plans = {name: auditing.plan(name, arguments.runs, arguments.quick) for name in names}
+    _check_outputs(arguments)
+    key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
+    found = []
+    print(_HEADER)
+    for i, name in enumerate(names):
+        with _bar() as bar:  # gone before the line is printed, wherever that goes
+            task = bar.add_task(name, total=plans[name][0])
+            one = auditing.audit(
+                name,
+                key=jax.random.fold_in(key, i),
+                runs=arguments.runs,
+                quick=arguments.quick,
+                progress=functools.partial(_advance, bar, task),
+            )
+        print(_line(one), flush=True)
+        found.append(one)
+    return _close(arguments, found)
+
+
+_HEADER = (
+    f"{'audit':30} {'relation':18} {'runs':>9} {'claimed':>8} {'audited':>8} {'ratio':>6} "
+    f"{'gate':>5} {'CP bound':>8} {'seconds':>8}"
+)
+
+
+def _line(one: "dpjax.auditing.Audit") -> str:
+    gate = "-" if one.gate is None else f"{one.gate:.2f}"
+    return (
+        f"{one.name:30} {one.relation:18} {one.runs:>9,} {one.epsilon:>8.3f} "
+        f"{one.fdp_epsilon:>8.3f} {one.ratio:>6.3f} {gate:>5} {one.cp_epsilon:>8.3f} "
+        f"{one.seconds:>8.1f}{'' if one.passed else '  FAILED'}"
+    )
+
+
+def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -> int:
+    failed = [one for one in found if not one.passed]
+    seconds = sum(one.seconds for one in found)
+    print(
+        f"\nepsilon at delta {found[0].delta:g}; audited: lower bound at 99.9 % confidence; "
+        f"{len(found) - len(failed)} of {len(found)} passed in {seconds:.0f} s"
+    )
+    for one in failed:
+        print(one.verdict)
+    if arguments.json:
+        content = {
+            "audits": [one.to_json() for one in found],
+            "passed": not failed,
+            "seed": arguments.seed,
+            "seconds": seconds,
+        }
+        report.write_json(arguments.json, content)
+        print(f"wrote {arguments.json}")
+    if arguments.plot:
+        dpjax.auditing.plot_audits(found, arguments.plot)
+        print(f"wrote {arguments.plot}")
+    return 1 if failed else 0
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    if arguments.plot:
+        dpjax.plotting.check_path(arguments.plot)
+    for path in (arguments.json, arguments.plot):
+        if path and not os.path.isdir(os.path.dirname(path) or "."):
+            raise ValueError(f"{path} cannot be written: its folder does not exist.")
+
+
+def _advance(bar: _rich.Progress, task: _rich.TaskID, runs: int) -> None:
+    bar.update(task, advance=runs)
+
+
+def _bar() -> _rich.Progress:
+    return _rich.Progress(
+        _rich.TextColumn("{task.description}"),
+        _rich.BarColumn(),
+        _rich.TaskProgressColumn(),
+        _rich.TimeElapsedColumn(),
+        _rich.TextColumn("ETA"),
+        _rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not (sys.stderr and sys.stderr.isatty()),
+    )

@@ -1,0 +1,113 @@
+"""Samplers from public numbers, checked: ``full_batch``, ``poisson`` and ``fixed_size``."""
+
+import math
+
+import numpy as np
+
+from dpjax import _validate
+from dpjax.accounting import PrivacyBudget
+from dpjax.sampling.samplers import FixedSize, FullBatch, Poisson, overflow_probability
+
+
+def full_batch(data_size: int) -> FullBatch:
+    """Returns the sampler that reads every record.
+
+    Args:
+      data_size: the declared public n, the divisor.
+
+    Raises:
+      ValueError: if it is not a whole number of at least 1.
+
+    >>> full_batch(100).expected
+    100.0
+    """
+    return FullBatch(_validate.positive_int("data_size", data_size))
+
+
+def poisson(
+    expected_batch: float,
+    data_size: int,
+    *,
+    budget: PrivacyBudget,
+    count: int,
+    delta_share: float = 1e-3,
+    capacity: int | None = None,
+) -> Poisson:
+    """Returns a Poisson sampler whose batches overflow so rarely that delta hardly notices.
+
+    Args:
+      expected_batch: the declared expected number of records, above 0 and below ``data_size``.
+      data_size: the declared n; under ``add_or_remove_one``, where n is private, a declared upper
+        bound on it, which the accounting rests on.
+      budget: what the whole training may spend.
+      count: number of draws it makes.
+      delta_share: part of delta that overflows may cost, (1 + e^epsilon) count P(overflow).
+      capacity: the most records a batch holds; by default the fewest that keep to ``delta_share``.
+
+    Raises:
+      ValueError: for a number out of range, or a capacity that costs all of delta.
+
+    Privacy: public numbers only. The charge is part of every epsilon computed from the releases.
+
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> sampler = poisson(256, 60_000, budget=budget, count=10_000)
+    >>> sampler.probability == 256 / 60_000, sampler.capacity
+    (True, 385)
+    """
+    n = _validate.positive_int("data_size", data_size)
+    expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
+    if not isinstance(budget, PrivacyBudget):
+        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+    threshold = round(_validate.positive("expected_batch", expected_batch) / n * 2**64)
+    if not 1 <= threshold < 2**64:
+        raise ValueError(
+            f"expected_batch must be above 0 and below data_size={n}, got {expected_batch!r}; "
+            "take FullBatch to read every record."
+        )
+    probability = threshold / 2**64
+    draws = (1 + math.exp(min(budget.epsilon, 700.0))) * _validate.positive_int("count", count)
+    if capacity is None:
+        allowed = _validate.open_unit("delta_share", delta_share) * budget.delta / draws
+        capacity = _capacity(probability, n, allowed)
+    capacity = min(_validate.positive_int("capacity", capacity), n)
+    charge = draws * overflow_probability(probability, capacity, n)
+    if charge >= budget.delta:
+        raise ValueError(
+            f"batches above capacity={capacity} cost {charge:.3g} of delta={budget.delta:g}; raise "
+            f"capacity to {_capacity(probability, n, 1e-3 * budget.delta / draws)}."
+        )
+    return Poisson(
+        np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF), expected, capacity, n
+    )
+
+
+def fixed_size(size: int, data_size: int) -> FixedSize:
+    """Returns a sampler of uniformly random subsets, for ``replace_one``.
+
+    Args:
+      size: number of records in every batch, below ``data_size``.
+      data_size: the declared public n.
+
+    Raises:
+      ValueError: if ``size`` is not between 1 and ``data_size`` - 1.
+
+    >>> fixed_size(100, 1000).probability
+    0.1
+    """
+    n = _validate.positive_int("data_size", data_size)
+    if _validate.positive_int("size", size) >= n:
+        raise ValueError(
+            f"size must be below data_size={n}, got {size}; take FullBatch to read every record."
+        )
+    return FixedSize(int(size), n)
+
+
+def _capacity(probability: float, n: int, allowed: float) -> int:
+    low, high = 1, n
+    while low < high:
+        middle = (low + high) // 2
+        if overflow_probability(probability, middle, n) <= allowed:
+            high = middle
+        else:
+            low = middle + 1
+    return low

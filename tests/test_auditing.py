@@ -1,0 +1,502 @@
+"""Audits: exact bounds, no false alarms, and every planted bug refuted or found too weak."""
+
+import dataclasses
+import importlib.util
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax
+from dpjax import auditing
+from dpjax.accounting import Event, Release
+from dpjax.auditing import canaries, estimators, games, recorder, registry
+from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
+from dpjax.auditing.counts import Counts, count_errors, upper_rate
+from dpjax.cli.main import main
+from dpjax.derivatives import clipped_grad
+from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, derive
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+
+DELTA = 1e-5
+# Each statistical check fails by chance with this probability at most.
+LEVEL = 1e-6
+
+
+def claim_of(multiplier, count=1):
+    return GaussianClaim(Event((Release("one", count, noise_multiplier=multiplier),), "zero_out"))
+
+
+def attack(game, runs, seed=0, gate=None):
+    key = jax.random.key(seed)
+    return auditing.attack(game, name="planted", key=key, gates=(runs, gate))
+
+
+# Bounds on rates and on epsilon, against closed forms.
+
+
+@pytest.mark.parametrize("level", [0.05, 1e-3, 1e-9])
+@pytest.mark.parametrize("runs", [1, 10, 100_000])
+def test_rates_are_bounded_in_closed_form_at_the_ends(runs, level):
+    np.testing.assert_allclose(upper_rate(0, runs, level), 1 - level ** (1 / runs), rtol=1e-9)
+    assert upper_rate(runs, runs, level) == 1
+    if runs > 1:
+        # One error short of all: (n - 1) of n happen or fewer with probability 1 - p^n.
+        last = upper_rate(runs - 1, runs, level)
+        np.testing.assert_allclose(last**runs, 1 - level, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.99])
+def test_rates_are_covered_exactly_as_often_as_promised(rate):
+    runs, level = 500, 0.05
+    counts = np.arange(runs + 1)
+    missed = upper_rate(counts, runs, level) < rate
+    assert stats.binom.pmf(counts[missed], runs, rate).sum() <= level
+
+
+def test_errors_are_counted_on_the_right_side():
+    assert count_errors(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0]), 1.0) == Counts(1, 3, 1, 2)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+def test_the_curve_inverts_its_own_counts(mu):
+    """Counts at their expectation give back the noise, the better the more runs."""
+    runs, claim = 10**9, claim_of(1 / mu)
+    rate = stats.norm.cdf(-mu / 2)
+    counts = Counts(int(rate * runs), runs, int(rate * runs), runs)
+    assert 1 < estimators.audited_scale(counts, claim) < 1.001
+    half = claim_of(2 / mu)
+    assert 0.5 < estimators.audited_scale(counts, half) < 0.501
+    free = estimators.clopper_pearson_epsilon(counts, DELTA)
+    np.testing.assert_allclose(free, np.log((1 - rate - DELTA) / rate), atol=1e-3)
+
+
+def test_a_coin_proves_nothing():
+    counts = Counts(500, 1_000, 500, 1_000)
+    assert estimators.clopper_pearson_epsilon(counts, DELTA) == 0
+    draws = np.random.default_rng(0).normal(size=(2, 2_000))
+    found = estimators.estimate(*draws, claim_of(1.0), DELTA)
+    assert found.epsilon_clopper_pearson < 0.5 and found.epsilon_curve < 0.5
+    same = estimators.estimate(np.zeros(100), np.zeros(100), claim_of(1.0), DELTA)
+    assert same.epsilon_curve == 0 and same.epsilon_clopper_pearson == 0
+
+
+def test_scores_that_are_not_numbers_count_against_the_mechanism():
+    draws = np.random.default_rng(0).normal(size=1_000)
+    found = estimators.estimate(draws, np.full(1_000, np.nan), claim_of(1.0), DELTA)
+    assert estimators.rejects(found.counts, claim_of(1.0))
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 0.05, 0.5, 0.95, 0.999])
+@pytest.mark.parametrize(("sigma", "q"), [(0.5, 0.1), (2.0, 0.5)])
+def test_the_sampled_curve_is_the_exact_one_from_below(sigma, q, alpha):
+    cut = stats.norm.isf(alpha, scale=sigma)
+    exact = (1 - q) * stats.norm.cdf(cut / sigma) + q * stats.norm.cdf((cut - 1) / sigma)
+    below = SampledGaussianClaim(sigma, q, 1).curve()(np.array([alpha]))[0]
+    assert below <= exact + 1e-9
+    if alpha <= 0.05:  # elsewhere the other order of the neighbours, claimed too, is lower
+        assert exact - 2e-4 < below
+
+
+def test_without_sampling_both_claims_are_one():
+    sampled, plain = SampledGaussianClaim(4.0, 1.0, 9), claim_of(4.0, 9)
+    alpha = np.linspace(0.001, 0.999, 50)
+    np.testing.assert_allclose(sampled.curve(1.3)(alpha), plain.curve(1.3)(alpha), atol=1e-4)
+    np.testing.assert_allclose(sampled.epsilon(DELTA), plain.epsilon(DELTA), rtol=1e-3)
+    np.testing.assert_allclose(sampled.epsilon(DELTA, 0.9), plain.epsilon(DELTA, 0.9), rtol=1e-3)
+
+
+def test_sampling_of_replaced_records_is_no_claim_here():
+    with pytest.raises(ValueError, match="replace_one"):
+        SampledGaussianClaim(1.0, 0.1, 1, "replace_one")
+
+
+# No false alarms, and no power lost.
+
+
+@pytest.mark.parametrize(
+    ("claim", "shift"),
+    [(claim_of(1.0), 1.0), (claim_of(0.25), 4.0), (SampledGaussianClaim(0.5, 0.1, 1), None)],
+    ids=["mu 1", "mu 4", "sampled"],
+)
+def test_no_false_alarms(claim, shift):
+    """A sound mechanism is refuted at level 0.05 no more often than that; half the noise is."""
+    seeds, runs, level, alarms, found = 200, 2_000, 0.05, 0, 0
+    for seed in range(seeds):
+        random = np.random.default_rng(seed)
+        on_d, on_other = random.normal(size=(2, runs))
+        if shift is None:
+            on_other = 0.5 * on_other + (random.random(runs) < 0.1)
+            on_d *= 0.5
+        else:
+            on_other += shift
+        thresholds = estimators.choose_thresholds(
+            on_d[: runs // 2], on_other[: runs // 2], claim, DELTA, level
+        )
+        counts = count_errors(on_d[runs // 2 :], on_other[runs // 2 :], thresholds.curve)
+        alarms += estimators.rejects(counts, claim, level)
+        found += estimators.rejects(counts, claim, level, scale=2.0)
+    assert alarms <= stats.binom.isf(LEVEL, seeds, level)
+    assert found > seeds / 2
+
+
+@pytest.mark.parametrize("runs", [4, 5, 37])
+def test_a_handful_of_runs_is_enough_to_say_nothing(runs):
+    found = attack(games.gaussian(), runs)
+    assert not found.refuted and found.passed and 0 <= found.fdp_epsilon < found.epsilon
+
+
+# The games.
+
+
+@pytest.mark.parametrize("name", ["hessian", "joint", "dp-gd", "dp-gd-replace-one", "dp-tr"])
+def test_the_attack_is_the_best_there_is(name):
+    """Scores are log-likelihood ratios of mu: N(-mu^2/2, mu^2) and N(mu^2/2, mu^2)."""
+    game = auditing.AUDITS[name].make()
+    runs = 4_000
+    mu = game.claim.event.gaussian_mu
+    for scores, mean in zip(
+        auditing.play(game, jax.random.key(3), runs), (-(mu**2) / 2, mu**2 / 2), strict=True
+    ):
+        assert scores.shape == (runs // 2,)
+        assert stats.kstest(scores, "norm", args=(mean, mu)).pvalue > LEVEL
+
+
+def test_runs_differ_and_a_seed_fixes_them():
+    game = dataclasses.replace(games.gaussian(), batch=64)
+    first, second = (auditing.play(game, jax.random.key(1), 1_000)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert len(np.unique(first)) > 490
+    other = auditing.play(game, jax.random.key(2), 1_000)
+    assert not np.isin(first, np.concatenate(other)).any()
+
+
+def test_what_a_recorded_training_does_is_what_it_does_unwatched():
+    algorithm = dpjax.dp_gradient_descent(
+        canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
+        steps=5, step_size=1.0, clip_norm=1e-3, certify=None,
+    )  # fmt: skip
+    without, canary, _ = canaries.records()
+    watched = recorder.Recorder(algorithm, without, canary, 5)
+    solutions = [dpjax.solve(each, canary, key=jax.random.key(0)) for each in (algorithm, watched)]
+    np.testing.assert_array_equal(solutions[0].params, solutions[1].params)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_or_remove_one"])
+def test_worlds_differ_by_what_the_relation_says(relation):
+    without, canary, _ = canaries.records(relation)
+    query = GradientQuery(1.0, 0.5, canaries.bowl(), 2, relation)
+    sums = [
+        clipped_grad(query.objective, clip_norm=0.5)(jnp.zeros(3), world)
+        for world in (without, canary)
+    ]
+    moved = float(jnp.linalg.norm(sums[1] - sums[0])) / 2
+    np.testing.assert_allclose(moved, query.sensitivity, rtol=1e-5)
+
+
+def test_an_audit_of_another_relation_is_refused():
+    query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
+    with pytest.raises(ValueError, match="replace_one"):
+        games.answered(query, canaries.records("replace_one"), 2)
+
+
+@pytest.mark.parametrize("isometric", [True, False])
+def test_the_score_of_either_form_of_matrix_noise(isometric):
+    query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out", isometric)
+    on_d, on_other = auditing.play(
+        games.answered(query, canaries.records(), 3), jax.random.key(0), 8_000
+    )
+    for scores, sign in ((on_d, -1), (on_other, 1)):
+        # In a log-likelihood ratio of Gaussians the variance is twice the mean's size.
+        spread = np.var(scores) / (2 * sign * np.mean(scores))
+        assert 0.85 < spread < 1.15
+
+
+# Planted bugs: each is another mechanism that takes the place of the right one.
+
+
+def too_quiet(key, tree, stddev):
+    return add_gaussian(key, tree, 0.95 * stddev)
+
+
+def ratio_wrong(diagonal, off_diagonal):
+    def mechanism(key, matrix, stddev):
+        p = matrix.shape[0]
+        relative = jnp.where(jnp.eye(p, dtype=bool), diagonal, off_diagonal)
+        noise = add_symmetric_gaussian(key, jnp.zeros((p, p)), 1.0)
+        return matrix + stddev * relative * noise
+
+    return mechanism
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SpectralClip(HessianQuery):
+    """Clips the spectral norm, and adds the noise of the Frobenius norm."""
+
+    def answer(self, key, records, params):
+        hessians = jax.vmap(jax.hessian(self.objective.loss), (None, 0))(params, records)
+        norms = jnp.linalg.norm(hessians, ord=2, axis=(1, 2))
+        factor = jnp.minimum(1, self.clip_norm / jnp.maximum(norms, 1e-12))
+        mean = jnp.einsum("n,nij->ij", factor, hessians) / self.data_size
+        return add_symmetric_gaussian(key, mean, self.stddev)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FreeHessian(JointQuery):
+    """Releases gradient and Hessian of one sample, and books the gradient."""
+
+    def parts(self):
+        common = (self.objective, self.data_size, self.relation)
+        return (
+            GradientQuery(self.noise_multiplier, self.gradient_weight, *common),
+            HessianQuery(self.noise_multiplier, self.hessian_weight, *common),
+        )
+
+    def answer(self, key, records, params):
+        keys = jax.random.split(key)
+        answers = [q.answer(k, records, params) for q, k in zip(self.parts(), keys, strict=True)]
+        return SecondOrderAnswer(*answers)
+
+    def event(self, count):
+        return self.parts()[0].event(count)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NoClip(GradientQuery):
+    """Adds up gradients as they are."""
+
+    def answer(self, key, records, params):
+        gradients = jax.vmap(jax.grad(self.objective.loss), (None, 0))(params, records)
+        return add_gaussian(key, gradients.mean(axis=0), self.stddev)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ClippedMean(GradientQuery):
+    """Clips the mean of the batch, not its examples."""
+
+    def answer(self, key, records, params):
+        gradients = jax.vmap(jax.grad(self.objective.loss), (None, 0))(params, records)
+        mean = gradients.mean(axis=0)
+        factor = self.clip_norm / jnp.maximum(jnp.linalg.norm(mean), self.clip_norm)
+        return add_gaussian(key, factor * mean, self.stddev)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OneRecordMoved(GradientQuery):
+    """Books a replaced record as one that is added or removed."""
+
+    @property
+    def sensitivity(self):
+        return self.clip_norm / self.data_size
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NoisePerMicroBatch(GradientQuery):
+    """Adds the whole noise once for each of four micro-batches."""
+
+    def answer(self, key, records, params):
+        answer = super().answer(key, records, params)
+        for extra in jax.random.split(key, 3):
+            answer = add_gaussian(extra, answer, self.stddev)
+        return answer
+
+
+def descent_asking(query, relation="zero_out"):
+    algorithm = dpjax.dp_gradient_descent(
+        canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA, relation), data_size=2,
+        dimension=2, steps=20, step_size=1.0, clip_norm=1e-3, certify=None,
+    )  # fmt: skip
+    own = algorithm.query
+    mutant = query(own.noise_multiplier, own.clip_norm, own.objective, own.data_size, own.relation)
+    return games.whole(dataclasses.replace(algorithm, query=mutant), canaries.records(relation))
+
+
+def solve_with_one_key(algorithm, data, *, key):
+    """A training that derives every step's noise as that of step 0."""
+    queries = {query.name: query for query in algorithm.queries}
+
+    def ask(key, name, params):
+        return queries[name].answer(derive(key, name, 0), data, params)
+
+    state, steps = algorithm.init(jnp.zeros(algorithm.dimension)), []
+    for _ in range(algorithm.max_steps):
+        state, info = algorithm.step(key, state, ask)
+        steps.append(info)
+    history = jax.tree.map(lambda *rows: jnp.stack(rows), *steps)
+    return types.SimpleNamespace(history=history, steps=len(steps))
+
+
+def descent_with_one_key():
+    algorithm = dpjax.dp_gradient_descent(
+        canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
+        steps=6, step_size=1.0, clip_norm=1e-3, certify=None,
+    )  # fmt: skip
+    return games.whole(algorithm, canaries.records(), solve_with_one_key)
+
+
+REFUTED = {
+    "noise x0.95, gaussian": (lambda: games.gaussian(too_quiet), 1_000_000),
+    "noise x0.95, subsampled": (lambda: games.sampled_gaussian(too_quiet), 2_000_000),
+    "noise x0.95, composed": (
+        lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 200_000,
+    ),
+    "c27 diagonal too quiet": (lambda: games.symmetric("diagonal", ratio_wrong(0.8, 1.0)), 50_000),
+    "c27 off-diagonal too quiet": (
+        lambda: games.symmetric("off_diagonal", ratio_wrong(1.0, np.sqrt(0.5))), 50_000,
+    ),
+    "c27 diagonal as off it": (
+        lambda: games.symmetric("identity", ratio_wrong(np.sqrt(0.5), 1.0)), 50_000,
+    ),
+    "c26 spectral clip": (
+        lambda: games.answered(
+            SpectralClip(1.2, 1.0, canaries.bowl(), 2, "zero_out"), canaries.records(), 6
+        ),
+        20_000,
+    ),
+    "c29 joint event without its Hessian": (
+        lambda: games.answered(
+            FreeHessian(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out"), canaries.records(), 4
+        ),
+        50_000,
+    ),
+    "c6 key reused across steps": (descent_with_one_key, 10_000),
+    "no clipping": (lambda: descent_asking(NoClip), 10_000),
+    "c17 mean clipped": (lambda: descent_asking(ClippedMean), 10_000),
+    "replace-one as add-or-remove": (
+        lambda: descent_asking(OneRecordMoved, "replace_one"), 10_000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", REFUTED)
+def test_a_planted_bug_is_refuted(bug):
+    make, runs = REFUTED[bug]
+    found = attack(make(), runs)
+    assert found.refuted and not found.passed
+    assert "REFUTED" in found.verdict
+
+
+def test_c15_noise_per_micro_batch_falls_under_the_gate():
+    row = auditing.AUDITS["dp-gd"]
+    found = attack(descent_asking(NoisePerMicroBatch), row.quick_runs, gate=row.quick_gate)
+    assert not found.refuted and not found.passed
+    assert "gate" in found.verdict
+
+
+# The gates that must hold, at the declared numbers of runs.
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "least"),
+    [
+        ("gaussian", 200_000, 0.93),
+        ("subsampled-gaussian", 2_000_000, 0.90),
+        ("symmetric-identity", 1_000_000, 0.94),
+        ("dp-tr", 20_000, 0.70),
+    ],
+)
+def test_the_ratio_that_must_hold(name, runs, least):
+    found = auditing.audit(name, key=jax.random.key(0), runs=runs)
+    assert not found.refuted
+    assert least <= found.ratio <= 1
+    assert found.cp_epsilon <= found.fdp_epsilon
+
+
+@pytest.mark.parametrize("name", auditing.AUDITS)
+def test_every_audit_claims_what_its_mechanism_says(name):
+    row = auditing.AUDITS[name]
+    claim = row.make().claim
+    assert claim.relation in dpjax.accounting.RELATIONS
+    assert 2 < claim.epsilon(DELTA) < 7
+    assert row.quick_runs <= row.runs and row.quick_gate <= row.gate < 1
+    assert claim.epsilon(DELTA, 0.9) > claim.epsilon(DELTA)
+    alpha = np.linspace(0.01, 0.99, 20)
+    assert (claim.curve(1.1)(alpha) >= claim.curve()(alpha) - 1e-9).all()
+
+
+def test_every_algorithm_is_attacked_as_a_whole():
+    assert dpjax.ALGORITHMS.keys() <= auditing.AUDITS.keys()
+
+
+# The command.
+
+
+def test_the_command_writes_what_it_found(tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("audit.json", "audit.png")]
+    files = ["--json", paths[0], "--plot", paths[1]]
+    status = main(["audit", "gaussian", "--runs", "20000", "--seed", "1", *files])
+    assert status == 0
+    written = json.loads((tmp_path / "audit.json").read_text())
+    (found,) = written["audits"]
+    assert written["passed"] and written["seed"] == 1
+    assert found["name"] == "gaussian" and 0.8 < found["ratio"] < 1
+    assert (tmp_path / "audit.png").stat().st_size > 10_000
+    out = capsys.readouterr().out
+    assert "1 of 1 passed" in out and "REFUTED" not in out
+
+
+def test_there_is_no_picture_of_nothing(tmp_path):
+    with pytest.raises(ValueError, match="at least one"):
+        auditing.plot_audits([], tmp_path / "none.png")
+
+
+def test_a_refuted_claim_fails_the_command(monkeypatch, capsys):
+    loud = registry.Row(
+        lambda: games.gaussian(lambda k, t, s: add_gaussian(k, t, s / 2)), 20_000, 0.5, 20_000, 0.5
+    )
+    monkeypatch.setitem(auditing.AUDITS, "gaussian", loud)
+    assert main(["audit", "gaussian", "--seed", "1", "--quick"]) == 1
+    assert "CLAIM REFUTED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name one audit"),
+        (["gaussian", "--all"], "name one audit"),
+        (["gausian"], "did you mean 'gaussian'"),
+        (["gaussian", "--runs", "3"], "at least 4"),
+        (["gaussian", "--seed", "-1"], "--seed"),
+        (["gaussian", "--json", "no/such/folder.json"], "folder"),
+    ],
+)
+def test_bad_requests(arguments, message, capsys):
+    assert main(["audit", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+# Another auditor, where it is installed; CI runs without, and counts a skipped test as a failure.
+
+if importlib.util.find_spec("jax_privacy") is not None:
+    from jax_privacy import auditing as theirs
+
+    @pytest.mark.parametrize("threshold", [-0.5, 0.5, 2.0])
+    def test_jax_privacy_finds_the_same_bound(threshold):
+        on_d, on_other = auditing.play(games.gaussian(), jax.random.key(0), 20_000)
+        auditor = theirs.CanaryScoreAuditor(on_other, on_d)
+        found = auditor.epsilon_clopper_pearson(
+            estimators.LEVEL,
+            DELTA,
+            one_sided=False,
+            threshold_strategy=theirs.Explicit(threshold),
+        )
+        counts = count_errors(on_d, on_other, threshold)
+        ours = estimators.clopper_pearson_epsilon(counts, DELTA)
+        np.testing.assert_allclose(ours, found, rtol=1e-6)
+
+    def test_our_curve_proves_more_than_jax_privacy_does_and_no_more_than_is_true():
+        claim = claim_of(1.0)
+        on_d, on_other = auditing.play(games.gaussian(), jax.random.key(0), 20_000)
+        auditor = theirs.CanaryScoreAuditor(on_other, on_d)
+        ours = estimators.estimate(on_d, on_other, claim, DELTA).epsilon_curve
+        assert auditor.epsilon_from_gdp(estimators.LEVEL, DELTA) < ours < claim.epsilon(DELTA)

@@ -1,0 +1,294 @@
+"""Samplers: exact probabilities, independence, capacity, and the release a draw makes."""
+
+import dataclasses
+import itertools
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpjax import sampling
+from dpjax.accounting import RELATIONS, Event, PrivacyBudget, epsilon
+from dpjax.sampling import samplers
+
+BUDGET = PrivacyBudget(1.0, 1e-6)
+
+
+def poisson(expected, n, **kwargs):
+    return sampling.poisson(expected, n, **{"budget": BUDGET, "count": 100, **kwargs})
+
+
+def raw(q, n, capacity):
+    """A sampler of a coarse probability whose overflow nobody checked."""
+    threshold = int(q * 2**64)
+    high, low = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
+    return sampling.Poisson(high, low, q * n, capacity, n)
+
+
+def draws(sampler, n, count, seed=0):
+    keys = jax.random.split(jax.random.key(seed), count)
+    return jax.jit(jax.vmap(lambda key: sampler.sample(key, n)))(keys)
+
+
+def members(batch, n):
+    """Bool (draws, n): who is in each batch."""
+    batch = jax.tree.map(np.asarray, batch)
+    found = np.zeros((len(batch.mask), n), int)
+    np.add.at(found, (np.arange(len(batch.mask))[:, None], batch.indices), batch.mask)
+    return found
+
+
+def consistent(successes, trials, q, failure=1e-6):
+    """Whether a binomial count is within its central interval, of miss probability ``failure``."""
+    return stats.binom.ppf(failure / 2, trials, q) <= successes <= stats.binom.isf(
+        failure / 2, trials, q
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expected", "n"),
+    [(1, 10**9), (0.07, 581_012), (256, 60_000), (1, 3), (5000, 35_000), (35_000 - 1e-3, 35_000),
+     (1e-7, 2**30)],
+)  # fmt: skip
+def test_c36_the_probability_is_the_threshold_to_the_last_bit(expected, n):
+    sampler = poisson(expected, n)
+    threshold = (int(sampler.high) << 32) + int(sampler.low)
+    assert Fraction(sampler.probability) == Fraction(threshold, 2**64)
+    assert abs(Fraction(threshold, 2**64) - Fraction(expected) / n) < Fraction(1, 2**53)
+    release = sampler.release("g", 1, noise_multiplier=1.0, relation="zero_out")
+    assert release.sampling_probability == sampler.probability
+    assert sampler.high.dtype == sampler.low.dtype == np.uint32
+
+
+def test_c36_tiny_probabilities_are_drawn_as_declared():
+    """At 1e-8, 3 of 3e8 coins: the float32 coin, a planted bug, gives 12 times as many."""
+    q, n, steps = 1e-8, 2**20, 256
+    sampler = raw(q, n, 64)
+    trials = n * steps
+    keys = jax.random.split(jax.random.key(3), steps)
+    ours = jax.lax.map(lambda key: sampler.sample(key, n).mask.sum(), keys).sum()
+    float32 = jax.lax.map(lambda key: jax.random.bernoulli(key, q, (n,)).sum(), keys).sum()
+    assert consistent(int(ours), trials, q)
+    assert not consistent(int(float32), trials, q)
+
+
+@pytest.mark.parametrize(("high", "low"), [(0, 5), (7, 0), (7, 5), (0, 1), (2**32 - 1, 2**32 - 1)])
+def test_c36_the_two_words_are_compared_as_one_number(high, low, monkeypatch):
+    words = sorted({w for h in (high, low) for w in (0, h - 1, h, h + 1) if 0 <= w < 2**32})
+    pairs = np.array(list(itertools.product(words, words)), np.uint32).T
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(pairs))
+    n = pairs.shape[1]
+    sampler = sampling.Poisson(np.uint32(high), np.uint32(low), 1.0, n, n)
+    batch = sampler.sample(jax.random.key(0), n)
+    drawn = set(np.asarray(batch.indices)[np.asarray(batch.mask)].tolist())
+    numbers = [(int(a) << 32) + int(b) for a, b in pairs.T]
+    assert drawn == {i for i, number in enumerate(numbers) if number < (high << 32) + low}
+
+
+@pytest.mark.parametrize("q", [0.5, 0.05])
+def test_c37_coins_are_independent_between_records_and_steps(q):
+    n, count = 40, 20_000
+    found = members(draws(raw(q, n, n), n, count), n)
+    assert found.max() == 1
+    for record in range(n):
+        assert consistent(found[:, record].sum(), count, q)
+    for first, second in [(0, 1), (0, 20), (3, 39), (20, 21)]:
+        assert consistent((found[:, first] * found[:, second]).sum(), count, q**2)
+        assert consistent((found[1:, first] * found[:-1, second]).sum(), count - 1, q**2)
+    # Batch sizes vary as a binomial; shuffled or fixed batches, planted, do not vary.
+    spread = found.sum(1).var() / (n * q * (1 - q))
+    assert abs(spread - 1) < 6 * math.sqrt(2 / count)
+    fixed = members(draws(sampling.FixedSize(int(n * q), n), n, 500), n)
+    assert fixed.sum(1).var() == 0
+
+
+def test_c35_subsets_are_uniform_and_without_repeats():
+    n, size, count = 5, 2, 20_000
+    found = members(draws(sampling.fixed_size(size, n), n, count), n)
+    assert found.max() == 1 and np.all(found.sum(1) == size)
+    codes = found @ 2 ** np.arange(n)
+    observed = np.unique(codes, return_counts=True)[1]
+    assert len(observed) == math.comb(n, size)
+    assert stats.chisquare(observed).pvalue > 1e-6
+    # Planted: jax.random.choice replaces unless it is told not to.
+    keys = jax.random.split(jax.random.key(1), count)
+    choice = jax.vmap(lambda key: jax.random.choice(key, n, (size,)))(keys)
+    assert members(sampling.Batch(choice, jnp.ones_like(choice, bool)), n).max() == 2
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 30, 99, 100])
+def test_c41_the_first_records_are_kept_up_to_the_capacity(capacity):
+    n, q = 100, 0.3
+    key = jax.random.key(5)
+    bits = np.asarray(jax.random.bits(key, (2, n), jnp.uint32)).astype(np.uint64)
+    (drawn,) = np.nonzero((bits[0] << np.uint64(32)) + bits[1] < np.uint64(int(q * 2**64)))
+    batch = raw(q, n, capacity).sample(key, n)
+    assert batch.indices.shape == batch.mask.shape == (capacity,)
+    assert batch.indices.dtype == jnp.int32 and batch.mask.dtype == bool
+    kept = drawn[:capacity]
+    assert np.asarray(batch.mask).tolist() == [i < len(kept) for i in range(capacity)]
+    assert np.asarray(batch.indices)[: len(kept)].tolist() == kept.tolist()
+
+
+def test_c34_padding_points_at_a_row_that_is_there_and_is_masked():
+    n = 6
+    batch = draws(raw(0.3, n, 4), n, 500)
+    indices, mask = np.asarray(batch.indices), np.asarray(batch.mask)
+    assert indices.min() == 0 and indices.max() < n
+    assert np.all(indices[~mask] == 0)
+    # A masked row counts for nothing although record 0 is real; without the mask, planted, it does.
+    values = jnp.ones(n).at[0].set(1e6)
+    total = jnp.where(mask, values[indices], 0).sum(1)
+    absent = ~((indices == 0) & mask).any(1)
+    assert np.all(total[absent] < 1e6) and np.any(values[indices].sum(1)[absent] >= 1e6)
+
+
+@pytest.mark.parametrize(("q", "size"), [(2.0**-60, 0), (1 - 2.0**-50, 8)])
+def test_c38_empty_and_full_batches_are_legal(q, size):
+    batch = raw(q, 8, 8).sample(jax.random.key(0), 8)
+    assert int(batch.mask.sum()) == size
+    assert np.isfinite(np.asarray(batch.indices)).all()
+    assert sorted(np.asarray(batch.indices)[np.asarray(batch.mask)].tolist()) == list(range(size))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_batches_of_one(n):
+    batch = draws(raw(0.5, n, 1), n, 64)
+    sizes = np.asarray(batch.mask).sum(1)
+    assert set(sizes.tolist()) == {0, 1}
+    assert np.asarray(sampling.full_batch(1).sample(jax.random.key(0), 1).indices).tolist() == [0]
+
+
+def test_c39_the_divisor_is_declared_and_never_the_size_drawn():
+    sampler = poisson(50, 1000)
+    sizes = np.asarray(draws(sampler, 1000, 50).mask).sum(1)
+    assert len(set(sizes.tolist())) > 5
+    assert sampler.expected == pytest.approx(sampler.probability * sampler.data_size)
+    assert sampling.fixed_size(50, 1000).expected == 50 and sampling.full_batch(9).expected == 9
+    release = sampler.release("g", 1, noise_multiplier=2.0, relation="zero_out", record_norm=3.0)
+    assert release.stddev == pytest.approx(2.0 * 3.0 / 50)
+
+
+def test_c40_the_probability_comes_from_the_declared_n():
+    """Where n is private the same sampler draws from any n, with the declared probability."""
+    sampler = poisson(50, 1000, budget=PrivacyBudget(1.0, 1e-6, "add_or_remove_one"))
+    for n in (1, 700, 1000):
+        count = 2000 if n > 1 else 20_000
+        found = np.asarray(draws(sampler, n, count).mask).sum()
+        assert consistent(found, n * count, 0.05)
+    with pytest.raises(ValueError, match="declare the public n"):
+        sampling.fixed_size(50, 1000).sample(jax.random.key(0), 999)
+
+
+@pytest.mark.parametrize(("n", "q"), [(30, Fraction(1, 4)), (200, Fraction(1, 8))])
+def test_c41_overflow_is_the_exact_tail_rounded_up(n, q):
+    for capacity in (0, n // 4, n // 2, n - 1, n):
+        exact = sum(math.comb(n, k) * q**k * (1 - q) ** (n - k) for k in range(capacity + 1, n + 1))
+        found = Fraction(samplers.overflow_probability(float(q), capacity, n))
+        assert exact <= found <= exact * (1 + Fraction(1, 10**8)) + Fraction(1, 10**300)
+
+
+@pytest.mark.parametrize("delta_share", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize(("expected", "n"), [(10, 1000), (256, 60_000), (5000, 35_000)])
+def test_c41_the_capacity_keeps_to_its_share_of_delta(expected, n, delta_share):
+    sampler = poisson(expected, n, delta_share=delta_share)
+    draw = (1 + math.e) * 100
+    assert draw * sampler.overflow <= delta_share * BUDGET.delta
+    assert draw * stats.binom.sf(sampler.capacity - 1, n, expected / n) > delta_share * BUDGET.delta
+    release = sampler.release("g", 100, noise_multiplier=5.0, relation="zero_out")
+    assert release.overflow == sampler.overflow > 0 and release.capacity == sampler.capacity
+    clean = dataclasses.replace(release, overflow=0.0)
+    charged, free = (
+        epsilon(Event((one,), "zero_out"), 1e-6, "zero_out") for one in (release, clean)
+    )
+    assert free <= charged < free * (1 + delta_share)
+
+
+@pytest.mark.parametrize(
+    "sampler", [raw(0.3, 64, 32), sampling.FixedSize(16, 64), sampling.FullBatch(64)]
+)
+def test_x64_jit_vmap_and_loops_draw_the_same_bits(sampler):
+    keys = jax.random.split(jax.random.key(2), 5)
+    plain = [sampler.sample(key, 64) for key in keys]
+    with jax.enable_x64(True):
+        wide = [jax.jit(lambda key: sampler.sample(key, 64))(key) for key in keys]
+    together = jax.vmap(lambda key: sampler.sample(key, 64))(keys)
+
+    def body(carry):
+        step, out = carry
+        batch = sampler.sample(keys[step], 64)
+        return step + 1, jax.tree.map(lambda all_, one: all_.at[step].set(one), out, batch)
+
+    empty = jax.tree.map(jnp.zeros_like, together)
+    _, looped = jax.lax.while_loop(lambda carry: carry[0] < 5, body, (0, empty))
+    for step, one in enumerate(plain):
+        for other in (
+            wide[step],
+            *(jax.tree.map(lambda a, i=step: a[i], b) for b in (together, looped)),
+        ):
+            assert other.indices.dtype == jnp.int32
+            assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), one, other))
+
+
+def test_another_probability_compiles_nothing_anew():
+    traced = []
+
+    @jax.jit
+    def draw(sampler, key):
+        traced.append(1)
+        return sampler.sample(key, 100).mask.sum()
+
+    for q in (0.1, 0.2, 0.9):
+        draw(raw(q, 100, 100), jax.random.key(0))
+    assert len(traced) == 1
+    stacked = jax.tree.map(lambda *a: jnp.stack(a), raw(0.01, 100, 100), raw(0.99, 100, 100))
+    few, many = jax.vmap(draw, (0, None))(stacked, jax.random.key(0))
+    assert few < 20 < 80 < many
+    one = jax.tree.map(lambda leaf: np.asarray(leaf)[1], stacked)
+    assert one.probability == raw(0.99, 100, 100).probability
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_noise_of_multiplier_times_scale_is_what_is_accounted(relation):
+    for sampler, moved in (
+        (sampling.full_batch(1000), 2 if relation == "replace_one" else 1),
+        (poisson(50, 1000), 1),
+    ):
+        release = sampler.release("g", 3, noise_multiplier=4.0, relation=relation, record_norm=0.5)
+        assert release.stddev == pytest.approx(float(4.0 * sampler.scale(0.5, relation)))
+        assert release.sensitivity == pytest.approx(moved * 0.5 / sampler.expected)
+        assert Event((release,), relation).is_gaussian == isinstance(sampler, sampling.FullBatch)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: poisson(0, 10), "expected_batch must be"),
+        (lambda: poisson(10, 10), "FullBatch"),
+        (lambda: poisson(11, 10), "FullBatch"),
+        (lambda: poisson(1e-30, 10), "above 0"),
+        (lambda: poisson(1, 0), "data_size must be"),
+        (lambda: poisson(1, 10.5), "data_size must be"),
+        (lambda: poisson(1, 10, count=0), "count must be"),
+        (lambda: poisson(1, 10, delta_share=2), "delta_share must be"),
+        (lambda: poisson(1, 10, budget=1.0), "budget must be"),
+        (lambda: poisson(100, 1000, capacity=110), "raise capacity to"),
+        (lambda: poisson(100, 1000, capacity=0), "capacity must be"),
+        (lambda: sampling.fixed_size(10, 10), "FullBatch"),
+        (lambda: sampling.fixed_size(0, 10), "size must be"),
+        (lambda: sampling.full_batch(0), "data_size must be"),
+        (
+            lambda: sampling.full_batch(3).release(
+                "g", 1, noise_multiplier=1.0, relation="replace-one"
+            ),
+            "replace_one",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
