@@ -13,7 +13,7 @@ from dpjax import (
     plotting,
     sampling,
 )
-from dpjax.accounting import PrivacyBudget
+from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import (
     ALGORITHMS,
     Certificate,
@@ -24,7 +24,7 @@ from dpjax.algorithms import (
 )
 from dpjax.datasets import Dataset
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
-from dpjax.driver import SavedSolution, Solution, load, run, save, solve
+from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
 from dpjax.linalg import trust_region_step
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
@@ -36,8 +36,10 @@ __all__ = [
     "ALGORITHMS",
     "Certificate",
     "Dataset",
+    "Ledger",
     "Objective",
     "PrivacyBudget",
+    "ResumeMismatch",
     "SavedSolution",
     "Solution",
     "Status",

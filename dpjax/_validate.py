@@ -62,6 +62,13 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     raise ValueError(f"unknown {name} {value!r};{hint} Choose from: {', '.join(options)}.")
 
 
+def word(name: str, value: Any) -> str:
+    """Returns ``value``, or raises if it is not a string of at least one character."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a word, got {value!r}.")
+    return value
+
+
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or value is None:
         raise ValueError(f"{name} must be a number, got {value!r}.")

@@ -2,12 +2,20 @@
 
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
+from dpjax.accounting.chain import LedgerError
+from dpjax.accounting.entries import Entry
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
+from dpjax.accounting.filters import Filter
+from dpjax.accounting.ledger import Ledger
 
 __all__ = [
     "ACCOUNTANTS",
     "RELATIONS",
+    "Entry",
     "Event",
+    "Filter",
+    "Ledger",
+    "LedgerError",
     "PrivacyBudget",
     "Release",
     "calibrate",

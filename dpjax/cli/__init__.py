@@ -1,4 +1,4 @@
-"""The command line: ``dpjax run``, ``dpjax calibrate``, ``dpjax data``."""
+"""The command line: ``dpjax run``, ``dpjax calibrate``, ``dpjax data``, ``dpjax ledger``."""
 
 from dpjax.cli.main import main
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import audit, calibrate, data, run
+from dpjax.cli import audit, calibrate, data, ledger, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its status: 0, 1 for a failed audit, 2 for a bad request.
+    """Runs the command line and returns its status.
+
+    0, or 1 for a failed audit, 2 for a bad request, 130 for Ctrl-C.
 
     >>> main(["data", "no-such-set"])
     2
@@ -21,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError, OSError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        print(f"dpjax: {str(stop) or 'interrupted'}", file=sys.stderr)
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     _run_parser(commands)
     _calibrate_parser(commands)
     _data_parser(commands)
+    _ledger_parser(commands)
     audit.add_parser(commands)
     return whole
 
@@ -57,6 +63,14 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
     one.add_argument("--plot", metavar="FILE", help="draw the released history")
     one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
+    one.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="save the run as it goes, and resume the one that is there; SECRET, holds the key",
+    )
+    one.add_argument(
+        "--ledger", metavar="FILE", help="book the run, if it fits the budget declared there"
+    )
 
 
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
@@ -80,6 +94,34 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
         "--check", action="store_true", help="for the owner: what is odd in the file; NOT PRIVATE"
     )
     _table_arguments(one)
+
+
+def _ledger_parser(commands: argparse._SubParsersAction) -> None:
+    every = commands.add_parser("ledger", help="what may be spent on some data, and what was")
+    verbs = every.add_subparsers(required=True, metavar="VERB")
+    one = verbs.add_parser("create", help="declare a budget in a new file")
+    one.set_defaults(command=ledger.create)
+    one.add_argument("file", metavar="FILE")
+    one.add_argument("--epsilon", type=float, required=True, help="for all runs together")
+    one.add_argument("--delta", type=float, required=True, help="for all runs together")
+    one.add_argument(
+        "--relation",
+        default="zero_out",
+        help=f"what neighbours are: {', '.join(RELATIONS)} (default: zero_out)",
+    )
+    one.add_argument(
+        "--renyi-order",
+        type=float,
+        metavar="ALPHA",
+        help="admit runs that sample, by Renyi DP at this order (default: unsampled ones only)",
+    )
+    one = verbs.add_parser("show", help="declared, taken by each run, remaining")
+    one.set_defaults(command=ledger.show)
+    one.add_argument("file", metavar="FILE")
+    one = verbs.add_parser("verify", help="check every line of the file")
+    one.set_defaults(command=ledger.verify)
+    one.add_argument("file", metavar="FILE")
+    one.add_argument("--anchor", metavar="HASH", help="a hash noted before, that must be in it")
 
 
 def _problem_arguments(one: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.cli import plan, problem, report
-from dpjax.driver import guarantee
+from dpjax.driver import guarantee, holds_run
 
 _COMPILE_EVENT = "/jax/core/compile/"
 
@@ -35,7 +35,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
-    key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
+    key = _key(arguments)
     begin = time.perf_counter()
     with _compile_seconds() as compiling:
         solution = _train(arguments, algorithm, data, key)
@@ -56,8 +56,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     # A result that cannot be written is budget spent for nothing.
     if arguments.plot:
         dpjax.plotting.check_path(arguments.plot)
-    if arguments.save and arguments.repeats is not None:
-        raise ValueError("--save writes one training; it does not go with --repeats.")
+    for name in ("save", "checkpoint", "ledger"):
+        if getattr(arguments, name) and arguments.repeats is not None:
+            raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
     for path in (arguments.json, arguments.plot, arguments.save):
         if path and not os.path.isdir(os.path.dirname(path) or "."):
             raise ValueError(f"{path} cannot be written: its folder does not exist.")
@@ -65,14 +66,24 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{path} cannot be written: it is a folder.")
 
 
+def _key(arguments: argparse.Namespace) -> jax.Array | None:
+    if arguments.seed is not None:
+        return jax.random.key(arguments.seed)
+    if arguments.checkpoint and holds_run(arguments.checkpoint):
+        return None
+    return dpjax.random_key()
+
+
 def _train(
     arguments: argparse.Namespace,
     algorithm: Algorithm,
     data: dpjax.Dataset,
-    key: jax.Array,
+    key: jax.Array | None,
 ) -> dpjax.Solution:
-    if arguments.repeats is None:
-        return dpjax.run(algorithm, data, key=key)
+    if arguments.repeats is None or key is None:
+        return dpjax.run(
+            algorithm, data, key=key, checkpoint=arguments.checkpoint, ledger=arguments.ledger
+        )
     keys = jax.random.split(key, arguments.repeats)
     return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
 

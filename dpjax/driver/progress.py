@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import sys
 import time
 import warnings
@@ -12,11 +13,11 @@ from rich import progress as _rich
 from rich.console import Console
 
 from dpjax._typing import Array, Params, PyTree
+from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
-from dpjax.driver import loop
+from dpjax.driver import loop, resume
 from dpjax.driver.solution import Solution
-from dpjax.mechanisms import as_key
 from dpjax.oracles import check_examples
 
 # How often the bar moves; each is one more entry into the compiled loop.
@@ -28,26 +29,38 @@ def run(
     algorithm: Algorithm,
     data: Dataset | PyTree,
     *,
-    key: Array,
+    key: Array | None,
     params: Params | None = None,
     progress: bool | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    ledger: Ledger | str | os.PathLike | None = None,
+    label: str | None = None,
 ) -> Solution:
-    """Runs the training of ``solve`` in pieces, with a progress bar.
+    """Runs the training of ``solve`` in pieces: a progress bar, a checkpoint, a line in a ledger.
 
     Args:
       algorithm: as in ``solve``.
       data: as in ``solve``.
-      key: as in ``solve``.
+      key: as in ``solve``; None resumes ``checkpoint`` with its own.
       params: as in ``solve``.
       progress: True or False; None shows the bar on a terminal only.
+      checkpoint: folder to save the run in, made if it is absent. If it holds one, that run goes on
+        from where it is, or gives its solution again, bit for bit as if never interrupted, and
+        spends nothing more. It holds the key: SECRET, readable by its owner alone.
+      ledger: a ``Ledger`` or its file. The run's intent is on the disk before the data are asked
+        anything, and a run that does not fit the budget is refused.
+      label: your word for the data, for the ledger; by default the data set's name.
 
     Returns:
       The same ``Solution`` as ``solve``; a run that ended in numbers that are not finite warns.
 
     Raises:
-      ValueError: as ``solve``.
+      ValueError: as ``solve``, or for a budget that the ledger does not have.
+      ResumeMismatch: if the run in ``checkpoint`` would not repeat itself, naming what differs.
+      LedgerError: for a ledger that is damaged, in use, or behind the checkpoint.
+      KeyboardInterrupt: on Ctrl-C; the checkpoint is saved, the budget is spent.
 
-    Privacy: as ``solve``; the bar shows step numbers and time.
+    Privacy: as ``solve``; the bar shows step numbers and time. What a crash interrupts stays spent.
 
     >>> import jax, jax.numpy as jnp, dpjax
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
@@ -59,22 +72,26 @@ def run(
     """
     examples, unit, unit_rows = loop.unpack(data)
     params = loop.starting_point(algorithm, params)
-    key = as_key(key)
     for query in algorithm.queries:
         check_examples(query, examples, params)
     shown = bool(sys.stderr) and (sys.stderr.isatty() if progress is None else progress)
-    bound, carry = _start(algorithm, examples, key, params)
-    steps = int(algorithm.steps)
-    piece = max(1, -(-steps // _UPDATES))
-    with _bar(shown) as bar:
-        task = bar.add_task(algorithm.title, total=steps)
-        for until in range(piece, steps + piece, piece):
-            carry = _advance(bound, carry, min(until, steps))
-            done = int(carry.step)
-            bar.update(task, completed=done)
-            if done < min(until, steps):
-                break
-    solution = _finish(bound, carry, unit=unit, unit_rows=unit_rows)
+    with resume.journal(algorithm, data, key, params, checkpoint, ledger, label) as journal:
+        bound, carry = _start(algorithm, examples, journal.key, params)
+        carry = journal.begin(carry)
+        steps = int(algorithm.steps)
+        piece = max(1, -(-steps // _UPDATES))
+        with _bar(shown) as bar:
+            task = bar.add_task(algorithm.title, total=steps)
+            for until in range(int(carry.step) + piece, steps + piece, piece):
+                carry = _advance(bound, carry, min(until, steps))
+                done = int(carry.step)
+                journal.save(carry)
+                bar.update(task, completed=done)
+                if done < min(until, steps):
+                    break
+        journal.end(carry)
+        solution = jax.block_until_ready(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
+        journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
     return solution

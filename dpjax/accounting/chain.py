@@ -1,0 +1,218 @@
+"""The file under a ledger: JSON lines that only grow, each sealed and holding the last one's hash.
+
+A crash can leave the last line torn. It is recognised, because a line opens with the hash of the
+line before it, and dropped by the next writer. Any other damage is refused.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from dpjax import _durable
+
+_FIRST = "0" * 64
+
+
+class LedgerError(ValueError):
+    """A ledger file that cannot be trusted or cannot be had."""
+
+
+class Chain(NamedTuple):
+    """What a file holds, checked from its first byte to its last."""
+
+    lines: tuple[dict[str, Any], ...]
+    head: str
+    """Hash of the last line; who keeps it elsewhere can see whether lines were taken away."""
+    heads: tuple[str, ...]
+    """Hash of every line."""
+    size: int
+    """Number of bytes of complete lines."""
+    torn: bool
+    """Whether an incomplete line follows them."""
+
+
+def parse(content: bytes, name: str = "ledger") -> Chain:
+    """Returns the lines in ``content``, after checking every seal and every link.
+
+    Args:
+      content: a whole file.
+      name: what to call it in an error.
+
+    Raises:
+      LedgerError: naming the first line that is not as it was written.
+
+    >>> one = line({"kind": "declaration"}, _FIRST)
+    >>> two = line({"kind": "intent"}, parse(one).head)
+    >>> len(parse(one + two).lines), parse(one + two[:-9]).torn
+    (2, True)
+    """
+    lines, heads = [], [_FIRST]
+    *whole, tail = content.split(b"\n")
+    for number, raw in enumerate(whole, 1):
+        read = _unseal(raw, heads[-1])
+        if read is None:
+            raise _damaged(name, number)
+        lines.append(read)
+        heads.append(_digest(raw))
+    size = len(content) - len(tail)
+    if _unseal(tail, heads[-1]) is not None:
+        # Only the newline is missing. Whatever took it, an intent that can be read stays spent.
+        lines.append(_unseal(tail, heads[-1]))
+        heads.append(_digest(tail))
+        size, tail = len(content), b""
+    # A file system may extend a file before it writes into it.
+    start = tail.rstrip(b"\0")
+    opening = f'{{"previous":"{heads[-1]}",'.encode()
+    if not (opening.startswith(start) or start.startswith(opening)):
+        raise _damaged(name, len(whole) + 1)
+    if _unseal(start[:-1], heads[-1]) is not None:
+        # Not torn: a whole line, and something else where its newline was.
+        raise _damaged(name, len(whole) + 1)
+    return Chain(tuple(lines), heads[-1], tuple(heads[1:]), size, bool(tail))
+
+
+def line(content: dict[str, Any], previous: str) -> bytes:
+    """Returns ``content`` as the line that follows the one whose hash is ``previous``."""
+    body = {"previous": previous, **content}
+    return _dump({**body, "seal": _digest(_dump(body))}) + b"\n"
+
+
+def read(path: str | os.PathLike) -> Chain:
+    """Returns what the file holds; takes no lock and changes nothing.
+
+    Raises:
+      LedgerError: if it is damaged.
+      FileNotFoundError: if there is none.
+    """
+    return parse(pathlib.Path(path).read_bytes(), os.fspath(path))
+
+
+class ChainFile:
+    """A chain that is open for writing, and locked until it is closed.
+
+    Args:
+      path: the file.
+      first: content of the first line of a new file; None opens one that exists.
+
+    Raises:
+      LedgerError: if the file is damaged, or open somewhere else for writing.
+      FileExistsError: if ``first`` is given and the file exists.
+      FileNotFoundError: if ``first`` is None and it does not.
+    """
+
+    def __init__(self, path: str | os.PathLike, first: dict[str, Any] | None = None):
+        self._path = pathlib.Path(path)
+        self._descriptor: int | None = None
+        new = 0 if first is None else os.O_CREAT | os.O_EXCL
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | new, 0o666)
+        try:
+            if not _durable.lock(self._descriptor):
+                raise LedgerError(
+                    f"{path} is being written by another run; wait for it, or close the other "
+                    "Ledger. Two writers would spend one budget twice."
+                )
+            if first is not None:
+                self.chain = Chain((), _FIRST, (), 0, False)
+                self.append(first)
+                _durable.sync_folder(self._path.absolute().parent)
+                return
+            self.chain = read(path)
+            if self.chain.torn and self.chain.lines:
+                os.ftruncate(self._descriptor, self.chain.size)
+                os.fsync(self._descriptor)
+                self.chain = self.chain._replace(torn=False)
+        except BaseException:
+            self.close()
+            if first is not None:
+                # Nothing was spent in it yet, and half a declaration would only be in the way.
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
+
+    def append(self, content: dict[str, Any]) -> None:
+        """Adds a line, and returns once it is on the disk.
+
+        Raises:
+          OSError: if that failed; the line is taken back and the file is closed, because a disk
+            that failed once may report success for what it has lost.
+          LedgerError: if the file is closed.
+        """
+        if self._descriptor is None:
+            raise LedgerError(f"{self._path} is closed; open it again with Ledger.open.")
+        descriptor, size = self._descriptor, self.chain.size
+        if size and not self._in_place():
+            self.close()
+            raise LedgerError(
+                f"{self._path} was replaced or changed by something else while a run held it; "
+                "`dpjax ledger verify` says whether it is whole."
+            )
+        added = line(content, self.chain.head)
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            added = b"\n" + added
+        try:
+            _durable.write_all(descriptor, added)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+            self.close()
+            raise
+        written = self.chain
+        head = _digest(added.strip(b"\n"))
+        self.chain = Chain(
+            (*written.lines, {"previous": written.head, **content}),
+            head,
+            (*written.heads, head),
+            written.size + len(added),
+            False,
+        )
+
+    def _in_place(self) -> bool:
+        # A file that was moved away takes lines that nobody will ever read.
+        assert self._descriptor is not None
+        here = os.fstat(self._descriptor)
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(here, there) and here.st_size == self.chain.size
+
+    def close(self) -> None:
+        """Lets the lock go."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __del__(self):
+        self.close()
+
+
+def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(raw)
+        # Byte for byte: JSON has many ways to write what means the same.
+        if line({k: v for k, v in found.items() if k not in ("previous", "seal")}, previous) != (
+            raw + b"\n"
+        ):
+            return None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    del found["seal"]
+    return found
+
+
+def _dump(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _damaged(name: str, number: int) -> LedgerError:
+    return LedgerError(
+        f"{name} is damaged at line {number}: it is not as it was written. What it spent cannot be "
+        "known; restore it from a copy, and check that copy against a hash you noted elsewhere."
+    )

@@ -1,0 +1,276 @@
+"""``Ledger``: what may be spent on one set of data, and what every run of it has spent."""
+
+import datetime
+import json
+import os
+import uuid
+from typing import Any
+
+from dpjax import _validate
+from dpjax.accounting import chain
+from dpjax.accounting.budget import PrivacyBudget
+from dpjax.accounting.chain import LedgerError
+from dpjax.accounting.entries import Entry, read_entries
+from dpjax.accounting.events import Event
+from dpjax.accounting.filters import Filter
+
+_FORMAT = "dpjax-ledger-1"
+
+
+class Ledger:
+    """A declared budget and the runs that spend it, in an append-only file.
+
+    An intent is on the disk before anything is released, so a run that dies stays spent. A run is
+    admitted by a privacy filter, which is sound when it was chosen after seeing the results of the
+    runs before it. A Ledger holds a lock on its file until ``close``; use it in a ``with``.
+
+    Privacy: the file holds no data and no key; labels and settings of runs, and what they spent. It
+      shows what remains of the declared budget. It never shows an epsilon so far, for such a
+      number is not a guarantee where the next run depends on the last one. Whoever can write the
+      file can rewrite all of it: keep ``anchor`` elsewhere to notice.
+
+    >>> import tempfile
+    >>> from dpjax.accounting import Event, Release
+    >>> event = Event((Release("gradient", 1, noise_multiplier=10.0),), "zero_out")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
+    ...     with Ledger.create(os.path.join(folder, "ledger"), budget) as ledger:
+    ...         before = ledger.remaining_epsilon
+    ...         ledger.reserve(run_id="first", event=event, label="visits", config_hash="0")
+    ...         round(before, 6), round(ledger.remaining_epsilon, 4)
+    (1.0, 0.9211)
+    """
+
+    def __init__(self, path: str | os.PathLike, file: chain.ChainFile | None, held: chain.Chain):
+        self.path = os.fspath(path)
+        self._file = file
+        self._lines = held
+        declared = held.lines[0] if held.lines else {}
+        if declared.get("format") != _FORMAT:
+            raise LedgerError(
+                f"{self.path} holds no declared budget; make one with "
+                f"`dpjax ledger create {self.path} --epsilon E --delta D`."
+            )
+        self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
+        self.renyi_order: float | None = declared["renyi_order"]
+        self.filter = Filter(self.budget, self.renyi_order)
+        if any(one["kind"] not in ("intent", "completion") for one in held.lines[1:]):
+            raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike, budget: PrivacyBudget, *, renyi_order: float | None = None
+    ) -> "Ledger":
+        """Makes the file and returns its ledger, open.
+
+        Args:
+          path: a file that does not exist yet.
+          budget: what all runs together may spend; cannot be changed later.
+          renyi_order: None admits unsampled Gaussian releases, without loss. A number above 1
+            admits whatever has a Renyi divergence at that order, which must be chosen now.
+
+        Raises:
+          ValueError: if the budget admits nothing at that order.
+          FileExistsError: if the file exists.
+        """
+        if not isinstance(budget, PrivacyBudget):
+            raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        if renyi_order is not None:
+            renyi_order = float(renyi_order)
+        Filter(budget, renyi_order)  # raises while there is no file yet
+        first = {
+            "kind": "declaration",
+            "format": _FORMAT,
+            "id": uuid.uuid4().hex,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "relation": budget.relation,
+            "renyi_order": renyi_order,
+            "at": _now(),
+        }
+        try:
+            file = chain.ChainFile(path, first)
+        except FileExistsError:
+            raise FileExistsError(f"{os.fspath(path)} exists; a budget is declared once.") from None
+        return cls(path, file, file.chain)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> "Ledger":
+        """Returns the ledger in a file, open for writing and locked.
+
+        Raises:
+          LedgerError: if the file is damaged, or open for writing elsewhere. A last line that a
+            crash has torn is dropped: its run had not begun.
+          FileNotFoundError: if there is none.
+        """
+        try:
+            file = chain.ChainFile(path)
+        except FileNotFoundError:
+            raise _absent(path) from None
+        try:
+            return cls(path, file, file.chain)
+        except BaseException:
+            file.close()
+            raise
+
+    @classmethod
+    def read(cls, path: str | os.PathLike) -> "Ledger":
+        """Returns the ledger in a file to look at; takes no lock.
+
+        Raises:
+          LedgerError: if the file is damaged.
+          FileNotFoundError: if there is none.
+        """
+        try:
+            return cls(path, None, chain.read(path))
+        except FileNotFoundError:
+            raise _absent(path) from None
+
+    @property
+    def identity(self) -> str:
+        """Hash of the declaration, by which a checkpoint knows its ledger."""
+        return self._lines.heads[0]
+
+    @property
+    def anchor(self) -> str:
+        """Hash of the last line. Kept elsewhere, it shows later whether lines were taken away."""
+        return self._lines.head
+
+    @property
+    def torn(self) -> bool:
+        """Whether a crash left an incomplete last line, which ``open`` would drop."""
+        return self._lines.torn
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every run, in order."""
+        return read_entries(self._lines.lines)
+
+    @property
+    def remaining(self) -> float:
+        """What is left of the filter's limit: mu^2 of Gaussian DP, or rho at the order."""
+        return self.filter.left(entry.cost for entry in self.entries)
+
+    @property
+    def remaining_epsilon(self) -> float:
+        """The epsilon that one further unsampled release may have at the budget's delta."""
+        return self.filter.further_epsilon(self.remaining)
+
+    def __contains__(self, run_id: str) -> bool:
+        return any(entry.run_id == run_id for entry in self.entries)
+
+    def covers(self, anchor: str) -> bool:
+        """Returns whether ``anchor``, noted from this ledger before, is one of its lines."""
+        return anchor in self._lines.heads
+
+    def check(self, event: Event) -> float:
+        """Returns what ``event`` would take of the filter's limit. Nothing is written.
+
+        Raises:
+          ValueError: for an event of another relation, one the filter cannot admit, or one that
+            would exceed the budget.
+        """
+        cost, show = self.filter.cost(event), self.filter.show
+        costs = [cost, *(entry.cost for entry in self.entries)]
+        overflows = [event.overflow, *(entry.overflow for entry in self.entries)]
+        if self.filter.admits(costs, overflows):
+            return cost
+        if self.filter.admits(costs, [0.0]):
+            raise ValueError(
+                f"batches of this run overflow with probability {event.overflow:.3g}, and "
+                f"{self.path} admits {self.filter.overflow_limit:.3g} for all runs; raise the "
+                "sampler's capacity."
+            )
+        raise ValueError(
+            f"this run would exceed the budget of {self.path}: it takes {show(cost)}, and "
+            f"{show(self.remaining)} of {show(self.filter.limit)} is left; "
+            f"{self.filter.advise(self.remaining)}. Calibrate the run to less."
+        )
+
+    def reserve(
+        self,
+        *,
+        run_id: str,
+        event: Event,
+        label: str,
+        config_hash: str,
+        parent: str | None = None,
+    ) -> None:
+        """Writes that a run is about to release, and returns once that is on the disk.
+
+        Again with the same arguments, as a resumed run does, it spends nothing more.
+
+        Args:
+          run_id: names the run; new, unless it is resumed.
+          event: all that the run may release.
+          label: the caller's word for the data.
+          config_hash: of the algorithm.
+          parent: a run in this ledger that this one was forked from or chosen after.
+
+        Raises:
+          ValueError: as ``check``; for a parent that is not here, or a run id that is taken.
+          OSError: if it cannot be written. Then nothing may be released.
+        """
+        intent = {
+            "kind": "intent",
+            "run": _validate.word("run_id", run_id),
+            "parent": parent,
+            "label": _validate.word("label", label),
+            "config": _validate.word("config_hash", config_hash),
+            "relation": event.relation,
+            "releases": [release.to_json() for release in event.releases],
+        }
+        intent = json.loads(json.dumps(intent))  # as it will be read
+        for one in self._lines.lines:
+            if one["kind"] == "intent" and one["run"] == run_id:
+                differing = [field for field in intent if one[field] != intent[field]]
+                if differing:
+                    raise ValueError(
+                        f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
+                        f"{one[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
+                        "new run_id and a new key."
+                    )
+                return
+        if parent is not None and parent not in self:
+            raise ValueError(f"parent must be a run in {self.path}, got {parent!r}.")
+        cost = self.check(event)
+        self._append({**intent, "cost": cost, "overflow": event.overflow, "at": _now()})
+
+    def complete(self, run_id: str) -> None:
+        """Writes that a run has ended.
+
+        Raises:
+          ValueError: if the ledger has no such run.
+        """
+        _validate.choice("run_id", run_id, [entry.run_id for entry in self.entries])
+        if any(entry.run_id == run_id and entry.finished for entry in self.entries):
+            return
+        self._append({"kind": "completion", "run": run_id, "at": _now()})
+
+    def close(self) -> None:
+        """Lets the file go; what was written stays."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _append(self, content: dict[str, Any]) -> None:
+        if self._file is None:
+            raise LedgerError(f"{self.path} was opened to read; open it with Ledger.open.")
+        self._file.append(content)
+        self._lines = self._file.chain
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _absent(path: str | os.PathLike) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"there is no ledger {os.fspath(path)}; declare its budget first: "
+        f"`dpjax ledger create {os.fspath(path)} --epsilon E --delta D [--relation R]`."
+    )

@@ -1,0 +1,51 @@
+"""``dpjax ledger``: declare a budget for some data, see what is left of it, check its file."""
+
+import argparse
+
+import dpjax
+from dpjax.accounting import Ledger
+
+
+def create(arguments: argparse.Namespace) -> int:
+    """Declares a budget and returns 0."""
+    budget = dpjax.PrivacyBudget(arguments.epsilon, arguments.delta, arguments.relation)
+    with Ledger.create(arguments.file, budget, renyi_order=arguments.renyi_order) as ledger:
+        print("\n".join(_budget_lines(ledger)))
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Prints what is declared, what every run took and what remains, and returns 0."""
+    ledger = Ledger.read(arguments.file)
+    for entry in ledger.entries:
+        ended = f"finished {entry.finished}" if entry.finished else "unfinished (but spent)"
+        after = f", after {entry.parent}" if entry.parent else ""
+        print(f"{entry.run_id}  on {entry.label!r}{after}")
+        print(f"  {ledger.filter.show(entry.cost)}, started {entry.started}, {ended}")
+    print("\n".join(_budget_lines(ledger)))
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Checks every line of the file and returns 0; whatever is wrong raises."""
+    ledger = Ledger.read(arguments.file)
+    if arguments.anchor is not None and not ledger.covers(arguments.anchor):
+        raise ValueError(
+            f"{arguments.file} has no line of hash {arguments.anchor}: lines were taken away, or "
+            "it is another ledger."
+        )
+    print(f"{arguments.file}: whole, {len(ledger.entries)} runs")
+    if ledger.torn:
+        print("a crash tore its last line, which the next run will drop: nothing was released")
+    print(f"anchor: {ledger.anchor}")
+    return 0
+
+
+def _budget_lines(ledger: Ledger) -> list[str]:
+    budget, held = ledger.budget, ledger.filter
+    return [
+        f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation} "
+        f"({held.show(held.limit)} in all)",
+        f"remaining: {held.show(ledger.remaining)}; {held.advise(ledger.remaining)}",
+        f"anchor: {ledger.anchor}",
+    ]

@@ -1,0 +1,250 @@
+"""The order of a run that must survive a crash: checkpoint the key, book the intent, then ask."""
+
+import contextlib
+import dataclasses
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax.accounting import Ledger, LedgerError
+from dpjax.algorithms import Algorithm
+from dpjax.datasets import Dataset
+from dpjax.driver import fingerprint
+from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
+from dpjax.driver.loop import Carry, unpack
+from dpjax.mechanisms import as_key
+
+Place = str | os.PathLike
+# Less often than this costs little; what a crash loses is time alone.
+SAVE_SECONDS = 0.5
+_HASHES = ("config", "params", "data_shape", "data", "ledger")
+
+
+class Journal:
+    """What a run writes down about itself: a checkpoint, a line in a ledger, both or neither.
+
+    Args:
+      algorithm: what is run.
+      checkpoint: where the run is at its start; of an earlier process if it is resumed.
+      folder: where checkpoints go, or None.
+      ledger: where the intent goes, or None.
+      label: the caller's word for the data.
+
+    Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
+      that no intent is spent whose run cannot go on.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        checkpoint: Checkpoint,
+        folder: Folder | None,
+        ledger: Ledger | None,
+        label: str,
+    ):
+        self._algorithm, self._folder, self._ledger = algorithm, folder, ledger
+        self._checkpoint, self._label = checkpoint, label
+        self._carry: Carry | None = None
+        self._written = 0.0
+
+    @property
+    def key(self) -> Array:
+        """The root key."""
+        return self._checkpoint.key
+
+    def begin(self, carry: Carry) -> Carry:
+        """Returns the carry to go on from; after it the oracles may be asked.
+
+        Args:
+          carry: the one before the first step.
+
+        Raises:
+          ValueError: if the ledger does not admit the run.
+          OSError: if something cannot be written; then nothing may be asked.
+        """
+        if self._checkpoint.leaves:
+            carry = _restore(carry, self._checkpoint.leaves)
+        elif self._folder is not None:
+            if self._ledger is not None:
+                self._ledger.check(
+                    self._algorithm.event
+                )  # else a refused run would leave its checkpoint
+            self._write(carry)
+        if self._ledger is not None:
+            self._ledger.reserve(
+                run_id=self._checkpoint.run_id,
+                event=self._algorithm.event,
+                label=self._label,
+                config_hash=self._checkpoint.manifest["config"],
+            )
+        self._carry, self._written = carry, time.monotonic()
+        return carry
+
+    def save(self, carry: Carry) -> None:
+        """Notes where the run is, on disk if the last time is long enough ago."""
+        self._carry = carry
+        if self._folder is not None and time.monotonic() - self._written >= SAVE_SECONDS:
+            self._write(carry)
+
+    def end(self, carry: Carry) -> None:
+        """Writes the last step down; what follows is computed from it, again if need be."""
+        self._carry = carry
+        if self._folder is not None and int(carry.step) > self._checkpoint.step:
+            self._write(carry)
+
+    def complete(self) -> None:
+        """Writes into the ledger that the run has ended."""
+        if self._ledger is not None:
+            self._ledger.complete(self._checkpoint.run_id)
+
+    def interrupted(self) -> str:
+        """Saves what can be saved, and returns words on how to go on."""
+        if self._carry is None or (self._folder is None and self._ledger is None):
+            return "interrupted"
+        step = f"interrupted after step {int(self._carry.step)} of {int(self._algorithm.steps)}"
+        spent = "the budget of the whole run is spent"
+        if self._folder is None:
+            return f"{step}; {spent}, and a run without a checkpoint cannot go on."
+        self.end(self._carry)
+        return (
+            f"{step}; {spent}. The same call with checkpoint={os.fspath(self._folder.path)!r} (and "
+            "key=None) goes on from here and spends nothing more."
+        )
+
+    def _write(self, carry: Carry) -> None:
+        assert self._folder is not None
+        leaves = tuple(map(np.asarray, jax.tree.leaves(carry)))
+        self._checkpoint = dataclasses.replace(
+            self._checkpoint, step=int(carry.step), leaves=leaves
+        )
+        self._folder.write(self._checkpoint)
+        self._written = time.monotonic()
+
+
+@contextlib.contextmanager
+def journal(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    key: Array | None,
+    params: Params,
+    checkpoint: Place | None = None,
+    ledger: Ledger | Place | None = None,
+    label: str | None = None,
+) -> Iterator[Journal]:
+    """Yields the journal of one run, resumed if ``checkpoint`` holds one.
+
+    Args:
+      algorithm: what will run.
+      data: its data, checked.
+      key: the root key; None if the checkpoint holds it.
+      params: the starting point.
+      checkpoint: a folder, or None.
+      ledger: a ledger or its file, or None.
+      label: the caller's word for the data; by default the data set's name.
+
+    Raises:
+      ValueError: without a key to start from, or without a label for the ledger.
+      ResumeMismatch: if the checkpoint's run cannot go on bit for bit, naming what differs.
+      LedgerError: if the ledger is damaged, in use, or lacks the run.
+      KeyboardInterrupt: with words on how to go on, where there is a way.
+    """
+    if label is None and isinstance(data, Dataset):
+        label = data.name
+    if label is None and ledger is not None:
+        raise ValueError("label is required with ledger=: your word for these data.")
+    if jax.process_count() > 1 and not (checkpoint is None and ledger is None):
+        raise ValueError(
+            "checkpoint= and ledger= are for one process: nothing here makes several hosts agree "
+            "on a key, a folder and an intent. Run on one host, or without them."
+        )
+    with contextlib.ExitStack() as stack:
+        book = _opened(ledger, stack)
+        folder = None if checkpoint is None else stack.enter_context(Folder(checkpoint))
+        held = None if folder is None else folder.read()
+        if held is None:
+            if key is None and folder is not None:
+                raise ValueError(
+                    f"key=None resumes a run, and checkpoint={os.fspath(folder.path)!r} holds "
+                    "none; pass key=dpjax.random_key() to begin one."
+                )
+            root = as_key(key)  # pyright: ignore[reportArgumentType] # None is refused there
+            if folder is not None:
+                manifest = _manifest(algorithm, data, root, params, book, label)
+            else:
+                manifest = {} if book is None else {"config": fingerprint.config(algorithm)}
+            held = Checkpoint(uuid.uuid4().hex, root, 0, (), manifest)
+        else:
+            if key is not None and not bool(as_key(key) == held.key):
+                raise ResumeMismatch(
+                    "key is not the one this checkpoint was begun with; pass key=None to resume "
+                    "with its own. To begin another run, name another folder: a new spend."
+                )
+            _compare(held, _manifest(algorithm, data, held.key, params, book, label))
+            if book is not None and held.step > 0 and held.run_id not in book:
+                raise LedgerError(
+                    f"the ledger {book.path} is behind its checkpoint: run {held.run_id} took "
+                    f"{held.step} steps, and the ledger lacks its intent. Lines were taken away; "
+                    "restore the ledger from a copy."
+                )
+        written = Journal(algorithm, held, folder, book, label or "")
+        try:
+            yield written
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(written.interrupted()) from None
+
+
+def _opened(ledger: Ledger | Place | None, stack: contextlib.ExitStack) -> Ledger | None:
+    if ledger is None or isinstance(ledger, Ledger):
+        return ledger
+    return stack.enter_context(Ledger.open(ledger))
+
+
+def _manifest(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    key: Array,
+    params: Params,
+    ledger: Ledger | None,
+    label: str | None,
+) -> dict[str, Any]:
+    examples, unit, unit_rows = unpack(data)
+    return {
+        **fingerprint.environment(),
+        "key_impl": str(jax.random.key_impl(key)),
+        "config": fingerprint.config(algorithm),
+        "params": fingerprint.config(params),
+        "label": label,
+        "unit": unit,
+        "unit_rows": unit_rows,
+        "data_shape": fingerprint.shapes(examples),
+        "data": fingerprint.content(examples, key),
+        "ledger": None if ledger is None else ledger.identity,
+    }
+
+
+def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
+    for field in (*now, *held.manifest):
+        was, is_ = held.manifest.get(field), now.get(field)
+        if was != is_:
+            if field in _HASHES:
+                was, is_ = (f"#{value[:12]}" if value else value for value in (was, is_))
+            raise ResumeMismatch(
+                f"{field} was {was!r} when this checkpoint was made, and is {is_!r} now; resumed, "
+                f"run {held.run_id} would not repeat itself bit for bit. Put it back; or begin "
+                "another run with another folder and a new key: a new spend."
+            )
+
+
+def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:
+    fresh, structure = jax.tree.flatten(start)
+    # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy array, and
+    # without them the loop would be another program.
+    return jax.tree.unflatten(
+        structure, [new.at[...].set(old) for new, old in zip(fresh, leaves, strict=True)]
+    )

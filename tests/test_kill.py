@@ -1,0 +1,24 @@
+"""The kill test in short; ``python tests/kill.py --runs 30 --kills 50`` is the whole of it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def test_killed_runs_end_as_if_they_had_not_been():
+    """Ten kills at random and one at every named point; the planted bugs must be noticed.
+
+    A process of its own, because it forks, which JAX in use does not survive.
+    """
+    script = pathlib.Path(__file__).with_name("kill.py")
+    root = str(script.parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    killing = subprocess.run(
+        [sys.executable, str(script), "--runs", "4", "--kills", "10", "--compile-once"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert killing.returncode == 0, killing.stdout + killing.stderr
+    assert "10 kills at random" in killing.stdout

@@ -1,0 +1,535 @@
+"""The ledger: what it admits, what a crash or a vandal can do to its file, and its command."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+
+import dp_accounting
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.accounting import Event, Filter, Ledger, LedgerError, Release, chain, epsilon, renyi
+from dpjax.cli import main
+
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-5)
+
+
+def gaussian(multiplier, count=1, relation="zero_out"):
+    return Event((Release("gradient", count, noise_multiplier=multiplier),), relation)
+
+
+def intent(run_id="a", multiplier=20.0, **more):
+    event = more.pop("event", None) or gaussian(multiplier)
+    return {"run_id": run_id, "event": event, "label": "visits", "config_hash": "c0ffee"} | more
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def filled(path):
+    """A ledger of two runs, the first of them finished."""
+    with Ledger.create(path, BUDGET) as ledger:
+        ledger.reserve(**intent("first"))
+        ledger.complete("first")
+        ledger.reserve(**intent("second", parent="first"))
+    return path
+
+
+# What is admitted.
+
+
+@pytest.mark.parametrize("relation", dpjax.accounting.RELATIONS)
+@pytest.mark.parametrize(("budget", "steps"), [((0.1, 1e-6), 7), ((1, 1e-5), 40), ((8, 1e-9), 999)])
+def test_a_run_calibrated_to_the_whole_budget_fits_and_nothing_after_it(
+    budget, steps, relation, path
+):
+    budget = dpjax.PrivacyBudget(*budget, relation)
+    multiplier = dpjax.accounting.gaussian_multiplier(budget, steps)
+    with Ledger.create(path, budget) as ledger:
+        assert budget.epsilon - 1e-10 < ledger.remaining_epsilon <= budget.epsilon
+        ledger.reserve(**intent(event=gaussian(multiplier, steps, relation)))
+        # Float32 rounding of the multiplier leaves a crumb.
+        assert ledger.remaining <= 1e-6 * ledger.filter.limit
+        with pytest.raises(ValueError, match="exceed the budget") as error:
+            ledger.reserve(**intent("b", event=gaussian(multiplier, steps, relation)))
+        assert str(path) in str(error.value) and "Calibrate the run to less" in str(error.value)
+        assert len(ledger.entries) == 1 and "b" not in ledger
+
+
+def test_the_gaussian_filter_loses_nothing(path):
+    """K runs of mu / sqrt(k) are one of mu, and no adding of epsilons gives that."""
+    single = dpjax.accounting.gaussian_multiplier(BUDGET, 50)
+    with Ledger.create(path, BUDGET) as ledger:
+        for run in range(50):
+            ledger.reserve(**intent(str(run), single))
+        with pytest.raises(ValueError, match="exceed"):
+            ledger.reserve(**intent("more", 100 * single))
+        spent = Event(tuple(gaussian(single).releases * 50), "zero_out")
+    assert epsilon(spent, 1e-5, "zero_out") <= 1.0
+    assert 50 * epsilon(gaussian(single), 1e-5, "zero_out") > 4
+
+
+@pytest.mark.parametrize("factor", [1.01, 1 + 1e-6])
+def test_a_run_just_over_the_budget_is_refused(factor, path):
+    mu = math.sqrt(Filter(BUDGET).limit)
+    with Ledger.create(path, BUDGET) as ledger:
+        before = path.read_bytes()
+        with pytest.raises(ValueError, match="exceed the budget"):
+            ledger.reserve(**intent(event=gaussian(1 / (mu * factor))))
+        assert path.read_bytes() == before
+        ledger.reserve(**intent(event=gaussian(factor / mu)))
+
+
+@pytest.mark.parametrize("order", [8.0, 24.0, 25, 300.5])
+@pytest.mark.parametrize("budget", [(1.0, 1e-5), (6.0, 1e-7)])
+def test_the_renyi_limit_is_where_the_conversion_meets_epsilon(budget, order):
+    if budget[0] == 1.0 and order == 8.0:
+        with pytest.raises(ValueError, match="an order near 24"):
+            Filter(dpjax.PrivacyBudget(*budget), order)
+        return
+    held = Filter(dpjax.PrivacyBudget(*budget), order)
+
+    def converted(rho):
+        return dp_accounting.rdp.compute_epsilon([order], [rho], 0.99 * budget[1])[0]
+
+    assert converted(held.limit) <= budget[0] < converted(held.limit * (1 + 1e-6) + 1e-9)
+
+
+@pytest.mark.parametrize("order", [1.0, 0.5, -1.0, float("nan"), float("inf"), "two"])
+def test_an_order_that_is_none(order, path):
+    with pytest.raises(ValueError):
+        Ledger.create(path, BUDGET, renyi_order=order)
+    assert not path.exists()
+
+
+def test_a_renyi_ledger_adds_up_at_its_order(path):
+    with Ledger.create(path, BUDGET, renyi_order=24) as ledger:
+        event = gaussian(20.0, 4)
+        ledger.reserve(**intent(event=event))
+        assert ledger.entries[0].cost == renyi(event, 24.0) == 24 * 4 / 400 / 2
+        assert ledger.remaining == ledger.filter.limit - 24 * 4 / 400 / 2
+        further = ledger.remaining_epsilon
+        mu = math.sqrt(2 * ledger.remaining / 24)
+        assert epsilon(gaussian(1 / mu), 1e-5, "zero_out") == pytest.approx(further)
+        with pytest.raises(ValueError, match=r"rho\(24\) = .* is left"):
+            ledger.reserve(**intent("b", 4.0))
+    assert Ledger.read(path).renyi_order == 24.0
+
+
+def sampled(overflow=0.0, count=1):
+    release = Release(
+        "gradient",
+        count,
+        noise_multiplier=4.0,
+        sampling="poisson",
+        sampling_probability=0.01,
+        capacity=60,
+        data_size=1000,
+        overflow=overflow,
+    )
+    return Event((release,), "zero_out")
+
+
+def test_a_gaussian_ledger_refuses_sampling_with_advice(path):
+    with Ledger.create(path, BUDGET) as ledger:
+        with pytest.raises(ValueError, match=r"unsampled Gaussians only.*--renyi-order"):
+            ledger.reserve(**intent(event=sampled()))
+        assert ledger.entries == ()
+
+
+def test_a_renyi_ledger_admits_sampling_within_its_epsilon(path):
+    """What fits one filter by a hair fits the budget by the accountant that knows all orders."""
+    with Ledger.create(path, BUDGET, renyi_order=24.0) as ledger:
+        steps = int(ledger.filter.limit / renyi(sampled(), 24.0))
+        ledger.reserve(**intent(event=sampled(1e-12, steps // 2)))
+        ledger.reserve(**intent("b", event=sampled(1e-12, steps - steps // 2)))
+        with pytest.raises(ValueError, match="exceed the budget"):
+            ledger.reserve(**intent("c", event=sampled(0.0, 2)))
+        assert sum(entry.overflow for entry in ledger.entries) == pytest.approx(steps * 1e-12)
+    assert epsilon(sampled(1e-12, steps), 1e-5, "zero_out", "rdp") <= BUDGET.epsilon
+
+
+def test_overflow_is_charged_to_its_share_of_delta(path):
+    with Ledger.create(path, BUDGET, renyi_order=24.0) as ledger:
+        most = 0.01 * 1e-5 / (1 + math.e)
+        assert ledger.filter.overflow_limit == pytest.approx(most)
+        ledger.reserve(**intent(event=sampled(0.6 * most)))
+        with pytest.raises(ValueError, match="raise the sampler's capacity"):
+            ledger.reserve(**intent("b", event=sampled(0.6 * most)))
+        ledger.reserve(**intent("b", event=sampled(0.3 * most)))
+
+
+def test_another_relation_is_refused(path):
+    with Ledger.create(path, BUDGET) as ledger, pytest.raises(ValueError, match="'replace_one'"):
+        ledger.reserve(**intent(event=gaussian(50.0, relation="replace_one")))
+
+
+@pytest.mark.parametrize("order", [None, 30.0])
+@pytest.mark.parametrize("first", [5.0, 7.3, 11.0, 19.7, 400.0])
+def test_the_advice_can_be_followed(first, order, path):
+    """The epsilon that the ledger names, rounded as it is printed, is one that fits."""
+    with Ledger.create(path, dpjax.PrivacyBudget(2.0, 1e-5), renyi_order=order) as ledger:
+        ledger.reserve(**intent("first", first))
+        words = ledger.filter.advise(ledger.remaining)
+        named = float(words.split("epsilon ")[1].split(" at")[0])
+        assert named == pytest.approx(ledger.remaining_epsilon, rel=2e-5)
+        budget = dpjax.PrivacyBudget(named, 1e-5)
+        multiplier = dpjax.accounting.gaussian_multiplier(budget, 3)
+        ledger.reserve(**intent("second", event=gaussian(multiplier, 3)))
+
+
+# Runs and their forks.
+
+
+def test_a_resumed_run_spends_nothing_more(filled):
+    before = filled.read_bytes()
+    with Ledger.open(filled) as ledger:
+        left = ledger.remaining
+        ledger.reserve(**intent("second", parent="first"))
+        ledger.reserve(**intent("first"))
+        ledger.complete("first")
+        assert ledger.remaining == left
+    assert filled.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"event": gaussian(21.0)}, "releases"),
+        ({"event": gaussian(20.0, 2)}, "releases"),
+        ({"event": gaussian(20.0, relation="replace_one")}, "relation"),
+        ({"label": "other visits"}, "label"),
+        ({"config_hash": "beef"}, "config"),
+        ({"parent": None}, "parent"),
+    ],
+)
+def test_a_run_id_cannot_become_another_run(change, field, filled):
+    with Ledger.open(filled) as ledger, pytest.raises(ValueError, match=f"another {field}"):
+        ledger.reserve(**intent("second", **({"parent": "first"} | change)))
+
+
+def test_c43_a_fork_is_booked_with_its_parent_and_spends_anew(filled):
+    with Ledger.open(filled) as ledger:
+        left = ledger.remaining
+        ledger.reserve(**intent("fork", parent="second"))
+        assert ledger.remaining == pytest.approx(left - 1 / 400)
+        assert [entry.parent for entry in ledger.entries] == [None, "first", "second"]
+        with pytest.raises(ValueError, match="parent must be a run in"):
+            ledger.reserve(**intent("orphan", parent="unbooked"))
+
+
+def test_c43_every_setting_of_a_sweep_is_booked(tmp_path):
+    """Trying clip norms on the data and keeping the best one costs what all of them cost."""
+    x = np.eye(3, dtype=np.float32)[np.arange(30) % 3]
+    data = (x, np.ones(30, np.float32))
+    half = dpjax.PrivacyBudget(0.4, 1e-5)
+    with Ledger.create(tmp_path / "ledger", BUDGET) as ledger:
+        costs = []
+        for clip in (0.5, 1.0):
+            algorithm = dpjax.dp_gradient_descent(
+                dpjax.objectives.logistic(),
+                half,
+                data_size=30,
+                dimension=3,
+                steps=2,
+                clip_norm=clip,
+            )
+            key = dpjax.random_key()
+            dpjax.run(algorithm, data, key=key, ledger=ledger, label="sweep")
+            costs.append(algorithm.event.gaussian_mu**2)
+        assert len({entry.config_hash for entry in ledger.entries}) == 2
+        assert ledger.remaining == pytest.approx(ledger.filter.limit - sum(costs))
+
+
+@pytest.mark.parametrize("bad", ["", None, 3])
+@pytest.mark.parametrize("field", ["run_id", "label", "config_hash"])
+def test_words_that_are_none(field, bad, path):
+    with Ledger.create(path, BUDGET) as ledger, pytest.raises(ValueError, match=field):
+        ledger.reserve(**(intent() | {field: bad}))
+
+
+def test_an_unfinished_intent_stays_spent(filled):
+    first, second = Ledger.read(filled).entries
+    assert first.finished and not second.finished
+    assert Ledger.read(filled).remaining == pytest.approx(Filter(BUDGET).limit - 2 / 400)
+    with Ledger.open(filled) as ledger, pytest.raises(ValueError, match="unknown run_id 'third'"):
+        ledger.complete("third")
+
+
+def test_nothing_shows_an_epsilon_so_far(filled, capsys):
+    public = [name for name in dir(Ledger) if not name.startswith("_")]
+    assert [name for name in public if "epsilon" in name] == ["remaining_epsilon"]
+    assert main(["ledger", "show", str(filled)]) == 0
+    shown = capsys.readouterr().out
+    spent = epsilon(gaussian(20.0, 2), 1e-5, "zero_out")
+    assert "remaining" in shown and f"{spent:.3g}" not in shown and "so far" not in shown
+
+
+# The file.
+
+
+@pytest.mark.parametrize("open_for", ["reading", "writing"])
+def test_truncated_at_every_byte(open_for, filled, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    whole = filled.read_bytes()
+    ends = np.cumsum([len(line) + 1 for line in whole.splitlines()])
+    for size in range(len(whole)):
+        filled.write_bytes(whole[:size])
+        # A line that lacks its newline alone can be read, and what can be read stays spent.
+        lines = int(np.sum(ends - 1 <= size))
+        if lines == 0:
+            with pytest.raises(LedgerError):
+                Ledger.open(filled)
+            continue
+        if open_for == "reading":
+            ledger = Ledger.read(filled)
+            assert ledger.torn == (size not in ends and size + 1 not in ends)
+            assert filled.read_bytes() == whole[:size]
+        else:
+            with Ledger.open(filled) as ledger:
+                ledger.reserve(**intent("after", parent=None))
+            ledger = Ledger.read(filled)
+        runs = ["first", "second"][: (lines >= 2) + (lines >= 4)]
+        assert [entry.run_id for entry in ledger.entries] == (
+            runs + ["after"] * (open_for == "writing")
+        )
+        assert not (open_for == "writing" and ledger.torn)
+
+
+def test_one_byte_flipped_anywhere_is_noticed(filled):
+    whole = filled.read_bytes()
+    for place in range(len(whole)):
+        for flip in (1, 0x20, 0x80, whole[place] ^ 0x0A):
+            if flip == 0:
+                continue
+            broken = bytearray(whole)
+            broken[place] ^= flip
+            with pytest.raises(LedgerError):
+                chain.parse(bytes(broken))
+
+
+def test_the_flip_test_would_notice_a_missing_seal(filled, monkeypatch):
+    """Links alone do not cover the last line; the planted reader looks at them only."""
+    broken = filled.read_bytes().replace(b'"run":"second"', b'"run":"sEcond"')
+
+    def linked_only(raw, previous):
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            return None
+        return found if found.get("previous") == previous else None
+
+    with pytest.raises(LedgerError):
+        chain.parse(broken)
+    monkeypatch.setattr(chain, "_unseal", linked_only)
+    assert chain.parse(broken).lines[-1]["run"] == "sEcond"
+
+
+@pytest.mark.parametrize(
+    "vandal",
+    [
+        lambda lines: lines[:1] + lines[2:],
+        lambda lines: [lines[0], lines[2], lines[1], lines[3]],
+        lambda lines: [*lines, lines[1]],
+        lambda lines: lines[1:],
+        lambda lines: [*lines, b"spent nothing\n"],
+        lambda lines: [*lines, b"torn"],
+        lambda lines: [*lines, b"\n"],
+        lambda lines: [line.replace(b":", b": ", 1) for line in lines],
+        lambda lines: [b"\xff\xfe", *lines],
+        lambda lines: [],
+        lambda lines: [b"\0" * 100],
+        lambda lines: [chain.line({"kind": "intent"}, "0" * 64)],
+    ],
+    ids=[
+        "a line removed",
+        "two swapped",
+        "one repeated",
+        "no declaration",
+        "a line of text",
+        "a tail that is no line",
+        "an empty line",
+        "spaces",
+        "binary",
+        "empty",
+        "zeros",
+        "another first line",
+    ],
+)
+def test_other_damage_is_refused_and_left_as_it_is(vandal, filled):
+    filled.write_bytes(b"".join(vandal(filled.read_bytes().splitlines(keepends=True))))
+    before = filled.read_bytes()
+    for look in (Ledger.read, Ledger.open):
+        with pytest.raises(LedgerError):
+            look(filled)
+    assert filled.read_bytes() == before
+
+
+def test_a_tail_of_zeros_is_torn(filled):
+    whole = filled.read_bytes()
+    filled.write_bytes(whole + b'{"prev' + b"\0" * 50)
+    with Ledger.open(filled) as ledger:
+        assert len(ledger.entries) == 2
+    assert filled.read_bytes() == whole
+
+
+def test_an_anchor_shows_lines_taken_away(filled):
+    noted = Ledger.read(filled).anchor
+    with Ledger.open(filled) as ledger:
+        ledger.complete("second")
+    assert Ledger.read(filled).covers(noted)
+    lines = filled.read_bytes().splitlines(keepends=True)
+    filled.write_bytes(b"".join(lines[:2]))
+    assert not Ledger.read(filled).covers(noted)
+
+
+def failing(kind, monkeypatch):
+    """Lets the next write or sync fail as a full disk does; returns how to end that."""
+    write, sync = os.write, os.fsync
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def bad_write(descriptor, content):
+        if kind == "partial write":
+            monkeypatch.setattr(os, "write", lambda *args: (_ for _ in ()).throw(full))
+            return write(descriptor, bytes(content)[: len(content) // 2])
+        raise full
+
+    def bad_sync(descriptor):
+        raise full
+
+    monkeypatch.setattr(os, *(("fsync", bad_sync) if kind == "sync" else ("write", bad_write)))
+
+    def mend():
+        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(os, "fsync", sync)
+
+    return mend
+
+
+@pytest.mark.parametrize("kind", ["write", "partial write", "sync"])
+def test_a_full_disk_releases_nothing_and_the_file_still_verifies(kind, filled, monkeypatch):
+    before = filled.read_bytes()
+    ledger = Ledger.open(filled)
+    mend = failing(kind, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        ledger.reserve(**intent("third"))
+    mend()
+    assert filled.read_bytes() == before
+    assert "third" not in Ledger.read(filled)
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.reserve(**intent("third"))
+    with Ledger.open(filled) as again:
+        again.reserve(**intent("third"))
+
+
+@pytest.mark.parametrize("kind", ["write", "partial write", "sync"])
+def test_a_full_disk_at_creation_leaves_no_file(kind, path, monkeypatch):
+    mend = failing(kind, monkeypatch)
+    with pytest.raises(OSError, match="No space left"):
+        Ledger.create(path, BUDGET)
+    mend()
+    assert not path.exists()
+
+
+def test_two_writers(filled):
+    with Ledger.open(filled):
+        with pytest.raises(LedgerError, match="being written by another run"):
+            Ledger.open(filled)
+        assert len(Ledger.read(filled).entries) == 2
+    Ledger.open(filled).close()
+
+
+def test_a_writer_in_another_process_keeps_the_lock_until_it_is_killed(filled):
+    source = (
+        f"import fcntl; file = open({str(filled)!r}, 'rb+'); fcntl.flock(file, fcntl.LOCK_EX); "
+        "print('locked', flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout.readline() == b"locked\n"
+    with pytest.raises(LedgerError, match="being written by another run"):
+        Ledger.open(filled)
+    other.kill()
+    other.communicate()
+    Ledger.open(filled).close()
+
+
+@pytest.mark.parametrize("vandal", ["removed", "restored from a copy", "written by an editor"])
+def test_a_file_that_changes_under_a_run_takes_no_intent(vandal, filled):
+    with Ledger.open(filled) as ledger:
+        whole = filled.read_bytes()
+        if vandal == "written by an editor":
+            filled.write_bytes(whole[:-200])
+        else:
+            filled.rename(filled.with_name("moved"))
+        if vandal == "restored from a copy":
+            filled.write_bytes(whole)
+        with pytest.raises(LedgerError, match="replaced or changed"):
+            ledger.reserve(**intent("third"))
+
+
+def test_a_ledger_to_read_cannot_be_written(filled):
+    with pytest.raises(LedgerError, match=r"open it with Ledger\.open"):
+        Ledger.read(filled).reserve(**intent("third"))
+
+
+def test_a_budget_is_declared_once(filled):
+    before = filled.read_bytes()
+    with pytest.raises(FileExistsError, match="declared once"):
+        Ledger.create(filled, BUDGET)
+    with pytest.raises(ValueError, match="PrivacyBudget"):
+        Ledger.create(filled, 1.0)
+    assert filled.read_bytes() == before
+
+
+# The command.
+
+
+def test_the_command_creates_shows_and_verifies(tmp_path, capsys):
+    file = str(tmp_path / "ledger")
+    assert main(["ledger", "create", file, "--epsilon", "2", "--delta", "1e-6"]) == 0
+    with Ledger.open(file) as ledger:
+        ledger.reserve(**intent("first", 5.0))
+        ledger.reserve(**intent("second", 5.0))
+        ledger.complete("second")
+        anchor = ledger.anchor
+    capsys.readouterr()
+    assert main(["ledger", "show", file]) == 0
+    shown = capsys.readouterr().out
+    for words in ("epsilon 2", "delta 1e-06", "zero_out", "first", "unfinished", "visits", anchor):
+        assert words in shown
+    assert main(["ledger", "verify", file]) == 0
+    assert main(["ledger", "verify", file, "--anchor", anchor]) == 0
+    assert main(["ledger", "verify", file, "--anchor", "0" * 64]) == 2
+    assert "taken away" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "{}"], "dpjax ledger create"),
+        (["verify", "{}"], "dpjax ledger create"),
+        (["create", "{}", "--epsilon", "0", "--delta", "1e-6"], "epsilon must be"),
+        (["create", "{}", "--epsilon", "1", "--delta", "1e-6", "--relation", "zero"], "zero_out"),
+        (["create", "{}", "--epsilon", "1", "--delta", "1e-6", "--renyi-order", "2"], "order near"),
+    ],
+)
+def test_bad_requests(argv, message, tmp_path, capsys):
+    file = str(tmp_path / "ledger")
+    assert main(["ledger", *(word.format(file) for word in argv)]) == 2
+    assert message in capsys.readouterr().err
+    assert not os.path.exists(file)
+
+
+def test_a_damaged_file_does_not_verify(filled, capsys):
+    filled.write_bytes(filled.read_bytes()[:-30] + b"x" * 29 + b"\n")
+    assert main(["ledger", "verify", str(filled)]) == 2
+    assert "damaged at line 4" in capsys.readouterr().err
