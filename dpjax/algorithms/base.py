@@ -1,5 +1,6 @@
 """What an algorithm is, what it declares, and the checks every factory makes."""
 
+import dataclasses
 import enum
 import math
 from collections.abc import Callable
@@ -208,6 +209,17 @@ def positive_leaf(name: str, value: float) -> float:
     if not float(jnp.finfo(jnp.float32).tiny) <= leaf < math.inf:
         raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
     return leaf
+
+
+def fast_noise(queries: Any, unsafe_fast_noise: bool) -> Any:
+    """Returns the tuple ``queries``, with plain float32 noise if that was asked for by name.
+
+    Raises:
+      ValueError: if the flag is not True or False.
+    """
+    if not isinstance(unsafe_fast_noise, bool):
+        raise ValueError(f"unsafe_fast_noise must be True or False, got {unsafe_fast_noise!r}.")
+    return tuple(dataclasses.replace(q, unsafe_fast_noise=unsafe_fast_noise) for q in queries)
 
 
 def check_noise(event: Event) -> None:

@@ -133,6 +133,7 @@ def dp_gradient_descent(
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
+    unsafe_fast_noise: bool = False,
 ) -> GradientDescent:
     """Returns differentially private gradient descent, calibrated to the budget.
 
@@ -150,6 +151,7 @@ def dp_gradient_descent(
         with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
       certify: ``"last_query"`` or None.
       beta: probability that the certificate fails.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -184,7 +186,8 @@ def dp_gradient_descent(
         multiplier = _paper_multiplier(budget, steps)
     else:
         multiplier = gaussian_multiplier(budget, steps, accountant)
-    query = GradientQuery(multiplier, clip, objective, problem.data_size, budget.relation)
+    asked = GradientQuery(multiplier, clip, objective, problem.data_size, budget.relation)
+    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
     base.check_noise(query.event(steps))
     check_spent(query.event(steps), budget, base.recount_accountant(accountant), "use 'pld'.")
     beta = _validate.open_unit("beta", beta)

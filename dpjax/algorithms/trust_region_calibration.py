@@ -35,6 +35,7 @@ def dp_trust_region(
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
+    unsafe_fast_noise: bool = False,
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
 
@@ -61,6 +62,7 @@ def dp_trust_region(
         steps 3 and 4 (replace-one, separate releases).
       certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
       beta: probability that the certificate fails.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -93,6 +95,7 @@ def dp_trust_region(
     final_radius = base.positive_leaf("final_radius", final_radius)
     typical = math.sqrt(radius * final_radius)
     queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
+    queries = base.fast_noise(queries, unsafe_fast_noise)
     event = event_of(queries, steps, certify)
     base.check_noise(event)
     check_spent(event, budget, base.recount_accountant(accountant), "use accountant='pld'.")

@@ -56,7 +56,8 @@ def result(
         "unit": data.unit,
         "epsilon": solution.epsilon(delta),
         "epsilon_all_repeats": epsilon(together, delta, event.relation, recount),
-        "releasable": not (arguments.exact or arguments.repeats or arguments.seed is not None),
+        "releasable": solution.releasable
+        and not (arguments.exact or arguments.repeats or arguments.seed is not None),
         "noise": [release.to_json() for release in event.releases],
         "steps": np.asarray(solution.steps).tolist(),
         "max_steps": setting.algorithm.max_steps,

@@ -13,15 +13,13 @@ import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.cli import plan, problem, report
-from dpjax.driver import guarantee, holds_run
+from dpjax.driver import guarantee, holds_run, root_key
 
 _COMPILE_EVENT = "/jax/core/compile/"
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
-    if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
-        raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     if arguments.repeats is not None:
         _validate.positive_int("repeats", arguments.repeats)
     data = problem.load(arguments)
@@ -35,15 +33,14 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
-    key = _key(arguments)
     begin = time.perf_counter()
     with _compile_seconds() as compiling:
-        solution = _train(arguments, algorithm, data, key)
+        solution = _train(arguments, algorithm, data)
         jax.block_until_ready(solution.params)
     passed = time.perf_counter() - begin
     seconds = (min(sum(compiling), passed), passed - min(sum(compiling), passed))
     content = report.result(arguments, setting, data, solution, seconds)
-    print(guarantee.statement(algorithm, data.unit))
+    print(guarantee.statement(algorithm, data.unit, arguments.seed is not None))
     print()
     print("\n".join(report.summary(content)))
     if not content["releasable"]:
@@ -66,25 +63,24 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{path} cannot be written: it is a folder.")
 
 
-def _key(arguments: argparse.Namespace) -> jax.Array | None:
-    if arguments.seed is not None:
-        return jax.random.key(arguments.seed)
-    if arguments.checkpoint and holds_run(arguments.checkpoint):
-        return None
-    return dpjax.random_key()
-
-
 def _train(
-    arguments: argparse.Namespace,
-    algorithm: Algorithm,
-    data: dpjax.Dataset,
-    key: jax.Array | None,
+    arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset
 ) -> dpjax.Solution:
-    if arguments.repeats is None or key is None:
+    seed, key = arguments.seed, None
+    resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
+    if seed is None and not resumed:
+        key = dpjax.random_key()
+    if arguments.repeats is None:
         return dpjax.run(
-            algorithm, data, key=key, checkpoint=arguments.checkpoint, ledger=arguments.ledger
+            algorithm,
+            data,
+            key=key,
+            seed=seed,
+            checkpoint=arguments.checkpoint,
+            ledger=arguments.ledger,
         )
-    keys = jax.random.split(key, arguments.repeats)
+    root = root_key(key, seed)
+    keys = jax.random.split(root, arguments.repeats)
     return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
 
 

@@ -1,6 +1,7 @@
 """The only loops: ``solve`` as one program, ``run`` from the host, and what they return."""
 
 from dpjax.driver.checkpoint import ResumeMismatch, holds_run
+from dpjax.driver.keys import root_key
 from dpjax.driver.loop import solve
 from dpjax.driver.persistence import SavedSolution, load, save
 from dpjax.driver.progress import run, seconds_per_step
@@ -12,6 +13,7 @@ __all__ = [
     "Solution",
     "holds_run",
     "load",
+    "root_key",
     "run",
     "save",
     "seconds_per_step",

@@ -27,12 +27,25 @@ _SAMPLED_ACCOUNTANTS = {
 }
 
 
-def statement(algorithm: Algorithm, unit: str) -> str:
+_REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
+_UNSAFE = (
+    "NOT FOR RELEASE: unsafe_fast_noise adds plain float32 noise, whose low bits give data away;\n"
+    "what follows holds for exact Gaussian noise only.\n"
+)
+
+
+def unsafe(algorithm: Algorithm) -> bool:
+    """Returns whether any noise is plain float32."""
+    return any(query.unsafe_fast_noise for query in algorithm.queries)
+
+
+def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
     Args:
       algorithm: configured, on the host.
       unit: what one record stands for.
+      reproducible: whether the noise came from a seed.
 
     Privacy: holds public numbers only.
     """
@@ -46,8 +59,9 @@ def statement(algorithm: Algorithm, unit: str) -> str:
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
     group = "k times that mu" if event.is_gaussian else "(k epsilon, k e^((k-1) epsilon) delta)"
+    warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     return f"""\
-{algorithm.title} is ({ceil(spent)}, {ceil(delta)})-differentially private.
+{warning}{algorithm.title} is ({ceil(spent)}, {ceil(delta)})-differentially private.
 {profile(event)}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
@@ -59,8 +73,10 @@ early is allowed and does not lower the epsilon stated.
 Not covered: tuning on the same data, preprocessing by data-dependent statistics, exact metrics,
 timing and other side channels, and other runs on the same data, which add up.
 Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
-Arithmetic: floating point, noise in float32 or wider from the threefry generator of jax
-{jax.__version__}; the proof is for real numbers and a secret key."""
+Arithmetic: clipped sums are added in float32 over 128 rows and in float64 above; the worst case of
+that rounding is in the sensitivity. Noise is drawn with tails exact to 9 sigma, added in float64,
+and rounded with the sum to a grid of 2^-12 sigma or finer before the cast. The proof is otherwise
+for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance."""
 
 
 def profile(event: Event) -> str:
@@ -105,11 +121,12 @@ def sampling(event: Event, data_size: int) -> str:
 def describe(release: Release) -> str:
     """Returns one line about one kind of release."""
     units = " in the gradient's units" if len(release.components) > 1 else ""
+    bounded = f"enforced by clipping, rounding included){units}"
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
-        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
+        f"{release.sensitivity:.4g} ({bounded}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     )
 

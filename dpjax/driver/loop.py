@@ -1,5 +1,6 @@
 """The only loop: ``solve`` runs a whole private training as one XLA program."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
+from dpjax.driver.keys import root_key, training_key
 from dpjax.driver.solution import Solution
-from dpjax.mechanisms import as_key, derive
+from dpjax.mechanisms import derive
 from dpjax.oracles import bind, check_examples
 
 
@@ -36,7 +38,8 @@ def solve(
     algorithm: Algorithm,
     data: Dataset | PyTree,
     *,
-    key: Array,
+    key: Array | None = None,
+    seed: int | None = None,
     params: Params | None = None,
 ) -> Solution:
     """Runs a whole private training as one XLA program.
@@ -49,9 +52,10 @@ def solve(
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
         tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
-      key: required; ``dpjax.random_key()``, or ``jax.random.key(seed)`` for research. Never use a
-        key for two trainings on the same data: noise of two known scales would cancel. In a sweep
-        whose results are released, split it first.
+      key: ``dpjax.random_key()``; required unless ``seed`` is given. Configuration and data are
+        folded into it, so that the same key used again for another training draws other noise.
+      seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
+        says that it is not for release.
       params: public starting point; by default zeros of shape (dimension,), in JAX's default
         float dtype.
 
@@ -76,17 +80,18 @@ def solve(
     """
     examples, unit, unit_rows = unpack(data)
     params = starting_point(algorithm, params)
-    key = as_key(key)
+    root = root_key(key, seed)
     for query in algorithm.queries:
         check_examples(query, examples, params)
-    return _solve(algorithm, examples, key, params, unit=unit, unit_rows=unit_rows)
+    solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
+    return dataclasses.replace(solution, reproducible=seed is not None)
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
 def _solve(
     algorithm: Algorithm, examples: PyTree, key: Array, params: Params, unit: str, unit_rows: bool
 ) -> Solution:
-    bound = Bound(algorithm, bind_records(algorithm, examples), key)
+    bound = bind_training(algorithm, examples, key)
     carry = advance(bound, start(bound, params), algorithm.steps)
     return finish(bound, carry, unit, unit_rows)
 
@@ -119,9 +124,13 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
     return params
 
 
-def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
-    """Returns the data in the form the queries read; one copy, since they share an objective."""
-    return bind(algorithm.queries[0], examples)
+def bind_training(algorithm: Algorithm, examples: PyTree, key: Array) -> Bound:
+    """Returns the data in the form the queries read, and a key for this training alone.
+
+    There is one copy of the data, since the queries share an objective.
+    """
+    records = bind(algorithm.queries[0], examples)
+    return Bound(algorithm, records, training_key(key, algorithm, examples))
 
 
 def start(bound: Bound, params: Params) -> Carry:

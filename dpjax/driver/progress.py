@@ -1,6 +1,7 @@
 """``run``: the same training from the host, with a progress bar."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -17,6 +18,7 @@ from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
+from dpjax.driver.keys import root_key
 from dpjax.driver.solution import Solution
 from dpjax.oracles import check_examples
 
@@ -29,7 +31,8 @@ def run(
     algorithm: Algorithm,
     data: Dataset | PyTree,
     *,
-    key: Array | None,
+    key: Array | None = None,
+    seed: int | None = None,
     params: Params | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -41,7 +44,8 @@ def run(
     Args:
       algorithm: as in ``solve``.
       data: as in ``solve``.
-      key: as in ``solve``; None resumes ``checkpoint`` with its own.
+      key: as in ``solve``; without key and seed ``checkpoint`` is resumed with its own.
+      seed: as in ``solve``.
       params: as in ``solve``.
       progress: True or False; None shows the bar on a terminal only.
       checkpoint: folder to save the run in, made if it is absent. If it holds one, that run goes on
@@ -75,7 +79,10 @@ def run(
     for query in algorithm.queries:
         check_examples(query, examples, params)
     shown = bool(sys.stderr) and (sys.stderr.isatty() if progress is None else progress)
-    with resume.journal(algorithm, data, key, params, checkpoint, ledger, label) as journal:
+    resuming = key is None and seed is None and checkpoint is not None
+    root = None if resuming else root_key(key, seed)
+    chosen = resume.Chosen(root, seed is not None)
+    with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
         bound, carry = _start(algorithm, examples, journal.key, params)
         carry = journal.begin(carry)
         steps = int(algorithm.steps)
@@ -94,7 +101,7 @@ def run(
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return solution
+    return dataclasses.replace(solution, reproducible=journal.reproducible)
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
@@ -115,7 +122,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 
 @jax.jit
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
-    bound = loop.Bound(algorithm, loop.bind_records(algorithm, examples), key)
+    bound = loop.bind_training(algorithm, examples, key)
     return bound, loop.start(bound, params)
 
 

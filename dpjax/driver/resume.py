@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,6 +26,13 @@ SAVE_SECONDS = 0.5
 _HASHES = ("config", "params", "data_shape", "data", "ledger")
 
 
+class Chosen(NamedTuple):
+    """The root key, None to resume with the checkpoint's, and whether it came from a seed."""
+
+    key: Array | None
+    reproducible: bool
+
+
 class Journal:
     """What a run writes down about itself: a checkpoint, a line in a ledger, both or neither.
 
@@ -35,6 +42,7 @@ class Journal:
       folder: where checkpoints go, or None.
       ledger: where the intent goes, or None.
       label: the caller's word for the data.
+      reproducible: whether the key came from a seed.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -47,9 +55,11 @@ class Journal:
         folder: Folder | None,
         ledger: Ledger | None,
         label: str,
+        reproducible: bool,
     ):
         self._algorithm, self._folder, self._ledger = algorithm, folder, ledger
         self._checkpoint, self._label = checkpoint, label
+        self.reproducible = reproducible
         self._carry: Carry | None = None
         self._written = 0.0
 
@@ -131,7 +141,7 @@ class Journal:
 def journal(
     algorithm: Algorithm,
     data: Dataset | PyTree,
-    key: Array | None,
+    chosen: Chosen,
     params: Params,
     checkpoint: Place | None = None,
     ledger: Ledger | Place | None = None,
@@ -142,7 +152,7 @@ def journal(
     Args:
       algorithm: what will run.
       data: its data, checked.
-      key: the root key; None if the checkpoint holds it.
+      chosen: the root key, without one if the checkpoint holds it.
       params: the starting point.
       checkpoint: a folder, or None.
       ledger: a ledger or its file, or None.
@@ -163,6 +173,7 @@ def journal(
             "checkpoint= and ledger= are for one process: nothing here makes several hosts agree "
             "on a key, a folder and an intent. Run on one host, or without them."
         )
+    key, reproducible = chosen
     with contextlib.ExitStack() as stack:
         book = _opened(ledger, stack)
         folder = None if checkpoint is None else stack.enter_context(Folder(checkpoint))
@@ -176,6 +187,7 @@ def journal(
             root = as_key(key)  # pyright: ignore[reportArgumentType] # None is refused there
             if folder is not None:
                 manifest = _manifest(algorithm, data, root, params, book, label)
+                manifest["reproducible"] = reproducible
             else:
                 manifest = {} if book is None else {"config": fingerprint.config(algorithm)}
             held = Checkpoint(uuid.uuid4().hex, root, 0, (), manifest)
@@ -185,14 +197,16 @@ def journal(
                     "key is not the one this checkpoint was begun with; pass key=None to resume "
                     "with its own. To begin another run, name another folder: a new spend."
                 )
-            _compare(held, _manifest(algorithm, data, held.key, params, book, label))
+            reproducible = held.manifest.get("reproducible", False)
+            now = _manifest(algorithm, data, held.key, params, book, label)
+            _compare(held, {**now, "reproducible": reproducible})
             if book is not None and held.step > 0 and held.run_id not in book:
                 raise LedgerError(
                     f"the ledger {book.path} is behind its checkpoint: run {held.run_id} took "
                     f"{held.step} steps, and the ledger lacks its intent. Lines were taken away; "
                     "restore the ledger from a copy."
                 )
-        written = Journal(algorithm, held, folder, book, label or "")
+        written = Journal(algorithm, held, folder, book, label or "", reproducible)
         try:
             yield written
         except KeyboardInterrupt:

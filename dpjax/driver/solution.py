@@ -30,6 +30,7 @@ class Solution:
       certified_params: the parameters the certificate speaks of, or None.
       algorithm: what was run, with its calibrated noise.
       unit: what one record stands for, from the data set.
+      reproducible: whether the noise came from a seed, which can be guessed.
 
     Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
       computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
@@ -44,6 +45,12 @@ class Solution:
     certified_params: Params | None
     algorithm: Algorithm
     unit: str = static(default="row")
+    reproducible: bool = static(default=False)
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the guarantee may be relied on: neither a seed nor unsafe noise was used."""
+        return not self.reproducible and not _guarantee.unsafe(self.algorithm)
 
     @property
     def event(self) -> Any:
@@ -67,7 +74,9 @@ class Solution:
 
     def guarantee(self) -> str | list:
         """Returns the guarantee in words a person can publish."""
-        return self._each(lambda algorithm: _guarantee.statement(algorithm, self.unit))
+        return self._each(
+            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible)
+        )
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

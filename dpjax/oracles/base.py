@@ -54,6 +54,11 @@ class Query(Protocol):
         """Who is asked; None for all records."""
         ...
 
+    @property
+    def unsafe_fast_noise(self) -> bool:
+        """Whether the noise is plain float32, which voids the guarantee."""
+        ...
+
     def answer(self, key: Array, records: Records, params: Params) -> PyTree:
         """Returns the noisy answer at ``params``."""
         ...

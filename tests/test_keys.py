@@ -1,0 +1,151 @@
+"""Keys of trainings: none by default, none truncated, none shared by two trainings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.driver.keys import training_key
+from dpjax.mechanisms import seed_key
+
+KEY = jax.random.key(7)
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+TRAIN = pytest.mark.parametrize("train", [dpjax.solve, dpjax.run])
+
+
+def records(n=40):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, 3)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), rng.choice(np.float32([-1, 1]), n)
+
+
+def build(epsilon=1.0, objective=None, **more):
+    objective = dpjax.objectives.logistic() if objective is None else objective
+    budget = dpjax.PrivacyBudget(epsilon, 1e-4)
+    more = {"data_size": 40, "dimension": 3, "steps": 2} | more
+    return dpjax.dp_gradient_descent(objective, budget, **more)
+
+
+def word(key):
+    return tuple(np.asarray(jax.random.key_data(key)).tolist())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.0, True, None, "1"])
+def test_c4_a_seed_that_would_be_truncated_raises(seed):
+    with pytest.raises(ValueError, match="seed must be an integer from 0"):
+        seed_key(seed)
+
+
+def test_c4_seeds_keep_all_their_bits():
+    seeds = [0, 1, 2**31, 2**32, 2**32 + 1, 2**63, 2**64 - 1]
+    assert len({word(seed_key(seed)) for seed in seeds}) == len(seeds)
+    # What jax.random.key keeps of them without x64.
+    assert word(jax.random.key(np.uint32(1))) == word(seed_key(1)) != word(seed_key(2**32 + 1))
+    assert word(seed_key(np.uint64(2**63))) == word(seed_key(2**63))
+
+
+def test_c4_random_keys_hold_128_bits_of_entropy():
+    keys = [dpjax.random_key() for _ in range(200)]
+    words = np.array([word(key) for key in keys])
+    assert words.shape[1] == 4
+    assert all(len(set(column)) == 200 for column in words.T)
+    bits = np.unpackbits(words.astype(np.uint32).view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
+
+
+@TRAIN
+def test_c5_there_is_no_default_key(train):
+    with pytest.raises(ValueError, match=r"random_key\(\), or seed="):
+        train(build(), records())
+    with pytest.raises(ValueError, match="not both"):
+        train(build(), records(), key=KEY, seed=1)
+
+
+@TRAIN
+def test_c6_a_seed_is_a_choice_by_name_and_the_solution_says_so(train):
+    solution = train(build(), records(), seed=7)
+    again = dpjax.solve(build(), records(), seed=7)
+    assert np.array_equal(solution.params, again.params)
+    assert solution.reproducible and not solution.releasable
+    assert solution.guarantee().startswith("NOT FOR RELEASE: reproducible")
+    released = train(build(), records(), key=dpjax.random_key())
+    assert released.releasable and "NOT FOR RELEASE" not in released.guarantee()
+
+
+def fold(algorithm=None, data=None, key=KEY):
+    algorithm = build() if algorithm is None else algorithm
+    return word(jax.jit(training_key)(key, algorithm, records() if data is None else data))
+
+
+def test_c6_one_key_for_two_trainings_shares_no_noise():
+    x, y = records()
+    flipped, moved, nan = y.copy(), x.copy(), x.copy()
+    flipped[3] *= -1
+    moved[3, 1] = np.nextafter(moved[3, 1], np.float32(2))
+    nan[3, 1] = np.nan
+    shifted = dpjax.Objective(lambda w, e: jnp.sum(w) + e[1], constants=(1.0, 1.0, 1.0))
+    other = dpjax.Objective(lambda w, e: jnp.sum(w) + e[0][0], constants=(1.0, 1.0, 1.0))
+    folded = [
+        fold(),
+        fold(build(1.1)),
+        fold(build(steps=3)),
+        fold(build(step_size=0.25)),
+        fold(build(objective=dpjax.objectives.sigmoid_l2())),
+        fold(build(objective=shifted, initial_gap=1.0)),
+        fold(build(objective=other, initial_gap=1.0)),
+        fold(data=(x, flipped)),
+        fold(data=(moved, y)),
+        fold(data=(nan, y)),
+        fold(data=(x[::-1], y[::-1])),
+        fold(data=(x[:39], y[:39])),
+        fold(key=jax.random.key(8)),
+    ]
+    assert len(set(folded)) == len(folded)
+    assert fold() == folded[0]
+
+
+def test_c6_the_attack_on_one_key_for_two_noise_scales_fails():
+    """Two trainings with noise s z and t z would give the gradient away by one linear equation."""
+    data = records()
+    answers = {}
+    for epsilon in (1.0, 4.0):
+        algorithm = build(epsilon, steps=1, step_size=1.0)
+        solution = dpjax.solve(algorithm, data, key=KEY)
+        answers[float(algorithm.query.stddev)] = -np.asarray(solution.params, np.float64)
+    (s, a), (t, b) = answers.items()
+    guess = (t * a - s * b) / (t - s)
+    objective = dpjax.objectives.logistic()
+    mean = jax.vmap(jax.grad(objective.loss), (None, 0))(jnp.zeros(3), data)
+    error = np.abs(guess - np.asarray(mean).mean(0)).max()
+    assert error > 0.05 * min(s, t)
+    # Planted: the same noise in both, as before keys were folded.
+    z = np.random.default_rng(1).standard_normal(3)
+    guess = (t * (mean.mean(0) + s * z) - s * (mean.mean(0) + t * z)) / (t - s)
+    assert np.abs(guess - mean.mean(0)).max() < 1e-5
+
+
+def test_c6_a_key_is_folded_alike_in_a_loop_a_batch_and_a_sweep():
+    algorithms = [build(1.0), build(2.0)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
+    swept = jax.vmap(lambda algorithm: training_key(KEY, algorithm, records()))(stacked)
+    assert [word(key) for key in swept] == [fold(algorithm) for algorithm in algorithms]
+    keys = jax.random.split(KEY, 2)
+    batch = jax.vmap(lambda key: training_key(key, algorithms[0], records()))(keys)
+    assert [word(key) for key in batch] == [fold(key=key) for key in keys]
+
+
+@pytest.mark.parametrize("name", dpjax.ALGORITHMS)
+def test_unsafe_noise_is_said_by_event_and_solution(name):
+    objective = dpjax.objectives.logistic()
+    algorithm = dpjax.ALGORITHMS[name](
+        objective, BUDGET, data_size=40, dimension=3, steps=2, unsafe_fast_noise=True
+    )
+    assert all(release.unsafe_fast_noise for release in algorithm.event.releases)
+    solution = dpjax.solve(algorithm, records(), key=KEY)
+    assert not solution.releasable
+    assert solution.guarantee().startswith("NOT FOR RELEASE: unsafe_fast_noise")
+    with pytest.raises(ValueError, match="unsafe_fast_noise must be True or False"):
+        dpjax.ALGORITHMS[name](
+            objective, BUDGET, data_size=40, dimension=3, steps=2, unsafe_fast_noise=1
+        )
