@@ -1,13 +1,19 @@
-"""The key of one training: no two trainings share noise, even where the user repeats a key."""
+"""The key of one training: none by default, none for two, none that a seed cut short."""
+
+import hashlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import Tracer
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array
 from dpjax.algorithms import Algorithm
 from dpjax.driver import fingerprint
 from dpjax.mechanisms import as_key, derive, seed_key
+
+_CLAIMED: set[bytes] = set()
 
 
 def root_key(key: Array | None, seed: int | None) -> Array:
@@ -27,58 +33,54 @@ def root_key(key: Array | None, seed: int | None) -> Array:
     return seed_key(seed)
 
 
-def training_key(key: Array, algorithm: Algorithm, examples: PyTree) -> Array:
-    """Returns ``key`` folded with the configuration and the data, inside the program.
+def claim(key: Array) -> None:
+    """Notes that a training uses ``key``, or raises if one of this process has.
 
-    The same key with another noise scale, objective or record gives independent noise, so that no
-    difference of two trainings is free of it; with all the same it gives the same training.
+    The same key on a neighbouring data set would give the same noise, and the difference of the two
+    results the record. Only 128-bit keys are noted, as ``random_key`` makes them: one of 64 bits is
+    the user's own, and a traced one cannot be read.
+
+    Raises:
+      ValueError: for a key used before.
+    """
+    if isinstance(key, Tracer) or "threefry4x32" not in str(jax.random.key_impl(key)):
+        return
+    mark = hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
+    if mark in _CLAIMED:
+        raise ValueError(
+            "key has been used by another training, whose noise would be repeated; pass a new "
+            "dpjax.random_key(), or seed=INTEGER for a research run that is to be repeated."
+        )
+    _CLAIMED.add(mark)
+
+
+def training_key(key: Array, algorithm: Algorithm) -> Array:
+    """Returns ``key`` folded with the configuration, inside the program.
+
+    The same key with another noise scale or objective gives independent noise, so that noise of
+    two known scales does not cancel; with all the same it gives the same training.
 
     Args:
       key: root key, shape ().
       algorithm: numbers and structure; functions count by their code.
-      examples: the records.
 
-    Privacy: secret like the key. The two words that stand for the data come from a hash whose
-    multipliers the key draws; for every data set the folded key is as random as the root.
+    Privacy: secret like the key.
     """
     structure = fingerprint.config(jax.tree.map(lambda leaf: None, algorithm))
-    numbers = jnp.stack([_number(leaf) for leaf in jax.tree.leaves(algorithm)])
-    inputs = [numbers[None], *(_words(leaf) for leaf in jax.tree.leaves(examples))]
-    widths = [words.shape[1] for words in inputs]
-    bits = jax.random.bits(derive(key, "training", 0), (2, sum(widths)), jnp.uint32)
-    summary = [jnp.uint32(int(structure[i : i + 8], 16)) for i in (0, 8)]
-    first = 0
-    for words, width in zip(inputs, widths, strict=True):
-        multipliers = bits[:, first : first + width] | 1
-        summary = [_mix(s) + _hash(m, words) for s, m in zip(summary, multipliers, strict=True)]
-        first += width
-    for word in summary:
-        key = jax.random.fold_in(key, word)
+    numbers = jnp.concatenate([_numbers(leaf) for leaf in jax.tree.leaves(algorithm)])
+    multipliers = jax.random.bits(derive(key, "training", 0), (2, numbers.size), jnp.uint32) | 1
+    for i, row in enumerate(multipliers):
+        word = jnp.uint32(int(structure[8 * i : 8 * i + 8], 16))
+        key = jax.random.fold_in(key, word ^ jnp.sum(_mix(numbers) * row, dtype=jnp.uint32))
     return key
 
 
-def _number(leaf: Array | float) -> Array:
+def _numbers(leaf: Array | float) -> Array:
     # In float32, so that x64 mode and stacking do not matter.
-    leaf = jnp.asarray(leaf)
+    leaf = jnp.ravel(leaf)
     if leaf.dtype == jnp.uint32:
         return leaf
     return lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
-
-
-def _words(leaf: Array) -> Array:
-    """The bits of an array (n, ...) as uint32 (n, k)."""
-    leaf = jnp.asarray(leaf)
-    if leaf.dtype == jnp.bool_:
-        leaf = leaf.astype(jnp.uint8)
-    kind = {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)
-    return lax.bitcast_convert_type(leaf, kind).astype(jnp.uint32).reshape(leaf.shape[0], -1)
-
-
-def _hash(multipliers: Array, words: Array) -> Array:
-    """A word that tells arrays (n, k) apart: a keyed sum a row, mixed with its place, summed."""
-    rows = jnp.sum(words * multipliers, axis=1, dtype=jnp.uint32)
-    places = jnp.arange(words.shape[0], dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
-    return jnp.sum(_mix(_mix(rows) + places), dtype=jnp.uint32)
 
 
 def _mix(x: Array) -> Array:

@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
-from dpjax.driver.keys import root_key, training_key
+from dpjax.driver.keys import claim, root_key, training_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
 from dpjax.oracles import bind, check_examples
@@ -52,8 +52,8 @@ def solve(
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
         tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
-      key: ``dpjax.random_key()``; required unless ``seed`` is given. Configuration and data are
-        folded into it, so that the same key used again for another training draws other noise.
+      key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
+        configuration is folded into it, so that another one with the same key draws other noise.
       seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
         says that it is not for release.
       params: public starting point; by default zeros of shape (dimension,), in JAX's default
@@ -65,7 +65,7 @@ def solve(
 
     Raises:
       ValueError: before anything is spent, for data, params, key and declared numbers that do not
-        fit together.
+        fit together, or a key of ``random_key`` that another training of this process has used.
 
     Privacy: the guarantee of ``algorithm.event`` holds for everything returned.
 
@@ -83,6 +83,7 @@ def solve(
     root = root_key(key, seed)
     for query in algorithm.queries:
         check_examples(query, examples, params)
+    claim(root)
     solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
     return dataclasses.replace(solution, reproducible=seed is not None)
 
@@ -130,7 +131,7 @@ def bind_training(algorithm: Algorithm, examples: PyTree, key: Array) -> Bound:
     There is one copy of the data, since the queries share an objective.
     """
     records = bind(algorithm.queries[0], examples)
-    return Bound(algorithm, records, training_key(key, algorithm, examples))
+    return Bound(algorithm, records, training_key(key, algorithm))
 
 
 def start(bound: Bound, params: Params) -> Carry:

@@ -18,7 +18,7 @@ from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
-from dpjax.driver.keys import root_key
+from dpjax.driver.keys import claim, root_key
 from dpjax.driver.solution import Solution
 from dpjax.oracles import check_examples
 
@@ -84,6 +84,8 @@ def run(
     chosen = resume.Chosen(root, seed is not None)
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
         bound, carry = _start(algorithm, examples, journal.key, params)
+        if not journal.resumed:
+            claim(journal.key)
         carry = journal.begin(carry)
         steps = int(algorithm.steps)
         piece = max(1, -(-steps // _UPDATES))

@@ -68,6 +68,11 @@ class Journal:
         """The root key."""
         return self._checkpoint.key
 
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier process began the run."""
+        return bool(self._checkpoint.leaves)
+
     def begin(self, carry: Carry) -> Carry:
         """Returns the carry to go on from; after it the oracles may be asked.
 
@@ -78,7 +83,7 @@ class Journal:
           ValueError: if the ledger does not admit the run.
           OSError: if something cannot be written; then nothing may be asked.
         """
-        if self._checkpoint.leaves:
+        if self.resumed:
             carry = _restore(carry, self._checkpoint.leaves)
         elif self._folder is not None:
             if self._ledger is not None:

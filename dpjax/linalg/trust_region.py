@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from dpjax import _validate
 from dpjax.linalg._tridiagonal import try_interior, try_tridiagonal
 
-_SHORTCUT_SIZE = 128  # below it an eigendecomposition is about as cheap as the shortcuts
+_TRIDIAGONAL_SIZE = 128  # below it an eigendecomposition is about as cheap
 _MAX_ITERATIONS = 64  # a bound no instance of the tests comes near: most take 3 to 6
 
 
@@ -35,9 +35,10 @@ def trust_region_step(
 
     By one symmetric eigendecomposition and a bracketed Newton iteration on the secular equation,
     to p of about 500; it is exact in the hard case and near it, where iterations on Cholesky
-    factors (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU, from p = 128, a
-    model that is not hard is solved on Cholesky or tridiagonal factors instead, 2 to 10 times
-    faster; a hard one pays for both. Works under ``jit`` and ``vmap``, where all pay for both.
+    factors (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside
+    the ball is found by one Cholesky factorisation instead and, from p = 128, one on the sphere on
+    tridiagonal factors, 2 to 10 times faster; a hard one pays for all. Works under ``jit`` and
+    ``vmap``, where every model does.
 
     The step satisfies (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and
     H + lambda I >= 0, each to a relative residual of 1e-12 in float64 and 1e-5 in float32.
@@ -104,12 +105,9 @@ def _solve(gradient: Array, hessian: Array, radius: Array) -> TrustRegionStep:
     matrix = hessian / _or_one(hessian_size)
     matrix = (matrix + matrix.T) / 2
 
-    if gradient.size < _SHORTCUT_SIZE:
-        step, multiplier = _by_eigenvectors(matrix, linear, curvature_weight)
-    else:
-        step, multiplier = lax.platform_dependent(
-            matrix, linear, curvature_weight, cpu=_by_shortcut, default=_by_eigenvectors
-        )
+    step, multiplier = lax.platform_dependent(
+        matrix, linear, curvature_weight, cpu=_by_shortcut, default=_by_eigenvectors
+    )
     length = jnp.linalg.norm(step)
     step = jnp.where(multiplier > 0, step / _or_one(length), step)
     return TrustRegionStep(radius * step, multiplier * (size / radius))
@@ -117,6 +115,8 @@ def _solve(gradient: Array, hessian: Array, radius: Array) -> TrustRegionStep:
 
 def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
     def on_the_sphere():
+        if linear.size < _TRIDIAGONAL_SIZE:
+            return _by_eigenvectors(matrix, linear, weight)
         step, multiplier, found = try_tridiagonal(matrix, linear, weight)
         return lax.cond(
             found,

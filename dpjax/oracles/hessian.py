@@ -43,8 +43,8 @@ class HessianQuery(GaussianQuery):
     objective: Objective = static()
     data_size: int = static()
     relation: Relation = static()
-    sampler: Sampler | None = None
     isometric: bool = static(default=True)
+    sampler: Sampler | None = None
     unsafe_fast_noise: bool = static(default=False)
 
     @property

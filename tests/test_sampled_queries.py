@@ -30,7 +30,7 @@ def records(n=N, seed=0):
 def queries(objective, sampler, multiplier=1e-6, relation="zero_out"):
     return (
         GradientQuery(multiplier, 0.5, objective, N, relation, sampler),
-        HessianQuery(multiplier, 0.1, objective, N, relation, sampler),
+        HessianQuery(multiplier, 0.1, objective, N, relation, sampler=sampler),
         JointQuery(multiplier, 0.5, 0.2, objective, N, relation, sampler),
     )
 
