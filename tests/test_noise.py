@@ -59,6 +59,14 @@ def test_c1_float32_normals_are_cut_off_and_ours_are_not():
     assert float(ends) < 5.5
 
 
+def test_c1_the_noise_that_is_added_reaches_nine_sigma(monkeypatch):
+    """What ``perturb`` adds for the outermost bits, not only what the transform could give."""
+    outermost = jnp.stack([jnp.uint32([0, 1]), jnp.uint32([0, 0])])
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: outermost)
+    noisy = perturb(jax.random.key(0), jnp.zeros(2), 2.0)
+    assert float(noisy[0]) > 18 and float(noisy[1]) < -18
+
+
 @jax.jit
 def _narrow(value):
     return _wide.split(value, jnp.dtype("float32")).narrow

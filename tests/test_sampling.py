@@ -252,6 +252,22 @@ def test_another_probability_compiles_nothing_anew():
     assert one.probability == raw(0.99, 100, 100).probability
 
 
+@pytest.mark.parametrize(
+    ("sampler", "kind"),
+    [
+        (poisson(50, 1000), "poisson"),
+        (sampling.fixed_size(50, 1000), "fixed_size"),
+        (sampling.full_batch(1000), "none"),
+    ],
+)
+def test_c37_a_release_names_the_draw_that_made_it(sampler, kind):
+    release = sampler.release("g", 1, noise_multiplier=2.0, relation="replace_one")
+    assert release.sampling == kind
+    if kind != "none":
+        assert release.sampling_probability == sampler.probability
+        assert release.capacity == sampler.capacity and release.overflow == sampler.overflow
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_noise_of_multiplier_times_scale_is_what_is_accounted(relation):
     for sampler, moved in (
