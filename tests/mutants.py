@@ -93,7 +93,12 @@ def outcomes(*nodes):
 def scaled(factor):
     def plant(patch):
         whole = gaussian.standard_normal
-        patch.setattr(gaussian, "standard_normal", lambda key, shape: factor * whole(key, shape))
+
+        def quieter(key, shape):
+            with jax.enable_x64(True):
+                return factor * whole(key, shape)
+
+        patch.setattr(gaussian, "standard_normal", quieter)
 
     return plant
 

@@ -103,7 +103,14 @@ def test_every_row_is_summed_once(n, rows):
     assert total.narrow == n * (n + 1) / 2
 
 
-def test_a_wrong_clip_is_told_apart():
+def test_c22_chunks_are_added_in_float64():
+    x = jnp.float32([2.0**30, 1.0, -(2.0**30)])
+    total = sum_chunks(3, 1, lambda c: c.of(x), _wide.zeros((), x.dtype))
+    assert total.narrow == 1
+    assert jnp.cumsum(x)[-1] == 0  # planted: one float32 sum
+
+
+def test_c17_c26_a_wrong_clip_is_told_apart():
     params, batch = make(20)
     flat = jax.flatten_util.ravel_pytree(params)[0]
     examples = [(batch[0][i], batch[1][i]) for i in range(20)]

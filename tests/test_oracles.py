@@ -80,7 +80,9 @@ def test_c17_many_loud_records_add_up_and_one_counts_for_no_more(name):
     one = np.zeros(N, np.float32)
     one[2] = 1
     lengths = [
-        np.linalg.norm(weighted(query, query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P))))
+        np.linalg.norm(
+            weighted(query, query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P)))
+        )
         for x in (one, np.ones(N, np.float32))
     ]
     assert lengths[1] == pytest.approx(N * lengths[0], rel=1e-4)
