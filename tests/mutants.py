@@ -12,6 +12,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dpjax import sampling
@@ -343,7 +344,8 @@ def _(patch):
 @mutant("the expected batch read off the draw")
 def _(patch):
     def scale(self, record_norm, relation):
-        return record_norm / max(int(self.sample(jax.random.key(0), self.data_size).mask.sum()), 1)
+        drawn = np.random.default_rng(0).binomial(self.data_size, self.probability)
+        return record_norm / max(drawn, 1)
 
     patch.setattr(samplers.Poisson, "scale", scale)
 

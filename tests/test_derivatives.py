@@ -110,6 +110,18 @@ def test_c22_chunks_are_added_in_float64():
     assert jnp.cumsum(x)[-1] == 0  # planted: one float32 sum
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_c34_a_masked_row_counts_for_nothing_whatever_it_holds(closed):
+    """Row 0, which padding points at, is a real record: without the mask it would count."""
+    x = jnp.float32([[3.0, 4.0], [0.1, 0.2], [jnp.nan, 9.0]])
+    margin = dpjax.objectives.logistic()
+    query = clipped_grad(margin if closed else margin.loss, clip_norm=1.0)
+    batch, mask = (x, jnp.ones(3)), jnp.array([False, True, False])
+    alone = query(jnp.zeros(2), (x[1:2], jnp.ones(1)))
+    assert np.allclose(query(jnp.zeros(2), batch, mask), alone, rtol=1e-6)
+    assert not np.allclose(query(jnp.zeros(2), batch), alone, rtol=1e-1)
+
+
 def test_c17_c26_a_wrong_clip_is_told_apart():
     params, batch = make(20)
     flat = jax.flatten_util.ravel_pytree(params)[0]

@@ -86,3 +86,14 @@ def test_c17_many_loud_records_add_up_and_one_counts_for_no_more(name):
         for x in (one, np.ones(N, np.float32))
     ]
     assert lengths[1] == pytest.approx(N * lengths[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for(bad):
+    query = queries("zero_out")["gradient"]
+    rows = np.ones(N, np.float32)
+    rows[2] = bad
+    null = np.where(np.isfinite(rows), rows, 0)
+    answers = [query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P)) for x in (rows, null)]
+    assert np.isfinite(answers[0]).all()
+    np.testing.assert_array_equal(*answers)
