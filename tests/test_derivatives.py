@@ -161,7 +161,7 @@ def clip_each(rows, clip):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("scale", [1e-38, 1e-24, 1e-4, 1.0, 1e4, 1e19, 1e30, 1e38])
-def test_no_record_exceeds_the_clip_norm(dtype, scale):
+def test_c19_c21_no_record_exceeds_the_clip_norm(dtype, scale):
     rng = np.random.default_rng(2)
     for size in (1, 7, 1000):
         with np.errstate(over="ignore"):
@@ -176,6 +176,27 @@ def test_no_record_exceeds_the_clip_norm(dtype, scale):
             useful = finite & (true > 1e-30) & (true < 1e37 * clip) & (true < 1e38)
             assert np.allclose(norms[useful], np.minimum(true, clip)[useful], rtol=1e-5)
             assert (norms[~finite] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "hessian"),
+    [
+        (lambda w, x: w @ x, np.zeros((3, 3))),
+        (lambda w, x: 7.0, np.zeros((3, 3))),
+        (lambda w, x: w @ w / 2, np.eye(3)),
+        (lambda w, x: w @ w / 2 + w @ x, np.eye(3)),
+    ],
+    ids=["linear", "constant", "quadratic", "quadratic and linear"],
+)
+def test_a_hessian_that_no_record_enters(loss, hessian):
+    """Such losses used to raise from inside: there was nothing to map over the records."""
+    x, mask = jnp.ones((5, 3)), jnp.array([True, True, False, True, True])
+    got = clipped_hessian(loss, clip_norm=10.0)(jnp.ones(3), x, mask)
+    np.testing.assert_allclose(got, 4 * hessian, atol=1e-6)
+    joint = joint_clipped(loss, gradient_weight=9.0, hessian_weight=9.0)(jnp.ones(3), x, mask)
+    np.testing.assert_allclose(joint.hessian, 4 * hessian, atol=1e-6)
+    clipped = clipped_hessian(loss, clip_norm=0.5)(jnp.ones(3), x, mask)
+    assert np.linalg.norm(clipped) <= 4 * 0.5
 
 
 def test_a_hessian_far_above_the_clip_norm_stays_below_it():
@@ -235,7 +256,7 @@ def test_sensitivity_travels_with_the_function(relation, factor):
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), None, "one", True])
-def test_bad_numbers_are_named(bad):
+def test_c20_bad_numbers_are_named(bad):
     for factory in (clipped_grad, clipped_hessian):
         with pytest.raises(ValueError, match="clip_norm"):
             factory(loss, clip_norm=bad)

@@ -174,3 +174,11 @@ def test_fast_noise_is_a_choice_by_name():
     fast = perturb(KEY, value, 1.0, unsafe_fast_noise=True)
     assert np.array_equal(fast, jax.random.normal(KEY, (3,)))
     assert not np.array_equal(fast, perturb(KEY, value, 1.0))
+
+
+@pytest.mark.parametrize("stddev", [1e-37, 1e-20, 1.0])
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e9])
+def test_c23_c24_a_large_value_on_a_fine_grid_is_itself(value, stddev):
+    """The grid is of float64, not of integers: 1e38 times a grid of 1e-41 overflows nothing."""
+    noisy = perturb(KEY, jnp.float32([value]), stddev)
+    assert np.allclose(noisy, value, rtol=1e-6)

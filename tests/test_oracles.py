@@ -38,7 +38,7 @@ def weighted(query, answer):
 
 @pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_c29_c30_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
+def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     """Gradient and Hessian of one sample are one vector: clipped apart they would move sqrt(2)."""
     query = queries(relation)[name]
     canary = np.ones(N, np.float32)
@@ -97,3 +97,57 @@ def test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for(bad):
     answers = [query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P)) for x in (rows, null)]
     assert np.isfinite(answers[0]).all()
     np.testing.assert_array_equal(*answers)
+
+
+def test_c25_leaves_are_clipped_as_one_vector():
+    """Clipped leaf by leaf, three loud leaves would move sqrt(3) times the clip norm."""
+    query = GradientQuery(
+        QUIET,
+        0.5,
+        dpjax.Objective(lambda w, e: 1e4 * e * (w["a"] + w["b"] + w["c"])),
+        N,
+        "zero_out",
+    )
+    params = dict.fromkeys("abc", jnp.zeros(()))
+    one = jnp.zeros(N).at[1].set(1.0)
+    answer = query.answer(jax.random.key(0), bind(query, one), params)
+    moved = np.linalg.norm([float(leaf) for leaf in jax.tree.leaves(answer)])
+    assert moved == pytest.approx(0.5 / N, rel=1e-4) and moved <= query.sensitivity
+
+
+@pytest.mark.parametrize("name", dpjax.ALGORITHMS)
+def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
+    """A query that keeps an anchor or reads a difference has to join the table ``queries``."""
+    algorithm = dpjax.ALGORITHMS[name](
+        dpjax.objectives.logistic_nonconvex(),
+        dpjax.PrivacyBudget(1.0, 1e-4),
+        data_size=N,
+        dimension=P,
+    )
+    assert {type(q) for q in algorithm.queries} <= {type(q) for q in queries("zero_out").values()}
+    releases = {release.name for release in algorithm.event.releases}
+    assert releases == {query.name for query in algorithm.queries}
+
+
+def test_c31_a_loss_can_neither_return_activations_nor_average_over_the_batch():
+    def outcome(loss):
+        query = queries("zero_out", loss=loss)["gradient"]
+        return query.answer(jax.random.key(0), bind(query, jnp.ones(N)), jnp.zeros(P))
+
+    with pytest.raises(TypeError, match="scalar"):
+        outcome(lambda w, e: (e * w.sum(), {"batch_stats": e}))
+    with pytest.raises(NameError, match="batch"):
+        outcome(lambda w, e: w.sum() * jax.lax.pmean(e, "batch"))
+
+
+def test_c32_a_loss_sees_one_example():
+    shapes = set()
+
+    def loss(params, example):
+        shapes.add(jax.tree.map(jnp.shape, example))
+        return jnp.sum(params) * jnp.mean(example[0]) * example[1]
+
+    for query in queries("zero_out", loss=loss).values():
+        examples = (jnp.ones((N, 3)), jnp.ones(N))
+        query.answer(jax.random.key(0), bind(query, examples), jnp.zeros(P))
+    assert shapes == {((3,), ())}

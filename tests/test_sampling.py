@@ -234,7 +234,7 @@ def test_x64_jit_vmap_and_loops_draw_the_same_bits(sampler):
             assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), one, other))
 
 
-def test_another_probability_compiles_nothing_anew():
+def test_c48_another_probability_compiles_nothing_anew():
     traced = []
 
     @jax.jit
