@@ -193,6 +193,21 @@ def _(patch):
     patch.setattr(clipping, "scalar_factor", lambda norm, clip_norm: jnp.ones_like(norm))
 
 
+@mutant("norms in float32")
+def _(patch):
+    def factors(clip_norm, *parts, keep=None):
+        squares = sum(jnp.sum((rows / weight) ** 2, axis=1) for rows, weight in parts)
+        factor = clipping.scalar_factor(jnp.sqrt(squares), clip_norm)
+        return factor if keep is None else jnp.where(keep, factor, 0)
+
+    patch.setattr(clipping, "clip_factors", factors)
+
+
+@mutant("no room for rounding below the clip norm")
+def _(patch):
+    patch.setattr(clipping, "SLACK", 1.0)
+
+
 @mutant("spectral clip")
 def _(patch):
     frobenius, derivatives, matrices = clipping.clip_factors, general._derivatives, []

@@ -44,6 +44,12 @@ KILLED_BY = {
         "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1.0-float32]",
         "test_linear_model.py::test_c19_c21_no_record_exceeds_the_clip_norm[10000.0-float32]",
     ],
+    "norms in float32": [
+        "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1e-24-float32]",
+    ],
+    "no room for rounding below the clip norm": [
+        "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1.0-float32]",
+    ],
     "spectral clip": [
         "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
         "[zero_out-hessian]",
