@@ -12,6 +12,7 @@ from scipy import stats
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS, records_moved
+from dpjax.driver import loop
 from dpjax.oracles import bind
 
 EVERY = list(dpjax.ALGORITHMS)
@@ -209,7 +210,7 @@ def test_history_is_nan_after_the_last_step_and_nowhere_else(name):
 
 
 @each_algorithm
-def test_one_key_one_result_and_another_key_another(name):
+def test_c7_one_key_one_result_and_another_key_another(name):
     assert_same(solved(name), dpjax.solve(build(name), records(), key=jax.random.key(7)))
     other = solved(name, 8)
     assert not np.array_equal(solved(name).params, other.params)
@@ -366,6 +367,76 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
                 assert follows_gaussian(between, stddev / np.sqrt(2), 1)
 
 
+@each_algorithm
+def test_c9_steps_beyond_the_history_are_not_taken(name):
+    """A number of steps that is larger than the structure allows stops at the end of it."""
+    algorithm = build(name)
+    longer = dataclasses.replace(algorithm, steps=algorithm.max_steps + 5)
+    solution = dpjax.solve(longer, records(), key=KEY)
+    assert int(solution.steps) == algorithm.max_steps
+
+
+def blinded(answer):
+    def without_data(query, key, data, params):
+        return answer(query, key, jax.tree.map(jnp.zeros_like, data), params)
+
+    return without_data
+
+
+@each_algorithm
+def test_c45_c46_c51_nothing_but_noisy_answers_reaches_a_solution(name, monkeypatch):
+    """Answers that ignore the data make everything that is published ignore them.
+
+    Logs, certificates, exits of the loop and moving averages included.
+    """
+    algorithm, (x, y) = build(name), records()
+    others = (-x[::-1], y)
+    assert not np.array_equal(dpjax.solve(algorithm, others, key=KEY).params, solved(name).params)
+    for kind in {type(query) for query in algorithm.queries}:
+        monkeypatch.setattr(kind, "answer", blinded(kind.answer))
+    jax.clear_caches()
+    try:
+        first, second = (dpjax.solve(algorithm, data, key=KEY) for data in ((x, y), others))
+    finally:
+        jax.clear_caches()
+    assert_same(first, second)
+    assert not np.array_equal(first.params, solved(name).params)
+
+
+@each_algorithm
+def test_c47_a_search_for_nan_ends_alike_whatever_the_records(name):
+    """jax_debug_nans must not raise for a record that is dropped."""
+
+    def ending(value):
+        x, y = records()
+        x[3, 1] = value
+        with jax.debug_nans(True):
+            try:
+                return np.isfinite(dpjax.solve(build(name), (x, y), key=KEY).params).all()
+            except FloatingPointError as error:  # of the history, which ends in NaN
+                return str(error)
+
+    assert ending(0.1) == ending(np.nan) == ending(np.inf)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        jnp.log(-jnp.ones(1))  # the switch does work
+
+
+@each_algorithm
+def test_c49_records_are_arguments_of_the_program_and_not_constants_in_it(name):
+    texts = set()
+    for seed in (0, 1):
+        examples = jax.tree.map(jnp.asarray, records(seed))
+        lowered = loop._solve.lower(
+            build(name), examples, KEY, jnp.zeros(P), unit="row", unit_rows=False
+        )
+        texts.add(lowered.as_text())
+    (text,) = texts
+    # Planted: data closed over are in the program, and so in every dump of it.
+    closed = jax.jit(lambda: examples[0] * 2).lower().as_text()
+    assert "dense<" in closed and f"tensor<{N}x{P}xf32>" in closed
+    assert not [line for line in text.splitlines() if "constant" in line and f"<{N}x{P}x" in line]
+
+
 def spoil_feature(x, y, value):
     x[3, 1] = value
     return x, y
@@ -389,7 +460,7 @@ def spoil_label(x, y, value):
         (spoil_label, 7.0),
     ],
 )
-def test_an_impossible_record_is_a_null_record(name, spoil, value):
+def test_c18_c33_an_impossible_record_is_a_null_record(name, spoil, value):
     """Neither an error nor a NaN, both of which would tell that the record is there."""
     x, y = records()
     x[3] = 0.0
@@ -403,7 +474,7 @@ def test_an_impossible_record_is_a_null_record(name, spoil, value):
 @each_algorithm
 @pytest.mark.parametrize("scale", [1e-30, 1e10, 1e30])
 @pytest.mark.parametrize("eps", [1e-3, 100.0])
-def test_output_is_finite_whatever_the_scale_of_the_data(name, scale, eps):
+def test_c28_output_is_finite_whatever_the_scale_of_the_data(name, scale, eps):
     x, y = records()
     algorithm = build(name, dpjax.PrivacyBudget(eps, 1e-4))
     solution = dpjax.solve(algorithm, (x * np.float32(scale), y), key=KEY)

@@ -103,7 +103,26 @@ def test_every_row_is_summed_once(n, rows):
     assert total.narrow == n * (n + 1) / 2
 
 
-def test_a_wrong_clip_is_told_apart():
+def test_c22_chunks_are_added_in_float64():
+    x = jnp.float32([2.0**30, 1.0, -(2.0**30)])
+    total = sum_chunks(3, 1, lambda c: c.of(x), _wide.zeros((), x.dtype))
+    assert total.narrow == 1
+    assert jnp.cumsum(x)[-1] == 0  # planted: one float32 sum
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_c34_a_masked_row_counts_for_nothing_whatever_it_holds(closed):
+    """Row 0, which padding points at, is a real record: without the mask it would count."""
+    x = jnp.float32([[3.0, 4.0], [0.1, 0.2], [jnp.nan, 9.0]])
+    margin = dpjax.objectives.logistic()
+    query = clipped_grad(margin if closed else margin.loss, clip_norm=1.0)
+    batch, mask = (x, jnp.ones(3)), jnp.array([False, True, False])
+    alone = query(jnp.zeros(2), (x[1:2], jnp.ones(1)))
+    assert np.allclose(query(jnp.zeros(2), batch, mask), alone, rtol=1e-6)
+    assert not np.allclose(query(jnp.zeros(2), batch), alone, rtol=1e-1)
+
+
+def test_c17_c26_a_wrong_clip_is_told_apart():
     params, batch = make(20)
     flat = jax.flatten_util.ravel_pytree(params)[0]
     examples = [(batch[0][i], batch[1][i]) for i in range(20)]
@@ -142,7 +161,7 @@ def clip_each(rows, clip):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("scale", [1e-38, 1e-24, 1e-4, 1.0, 1e4, 1e19, 1e30, 1e38])
-def test_no_record_exceeds_the_clip_norm(dtype, scale):
+def test_c19_c21_no_record_exceeds_the_clip_norm(dtype, scale):
     rng = np.random.default_rng(2)
     for size in (1, 7, 1000):
         with np.errstate(over="ignore"):
@@ -157,6 +176,27 @@ def test_no_record_exceeds_the_clip_norm(dtype, scale):
             useful = finite & (true > 1e-30) & (true < 1e37 * clip) & (true < 1e38)
             assert np.allclose(norms[useful], np.minimum(true, clip)[useful], rtol=1e-5)
             assert (norms[~finite] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "hessian"),
+    [
+        (lambda w, x: w @ x, np.zeros((3, 3))),
+        (lambda w, x: 7.0, np.zeros((3, 3))),
+        (lambda w, x: w @ w / 2, np.eye(3)),
+        (lambda w, x: w @ w / 2 + w @ x, np.eye(3)),
+    ],
+    ids=["linear", "constant", "quadratic", "quadratic and linear"],
+)
+def test_a_hessian_that_no_record_enters(loss, hessian):
+    """Such losses used to raise from inside: there was nothing to map over the records."""
+    x, mask = jnp.ones((5, 3)), jnp.array([True, True, False, True, True])
+    got = clipped_hessian(loss, clip_norm=10.0)(jnp.ones(3), x, mask)
+    np.testing.assert_allclose(got, 4 * hessian, atol=1e-6)
+    joint = joint_clipped(loss, gradient_weight=9.0, hessian_weight=9.0)(jnp.ones(3), x, mask)
+    np.testing.assert_allclose(joint.hessian, 4 * hessian, atol=1e-6)
+    clipped = clipped_hessian(loss, clip_norm=0.5)(jnp.ones(3), x, mask)
+    assert np.linalg.norm(clipped) <= 4 * 0.5
 
 
 def test_a_hessian_far_above_the_clip_norm_stays_below_it():
@@ -216,7 +256,7 @@ def test_sensitivity_travels_with_the_function(relation, factor):
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), None, "one", True])
-def test_bad_numbers_are_named(bad):
+def test_c20_bad_numbers_are_named(bad):
     for factory in (clipped_grad, clipped_hessian):
         with pytest.raises(ValueError, match="clip_norm"):
             factory(loss, clip_norm=bad)

@@ -168,7 +168,7 @@ def test_they_agree_with_what_training_sees_without_noise():
 
 
 @pytest.mark.parametrize("name", diagnostics.__all__)
-def test_all_of_them_say_that_they_are_not_private(name):
+def test_c45_all_of_them_say_that_they_are_not_private(name):
     assert name.startswith("exact_")
     assert "NOT PRIVATE" in getattr(diagnostics, name).__doc__
     for module in ("dpjax.diagnostics", "dpjax.diagnostics.stationarity"):

@@ -98,7 +98,7 @@ def test_an_impossible_record_contributes_exactly_zero(feature, label):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e-3, 1.0, 1e4, 1e19, 1e30, 3e38])
-def test_no_record_exceeds_the_clip_norm(scale, dtype):
+def test_c19_c21_no_record_exceeds_the_clip_norm(scale, dtype):
     rng = np.random.default_rng(3)
     with np.errstate(over="ignore"):
         x = jnp.asarray(rng.standard_normal((8, 54)) * scale, dtype)

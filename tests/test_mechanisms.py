@@ -1,5 +1,7 @@
 """Noise: the right law is accepted and wrong ones are rejected, keys never repeat."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +73,7 @@ def symmetric_law(draws, off_diagonal):
 
 
 @pytest.mark.parametrize(("isometric", "off_diagonal"), [(True, np.sqrt(0.5)), (False, 1.0)])
-def test_symmetric_noise_has_its_form_and_not_the_other(isometric, off_diagonal):
+def test_c27_symmetric_noise_has_its_form_and_not_the_other(isometric, off_diagonal):
     keys = jax.random.split(jax.random.key(5), 4_000)
     draws = jax.vmap(lambda k: add_symmetric_gaussian(k, jnp.zeros((6, 6)), 1.0, isometric))(keys)
     draws = np.asarray(draws)
@@ -106,6 +108,23 @@ def test_random_keys_differ_and_are_threefry():
     first, second = random_key(), random_key()
     assert not bool(first == second)
     assert as_key(first) is first
+
+
+def test_c9_keys_of_late_steps_do_not_repeat():
+    """Noise comes from the step's number, not from a table that a gather could run past."""
+    root = jax.random.key(7)
+    steps = [0, 1, 2047, 2048, 2**16, 2**31 - 1]
+    made = {tuple(np.asarray(jax.random.key_data(derive(root, "gradient", s)))) for s in steps}
+    assert len(made) == len(steps)
+
+
+def test_c16_without_entropy_there_is_no_key(monkeypatch):
+    def none(count):
+        raise NotImplementedError("no source of randomness")
+
+    monkeypatch.setattr(os, "urandom", none)
+    with pytest.raises(NotImplementedError):
+        random_key()
 
 
 def test_a_legacy_key_is_the_same_key():

@@ -59,6 +59,14 @@ def test_c1_float32_normals_are_cut_off_and_ours_are_not():
     assert float(ends) < 5.5
 
 
+def test_c1_the_noise_that_is_added_reaches_nine_sigma(monkeypatch):
+    """What ``perturb`` adds for the outermost bits, not only what the transform could give."""
+    outermost = jnp.stack([jnp.uint32([0, 1]), jnp.uint32([0, 0])])
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: outermost)
+    noisy = perturb(jax.random.key(0), jnp.zeros(2), 2.0)
+    assert float(noisy[0]) > 18 and float(noisy[1]) < -18
+
+
 @jax.jit
 def _narrow(value):
     return _wide.split(value, jnp.dtype("float32")).narrow
@@ -86,7 +94,7 @@ def test_c2_outputs_on_neighbours_lie_on_one_grid(stddev):
     grid = 2.0 ** (np.floor(np.log2(stddev)) - GRID_BITS)
 
     def outputs(noise):
-        return np.concatenate([np.ravel(noise(key)) for key in jax.random.split(KEY, 64)])
+        return np.ravel(jax.jit(jax.vmap(noise))(jax.random.split(KEY, 64)))
 
     safe = outputs(lambda key: perturb(key, values, stddev))
     assert (safe / grid == np.round(safe / grid)).all()
@@ -166,3 +174,11 @@ def test_fast_noise_is_a_choice_by_name():
     fast = perturb(KEY, value, 1.0, unsafe_fast_noise=True)
     assert np.array_equal(fast, jax.random.normal(KEY, (3,)))
     assert not np.array_equal(fast, perturb(KEY, value, 1.0))
+
+
+@pytest.mark.parametrize("stddev", [1e-37, 1e-20, 1.0])
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e9])
+def test_c23_c24_a_large_value_on_a_fine_grid_is_itself(value, stddev):
+    """The grid is of float64, not of integers: 1e38 times a grid of 1e-41 overflows nothing."""
+    noisy = perturb(KEY, jnp.float32([value]), stddev)
+    assert np.allclose(noisy, value, rtol=1e-6)

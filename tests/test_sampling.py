@@ -234,7 +234,7 @@ def test_x64_jit_vmap_and_loops_draw_the_same_bits(sampler):
             assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), one, other))
 
 
-def test_another_probability_compiles_nothing_anew():
+def test_c48_another_probability_compiles_nothing_anew():
     traced = []
 
     @jax.jit
@@ -250,6 +250,22 @@ def test_another_probability_compiles_nothing_anew():
     assert few < 20 < 80 < many
     one = jax.tree.map(lambda leaf: np.asarray(leaf)[1], stacked)
     assert one.probability == raw(0.99, 100, 100).probability
+
+
+@pytest.mark.parametrize(
+    ("sampler", "kind"),
+    [
+        (poisson(50, 1000), "poisson"),
+        (sampling.fixed_size(50, 1000), "fixed_size"),
+        (sampling.full_batch(1000), "none"),
+    ],
+)
+def test_c37_a_release_names_the_draw_that_made_it(sampler, kind):
+    release = sampler.release("g", 1, noise_multiplier=2.0, relation="replace_one")
+    assert release.sampling == kind
+    if kind != "none":
+        assert release.sampling_probability == sampler.probability
+        assert release.capacity == sampler.capacity and release.overflow == sampler.overflow
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

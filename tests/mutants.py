@@ -1,0 +1,376 @@
+"""Planted bugs, each a small patch of the product by name, and a runner that says what they fail.
+
+A patch replaces what the product itself looks up when it runs, so that whoever imported a function
+before meets the bug too.
+"""
+
+import contextlib
+import math
+import pathlib
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import sampling
+from dpjax._wide import Wide, float64
+from dpjax.derivatives import (
+    chunks,
+    clipped_grad,
+    clipped_hessian,
+    clipping,
+    general,
+    linear_model,
+    per_example,
+)
+from dpjax.driver import loop
+from dpjax.mechanisms import base as keys
+from dpjax.mechanisms import gaussian, symmetric
+from dpjax.oracles import GradientQuery, gradient, hessian
+from dpjax.oracles import base as oracles
+from dpjax.sampling import samplers
+
+TESTS = pathlib.Path(__file__).parent
+MUTANTS = {}
+"""Name of a bug -> ``plant(patch)``, which makes it with a ``pytest.MonkeyPatch``."""
+
+
+def mutant(name):
+    def register(plant):
+        MUTANTS[name] = plant
+        return plant
+
+    return register
+
+
+@contextlib.contextmanager
+def planted(name):
+    """The product with one bug, and nothing compiled or cached on either side of it."""
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[name](patch)
+        try:
+            yield
+        finally:
+            forget()
+
+
+def forget():
+    """Drops compiled programs, and every cache of the product and of the tests."""
+    jax.clear_caches()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("dpjax", "test_")):
+            for value in list(vars(module).values()):
+                if callable(value) and hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def outcomes(*nodes):
+    """Runs tests by node id, inside this process; returns {node: None or how it failed}."""
+    found = {}
+
+    class Watcher:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_makereport(self, item, call):
+            report = yield
+            node = item.nodeid.rpartition("tests/")[2]
+            if call.excinfo is not None:
+                found[node] = call.excinfo.typename
+            elif call.when == "call":
+                found[node] = None
+            return report
+
+    quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
+    pytest.main([*quiet, *(str(TESTS / node) for node in nodes)], plugins=[Watcher()])
+    return found
+
+
+# Too little noise, or noise of the wrong law.
+
+
+def scaled(factor):
+    def plant(patch):
+        whole = gaussian.standard_normal
+
+        def quieter(key, shape):
+            with jax.enable_x64(True):
+                return factor * whole(key, shape)
+
+        patch.setattr(gaussian, "standard_normal", quieter)
+
+    return plant
+
+
+mutant("noise x0.95")(scaled(0.95))
+mutant("noise x0.8")(scaled(0.8))
+
+
+@mutant("float32 noise")
+def _(patch):
+    patch.setattr(
+        gaussian,
+        "standard_normal",
+        lambda key, shape: float64(jax.random.normal(key, shape, jnp.float32)),
+    )
+
+
+@mutant("no grid")
+def _(patch):
+    patch.setattr(gaussian, "_round", lambda value, stddev: value)
+
+
+def ratio(diagonal, off_diagonal):
+    def plant(patch):
+        def perturb(key, triangle, scale, **kwargs):
+            relative = jnp.where(scale == scale[0], diagonal, off_diagonal)
+            return gaussian.perturb(key, triangle, scale * relative, **kwargs)
+
+        patch.setattr(symmetric, "gaussian", types.SimpleNamespace(perturb=perturb))
+
+    return plant
+
+
+mutant("off-diagonal noise too small")(ratio(1.0, math.sqrt(0.5)))
+mutant("diagonal noise too small")(ratio(math.sqrt(0.5), 1.0))
+
+
+def per_micro_batch(pieces, each):
+    def plant(patch):
+        def perturb(key, value, stddev, **kwargs):
+            for piece in jax.random.split(key, pieces):
+                value = gaussian.perturb(piece, value, each * stddev, **kwargs)
+            return value
+
+        patch.setattr(gradient, "perturb", perturb)
+
+    return plant
+
+
+mutant("noise once per micro-batch")(per_micro_batch(4, 1.0))
+mutant("noise divided among micro-batches")(per_micro_batch(4, 0.25))
+
+
+@mutant("an empty sum without noise")
+def _(patch):
+    def perturb(key, value, stddev, **kwargs):
+        noisy = gaussian.perturb(key, value, stddev, **kwargs)
+        return jnp.where(jnp.any(value.narrow != 0), noisy, value.narrow)
+
+    patch.setattr(gradient, "perturb", perturb)
+
+
+# Keys used twice.
+
+
+@mutant("key reused across steps")
+def _(patch):
+    patch.setattr(loop, "derive", lambda key, purpose, step: keys.derive(key, purpose, 0))
+
+
+@mutant("key reused across purposes")
+def _(patch):
+    patch.setattr(keys, "zlib", types.SimpleNamespace(crc32=lambda purpose: 0))
+
+
+# Clipping.
+
+
+def finite(rows):
+    return jnp.abs(rows) < jnp.finfo(rows.dtype).max
+
+
+@mutant("no clipping")
+def _(patch):
+    def factors(clip_norm, *parts, keep=None):
+        rows = parts[0][0]
+        kept = finite(rows).all(axis=1)
+        return jnp.where(kept if keep is None else kept & keep, 1, 0).astype(rows.dtype)
+
+    patch.setattr(clipping, "clip_factors", factors)
+    patch.setattr(clipping, "scalar_factor", lambda norm, clip_norm: jnp.ones_like(norm))
+
+
+@mutant("norms in float32")
+def _(patch):
+    def factors(clip_norm, *parts, keep=None):
+        squares = sum(jnp.sum((rows / weight) ** 2, axis=1) for rows, weight in parts)
+        factor = clipping.scalar_factor(jnp.sqrt(squares), clip_norm)
+        return factor if keep is None else jnp.where(keep, factor, 0)
+
+    patch.setattr(clipping, "clip_factors", factors)
+
+
+@mutant("no room for rounding below the clip norm")
+def _(patch):
+    patch.setattr(clipping, "SLACK", 1.0)
+
+
+@mutant("spectral clip")
+def _(patch):
+    frobenius, derivatives, matrices = clipping.clip_factors, general._derivatives, []
+
+    def watched(*args):
+        gradients, hessians = derivatives(*args)
+        matrices.append(hessians)
+        return gradients, hessians
+
+    def factors(clip_norm, *parts, keep=None):
+        (rows, weight), *others = parts
+        if any(rows is known for known in matrices):
+            p = math.isqrt(rows.shape[1])
+            rows = jnp.linalg.norm(rows.reshape(-1, p, p), ord=2, axis=(1, 2))[:, None]
+        return frobenius(clip_norm, (rows, weight), *others, keep=keep)
+
+    patch.setattr(general, "_derivatives", watched)
+    patch.setattr(clipping, "clip_factors", factors)
+
+
+@mutant("batch mean clipped")
+def _(patch):
+    each = clipping.clip_factors
+
+    def factors(clip_norm, *parts, keep=None):
+        kept = each(clip_norm, *parts, keep=keep) > 0
+        means = [
+            (jnp.mean(rows, axis=0, where=kept[:, None], keepdims=True), weight)
+            for rows, weight in parts
+        ]
+        return jnp.where(kept, each(clip_norm, *means), 0)
+
+    patch.setattr(clipping, "clip_factors", factors)
+
+
+@mutant("gradient and Hessian clipped apart, booked as one")
+def _(patch):
+    def apart(loss, *, gradient_weight, hessian_weight):
+        def wide(params, records, any_order):
+            return per_example.WideJointSum(
+                clipped_grad(loss, clip_norm=gradient_weight).wide(
+                    params, records, any_order=any_order
+                ),
+                clipped_hessian(loss, clip_norm=hessian_weight).wide(
+                    params, records, any_order=any_order
+                ),
+            )
+
+        return types.SimpleNamespace(wide=wide)
+
+    patch.setattr(hessian, "joint_clipped", apart)
+
+
+@mutant("a NaN record not dropped")
+def _(patch):
+    patch.setattr(clipping, "mark", lambda values: values)
+
+
+@mutant("mask ignored")
+def _(patch):
+    records = general._records
+    patch.setattr(general, "_records", lambda chunk, batch, mask: records(chunk, batch, None))
+
+
+@mutant("mask ignored in the closed form")
+def _(patch):
+    prepare = linear_model.prepare
+    patch.setattr(linear_model, "prepare", lambda batch, mask=None: prepare(batch))
+
+
+@mutant("sums in float32")
+def _(patch):
+    def accumulate(total, parts):
+        narrow = total.narrow + jnp.sum(parts, axis=0).astype(total.narrow.dtype)
+        return Wide((narrow, *(jnp.zeros_like(word) for word in total.words[1:])))
+
+    patch.setattr(chunks, "accumulate", accumulate)
+
+
+@mutant("an impossible label learnt from")
+def _(patch):
+    polar = linear_model._polar
+
+    def always(x, sign, good):
+        del good
+        return polar(x, jnp.where(jnp.isfinite(sign), sign, 0), jnp.ones(sign.shape, bool))
+
+    patch.setattr(linear_model, "_polar", always)
+
+
+# Accounting that is not of what runs.
+
+
+@mutant("replace-one booked as add-or-remove")
+def _(patch):
+    patch.setattr(oracles, "records_moved", lambda relation: 1.0)
+
+
+@mutant("rounding slack not charged")
+def _(patch):
+    patch.setattr(oracles, "rounding_slack", lambda data_size, relation: 0.0)
+
+
+@mutant("all steps booked as one")
+def _(patch):
+    event = oracles.GaussianQuery.event
+    patch.setattr(oracles.GaussianQuery, "event", lambda self, count: event(self, 1))
+
+
+@mutant("divisor is the realised number of rows")
+def _(patch):
+    answer = GradientQuery.answer
+
+    def divided(self, key, records, params):
+        rows = jax.tree.leaves(records)[0].shape[0]
+        noisy = answer(self, key, records, params)
+        return jax.tree.map(lambda leaf: leaf * (self.data_size / rows), noisy)
+
+    patch.setattr(GradientQuery, "answer", divided)
+
+
+# Samplers.
+
+
+@mutant("float32 coins")
+def _(patch):
+    def sample(self, key, n):
+        drawn = jax.random.bernoulli(key, self.high / 2.0**32 + self.low / 2.0**64, (n,))
+        rank = jnp.cumsum(drawn, dtype=jnp.int32)
+        place = jnp.arange(self.capacity, dtype=jnp.int32)
+        mask = place < rank[-1]
+        indices = jnp.searchsorted(rank, place + 1).astype(jnp.int32)
+        return sampling.Batch(jnp.where(mask, indices, 0), mask)
+
+    patch.setattr(sampling.Poisson, "sample", sample)
+
+
+@mutant("an empty batch drawn again")
+def _(patch):
+    sample = sampling.Poisson.sample
+
+    def never_empty(self, key, n):
+        batch = sample(self, key, n)
+        return batch._replace(mask=batch.mask.at[0].set(True))
+
+    patch.setattr(sampling.Poisson, "sample", never_empty)
+
+
+@mutant("the expected batch read off the draw")
+def _(patch):
+    def scale(self, record_norm, relation):
+        drawn = np.random.default_rng(0).binomial(self.data_size, self.probability)
+        return record_norm / max(drawn, 1)
+
+    patch.setattr(samplers.Poisson, "scale", scale)
+
+
+@mutant("overflow not charged")
+def _(patch):
+    patch.setattr(samplers.Poisson, "overflow", property(lambda self: 0.0))
+
+
+@mutant("subsets booked as Poisson")
+def _(patch):
+    drawn = samplers.FixedSize._drawn
+    patch.setattr(samplers.FixedSize, "_drawn", lambda self: {**drawn(self), "sampling": "poisson"})

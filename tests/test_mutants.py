@@ -1,0 +1,150 @@
+"""The mutation suite: every planted bug is killed by named tests that the product itself passes."""
+
+import jax
+import mutants
+import pytest
+
+from dpjax import auditing
+
+# Audit -> runs, the least ratio of audited to claimed epsilon they can prove, and a bug it kills.
+AUDITED = {
+    "gaussian": (400_000, 0.95, "noise x0.95"),
+    "subsampled-gaussian": (2_000_000, 0.90, "noise x0.95"),
+    "subsampled-gaussian-composed": (40_000, 0.70, "noise x0.8"),
+    "symmetric-diagonal": (20_000, 0.75, "diagonal noise too small"),
+    "symmetric-off-diagonal": (20_000, 0.75, "off-diagonal noise too small"),
+    "symmetric-identity": (20_000, 0.75, "diagonal noise too small"),
+    "hessian": (10_000, 0.75, "spectral clip"),
+    "joint": (10_000, 0.75, "gradient and Hessian clipped apart, booked as one"),
+    "dp-gd": (10_000, 0.75, "key reused across steps"),
+    "dp-gd-replace-one": (10_000, 0.75, "replace-one booked as add-or-remove"),
+    "dp-tr": (5_000, 0.60, "no clipping"),
+}
+# Bug -> tests that fail by it, each on its own; audits as above beside them.
+AUDIT = "test_mutants.py::test_an_audit_stands"
+ACCOUNTED = "test_contract.py::test_the_noise_added_is_the_noise_accounted"
+MASKED = "test_derivatives.py::test_c34_a_masked_row_counts_for_nothing_whatever_it_holds"
+KILLED_BY = {
+    "noise x0.95": [f"{ACCOUNTED}[zero_out-dp-gd]"],
+    "noise x0.8": [],
+    "float32 noise": ["test_noise.py::test_c1_the_noise_that_is_added_reaches_nine_sigma"],
+    "no grid": ["test_noise.py::test_c2_outputs_on_neighbours_lie_on_one_grid[1.0]"],
+    "off-diagonal noise too small": [],
+    "diagonal noise too small": [],
+    "noise once per micro-batch": [f"{ACCOUNTED}[zero_out-dp-gd]"],
+    "noise divided among micro-batches": [f"{AUDIT}[dp-gd]"],
+    "an empty sum without noise": [
+        "test_oracles.py::test_c38_an_empty_sum_is_answered_with_all_its_noise[gradient]",
+    ],
+    "key reused across steps": [f"{ACCOUNTED}[zero_out-dp-gd]"],
+    "key reused across purposes": [
+        "test_mechanisms.py::test_keys_depend_on_purpose_and_step",
+    ],
+    "no clipping": [
+        "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1.0-float32]",
+        "test_linear_model.py::test_c19_c21_no_record_exceeds_the_clip_norm[10000.0-float32]",
+    ],
+    "norms in float32": [
+        "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1e-24-float32]",
+    ],
+    "no room for rounding below the clip norm": [
+        "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1.0-float32]",
+    ],
+    "spectral clip": [
+        "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
+        "[zero_out-hessian]",
+    ],
+    "batch mean clipped": [
+        "test_oracles.py::test_c17_many_loud_records_add_up_and_one_counts_for_no_more[gradient]",
+    ],
+    "gradient and Hessian clipped apart, booked as one": [
+        "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
+        "[zero_out-joint]",
+    ],
+    "a NaN record not dropped": [
+        "test_oracles.py::test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for[nan]",
+    ],
+    "mask ignored": [f"{MASKED}[False]"],
+    "mask ignored in the closed form": [f"{MASKED}[True]"],
+    "sums in float32": [
+        "test_derivatives.py::test_c22_chunks_are_added_in_float64",
+    ],
+    "an impossible label learnt from": [
+        "test_contract.py::test_c18_c33_an_impossible_record_is_a_null_record[spoil_label-7.0-dp-gd]",
+    ],
+    "replace-one booked as add-or-remove": [
+        "test_derivatives.py::test_c22_the_query_charges_the_slack",
+        "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
+        "[replace_one-gradient]",
+    ],
+    "rounding slack not charged": ["test_derivatives.py::test_c22_the_query_charges_the_slack"],
+    "all steps booked as one": [f"{AUDIT}[dp-gd]"],
+    "divisor is the realised number of rows": [
+        "test_oracles.py::test_c39_the_divisor_of_an_answer_is_declared_and_not_counted[40-gradient]",
+    ],
+    "float32 coins": ["test_sampling.py::test_c36_the_two_words_are_compared_as_one_number[7-5]"],
+    "an empty batch drawn again": [
+        "test_sampling.py::test_c38_empty_and_full_batches_are_legal[8.673617379884035e-19-0]",
+    ],
+    "the expected batch read off the draw": [
+        "test_sampling.py::test_c39_the_divisor_is_declared_and_never_the_size_drawn",
+    ],
+    "overflow not charged": [
+        "test_sampling.py::test_c41_the_capacity_keeps_to_its_share_of_delta[10-1000-0.001]",
+    ],
+    "subsets booked as Poisson": [
+        "test_sampling.py::test_c37_a_release_names_the_draw_that_made_it[sampler1-fixed_size]",
+    ],
+}
+# A patch that only breaks the program kills nothing: a test has to find something wrong.
+VERDICTS = {"AssertionError", "Failed"}
+
+
+def killers(bug):
+    audits = [f"{AUDIT}[{name}]" for name, (_, _, killed) in AUDITED.items() if killed == bug]
+    return [*KILLED_BY[bug], *audits]
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_an_audit_stands(name):
+    """At fewer runs than a full audit; by chance it is refuted with probability 1e-4 at most."""
+    runs, least, _ = AUDITED[name]
+    found = auditing.audit(name, key=jax.random.key(4), runs=runs)
+    assert not found.refuted
+    assert least <= found.ratio <= 1
+
+
+def test_the_product_passes_every_test_that_kills():
+    nodes = {node for bug in KILLED_BY for node in killers(bug) if not node.startswith(AUDIT)}
+    found = mutants.outcomes(*sorted(nodes))
+    assert found == dict.fromkeys(nodes)
+
+
+@pytest.mark.parametrize("bug", mutants.MUTANTS)
+def test_no_mutant_survives(bug):
+    nodes = killers(bug)
+    with mutants.planted(bug):
+        found = mutants.outcomes(*nodes)
+    assert nodes and found.keys() == set(nodes)
+    survived = {node: how for node, how in found.items() if how not in VERDICTS}
+    assert not survived
+
+
+def test_every_audit_kills_and_every_bug_has_its_killers():
+    assert AUDITED.keys() == auditing.AUDITS.keys()
+    assert KILLED_BY.keys() == mutants.MUTANTS.keys()
+    assert {bug for _, _, bug in AUDITED.values()} <= KILLED_BY.keys()
+
+
+def test_a_mutant_leaves_no_trace():
+    before = mutants.gaussian.standard_normal
+    with mutants.planted("noise x0.8"):
+        assert mutants.gaussian.standard_normal is not before
+    assert mutants.gaussian.standard_normal is before
+
+
+def test_a_mutant_that_no_test_sees_would_be_found_out(monkeypatch):
+    monkeypatch.setitem(mutants.MUTANTS, "harmless", lambda patch: None)
+    (node,) = killers("key reused across purposes")
+    with mutants.planted("harmless"):
+        assert mutants.outcomes(node) == {node: None}

@@ -1,0 +1,154 @@
+"""The door to the data: one record moves an answer by its sensitivity, and noise always comes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.accounting import RELATIONS, records_moved
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, bind
+
+N, P = 8, 4
+# So little noise that an answer is its exact mean to about six digits.
+QUIET = 1e-6
+
+
+def loud(params, example):
+    """Gradient and full-rank Hessian far above every clip norm, of the example's sign."""
+    return 1e4 * example * (jnp.sum(params) + params @ params / 2)
+
+
+def queries(relation, noise_multiplier=QUIET, loss=loud):
+    common = (dpjax.Objective(loss), N, relation)
+    return {
+        "gradient": GradientQuery(noise_multiplier, 0.5, *common),
+        "hessian": HessianQuery(noise_multiplier, 0.5, *common),
+        "joint": JointQuery(noise_multiplier, 0.5, 2.0, *common),
+    }
+
+
+def weighted(query, answer):
+    """The answer as the vector that the query's sensitivity speaks of."""
+    if isinstance(query, JointQuery):
+        hessian = answer.hessian * (query.gradient_weight / query.hessian_weight)
+        return np.concatenate([np.ravel(answer.gradient), np.ravel(hessian)]).astype(float)
+    return np.ravel(answer).astype(float)
+
+
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
+    """Gradient and Hessian of one sample are one vector: clipped apart they would move sqrt(2)."""
+    query = queries(relation)[name]
+    canary = np.ones(N, np.float32)
+    other = {
+        "zero_out": np.where(np.arange(N) == 3, 0, canary),
+        "replace_one": np.where(np.arange(N) == 3, -canary, canary),
+        "add_or_remove_one": canary[1:],
+    }[relation].astype(np.float32)
+    first, second = (
+        weighted(query, query.answer(jax.random.key(0), bind(query, rows), jnp.zeros(P)))
+        for rows in (canary, other)
+    )
+    moved = np.linalg.norm(first - second)
+    assert moved <= query.sensitivity
+    assert moved == pytest.approx(records_moved(relation) * float(query.unit) / N, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+def test_c38_an_empty_sum_is_answered_with_all_its_noise(name):
+    query = queries("zero_out", 3.0)[name]
+    null = bind(query, jnp.zeros(N))
+    ask = jax.jit(lambda key: query.answer(key, null, jnp.zeros(P)))
+    for answer in jax.tree.leaves(ask(jax.random.key(1))):
+        assert (np.asarray(answer) != 0).all()
+
+
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+@pytest.mark.parametrize("rows", [1, N, 5 * N])
+def test_c39_the_divisor_of_an_answer_is_declared_and_not_counted(rows, name):
+    query = queries("add_or_remove_one")[name]
+    answer = query.answer(jax.random.key(0), bind(query, jnp.ones(rows)), jnp.zeros(P))
+    moved = np.linalg.norm(weighted(query, answer))
+    assert moved == pytest.approx(rows * float(query.unit) / N, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+def test_c17_many_loud_records_add_up_and_one_counts_for_no_more(name):
+    """A clipped mean would be as long for one loud record among null ones as for eight."""
+    query = queries("zero_out")[name]
+    one = np.zeros(N, np.float32)
+    one[2] = 1
+    lengths = [
+        np.linalg.norm(
+            weighted(query, query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P)))
+        )
+        for x in (one, np.ones(N, np.float32))
+    ]
+    assert lengths[1] == pytest.approx(N * lengths[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for(bad):
+    query = queries("zero_out")["gradient"]
+    rows = np.ones(N, np.float32)
+    rows[2] = bad
+    null = np.where(np.isfinite(rows), rows, 0)
+    answers = [query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P)) for x in (rows, null)]
+    assert np.isfinite(answers[0]).all()
+    np.testing.assert_array_equal(*answers)
+
+
+def test_c25_leaves_are_clipped_as_one_vector():
+    """Clipped leaf by leaf, three loud leaves would move sqrt(3) times the clip norm."""
+    query = GradientQuery(
+        QUIET,
+        0.5,
+        dpjax.Objective(lambda w, e: 1e4 * e * (w["a"] + w["b"] + w["c"])),
+        N,
+        "zero_out",
+    )
+    params = dict.fromkeys("abc", jnp.zeros(()))
+    one = jnp.zeros(N).at[1].set(1.0)
+    answer = query.answer(jax.random.key(0), bind(query, one), params)
+    moved = np.linalg.norm([float(leaf) for leaf in jax.tree.leaves(answer)])
+    assert moved == pytest.approx(0.5 / N, rel=1e-4) and moved <= query.sensitivity
+
+
+@pytest.mark.parametrize("name", dpjax.ALGORITHMS)
+def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
+    """A query that keeps an anchor or reads a difference has to join the table ``queries``."""
+    algorithm = dpjax.ALGORITHMS[name](
+        dpjax.objectives.logistic_nonconvex(),
+        dpjax.PrivacyBudget(1.0, 1e-4),
+        data_size=N,
+        dimension=P,
+    )
+    assert {type(q) for q in algorithm.queries} <= {type(q) for q in queries("zero_out").values()}
+    releases = {release.name for release in algorithm.event.releases}
+    assert releases == {query.name for query in algorithm.queries}
+
+
+def test_c31_a_loss_can_neither_return_activations_nor_average_over_the_batch():
+    def outcome(loss):
+        query = queries("zero_out", loss=loss)["gradient"]
+        return query.answer(jax.random.key(0), bind(query, jnp.ones(N)), jnp.zeros(P))
+
+    with pytest.raises(TypeError, match="scalar"):
+        outcome(lambda w, e: (e * w.sum(), {"batch_stats": e}))
+    with pytest.raises(NameError, match="batch"):
+        outcome(lambda w, e: w.sum() * jax.lax.pmean(e, "batch"))
+
+
+def test_c32_a_loss_sees_one_example():
+    shapes = set()
+
+    def loss(params, example):
+        shapes.add(jax.tree.map(jnp.shape, example))
+        return jnp.sum(params) * jnp.mean(example[0]) * example[1]
+
+    for query in queries("zero_out", loss=loss).values():
+        examples = (jnp.ones((N, 3)), jnp.ones(N))
+        query.answer(jax.random.key(0), bind(query, examples), jnp.zeros(P))
+    assert shapes == {((3,), ())}
