@@ -409,7 +409,7 @@ def test_a_run_that_ends_in_numbers_that_are_not_finite_warns():
         dpjax.PrivacyBudget(1.0, 1e-3),
         data_size=4,
         dimension=2,
-        steps=2,
+        steps=16,
         step_size=3e38,
         certify=None,
     )

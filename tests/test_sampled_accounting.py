@@ -425,7 +425,7 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         relation=relation,
         accountant=accountant,
         title="DP-STR",
-        queries=[types.SimpleNamespace(data_size=1000)],
+        queries=[types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False)],
     )
     text = guarantee.statement(algorithm, "row")
     words = ["anchor: none, every pass reads all records", "one record's bound", "k e^((k-1)"]

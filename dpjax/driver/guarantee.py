@@ -121,12 +121,11 @@ def sampling(event: Event, data_size: int) -> str:
 def describe(release: Release) -> str:
     """Returns one line about one kind of release."""
     units = " in the gradient's units" if len(release.components) > 1 else ""
-    bounded = f"enforced by clipping, rounding included){units}"
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
-        f"{release.sensitivity:.4g} ({bounded}, noise multiplier "
+        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     )
 

@@ -16,6 +16,10 @@ from dpjax.mechanisms import as_key, derive, seed_key
 _CLAIMED: set[bytes] = set()
 
 
+class MissingKeyError(TypeError, ValueError):
+    """Neither a key nor a seed was passed: a missing argument, for which there is no default."""
+
+
 def root_key(key: Array | None, seed: int | None) -> Array:
     """Returns the key that the caller chose, or made from the seed.
 
@@ -24,10 +28,16 @@ def root_key(key: Array | None, seed: int | None) -> Array:
       seed: as ``solve`` takes it.
 
     Raises:
-      ValueError: for both or neither, a key that is none, or a seed that would be truncated.
+      ValueError: for both, a key that is none, or a seed that would be truncated.
+      MissingKeyError: for neither.
     """
+    if seed is None and key is None:
+        raise MissingKeyError(
+            "key must be a JAX random key, and has no default: pass key=dpjax.random_key(), or "
+            "seed=INTEGER for a research run."
+        )
     if seed is None:
-        return as_key(key)  # pyright: ignore[reportArgumentType] # None is refused there
+        return as_key(key)  # pyright: ignore[reportArgumentType]
     if key is not None:
         raise ValueError("pass key= or seed=, not both.")
     return seed_key(seed)

@@ -125,13 +125,14 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
     return params
 
 
-def bind_training(algorithm: Algorithm, examples: PyTree, key: Array) -> Bound:
-    """Returns the data in the form the queries read, and a key for this training alone.
+def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
+    """Returns the data in the form the queries read; one copy, since they share an objective."""
+    return bind(algorithm.queries[0], examples)
 
-    There is one copy of the data, since the queries share an objective.
-    """
-    records = bind(algorithm.queries[0], examples)
-    return Bound(algorithm, records, training_key(key, algorithm))
+
+def bind_training(algorithm: Algorithm, examples: PyTree, key: Array) -> Bound:
+    """Returns the algorithm with its records, and with a key for this configuration alone."""
+    return Bound(algorithm, bind_records(algorithm, examples), training_key(key, algorithm))
 
 
 def start(bound: Bound, params: Params) -> Carry:
