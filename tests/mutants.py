@@ -246,14 +246,10 @@ def _(patch):
 @mutant("gradient and Hessian clipped apart, booked as one")
 def _(patch):
     def apart(loss, *, gradient_weight, hessian_weight):
-        def wide(params, records, any_order):
+        def wide(*asked):
             return per_example.WideJointSum(
-                clipped_grad(loss, clip_norm=gradient_weight).wide(
-                    params, records, any_order=any_order
-                ),
-                clipped_hessian(loss, clip_norm=hessian_weight).wide(
-                    params, records, any_order=any_order
-                ),
+                clipped_grad(loss, clip_norm=gradient_weight).wide(*asked),
+                clipped_hessian(loss, clip_norm=hessian_weight).wide(*asked),
             )
 
         return types.SimpleNamespace(wide=wide)
