@@ -8,6 +8,7 @@ import pytest
 import dpjax
 from dpjax.driver.keys import training_key
 from dpjax.mechanisms import seed_key
+from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
@@ -88,7 +89,9 @@ def test_c6_a_random_key_is_for_one_training(train):
 
 
 def fold(algorithm=None, key=KEY):
-    return word(jax.jit(training_key)(key, build() if algorithm is None else algorithm))
+    return word(
+        jax.jit(training_key)(key, build() if algorithm is None else algorithm, jnp.zeros(3))
+    )
 
 
 def test_c6_one_key_for_two_configurations_shares_no_noise():
@@ -132,10 +135,10 @@ def test_c6_the_attack_on_one_key_for_two_noise_scales_fails():
 def test_c6_a_key_is_folded_alike_in_a_loop_a_batch_and_a_sweep():
     algorithms = [build(1.0), build(2.0)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
-    swept = jax.vmap(lambda algorithm: training_key(KEY, algorithm))(stacked)
+    swept = jax.vmap(lambda algorithm: training_key(KEY, algorithm, jnp.zeros(3)))(stacked)
     assert [word(key) for key in swept] == [fold(algorithm) for algorithm in algorithms]
     keys = jax.random.split(KEY, 2)
-    batch = jax.vmap(lambda key: training_key(key, algorithms[0]))(keys)
+    batch = jax.vmap(lambda key: training_key(key, algorithms[0], jnp.zeros(3)))(keys)
     assert [word(key) for key in batch] == [fold(key=key) for key in keys]
 
 
@@ -146,10 +149,28 @@ def test_unsafe_noise_is_said_by_event_and_solution(name):
         objective, BUDGET, data_size=40, dimension=3, steps=2, unsafe_fast_noise=True
     )
     assert all(release.unsafe_fast_noise for release in algorithm.event.releases)
-    solution = dpjax.solve(algorithm, records(), key=KEY)
+    solution = dpjax.solve(algorithm, records(), key=dpjax.random_key())
     assert not solution.releasable
     assert solution.guarantee().startswith("NOT FOR RELEASE: unsafe_fast_noise")
     with pytest.raises(ValueError, match="unsafe_fast_noise must be True or False"):
         dpjax.ALGORITHMS[name](
             objective, BUDGET, data_size=40, dimension=3, steps=2, unsafe_fast_noise=1
         )
+
+
+def test_c4_a_key_of_a_short_seed_is_not_for_release():
+    for key, released in ((jax.random.key(3), False), (jax.random.split(KEY)[0], True)):
+        assert dpjax.solve(build(), records(), key=key).releasable == released
+    assert not dpjax.run(build(), records(), key=jax.random.key(3)).releasable
+
+
+@pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
+def test_c8_the_pieces_refuse_other_generators_too(kind):
+    key = jax.random.key(0, impl=kind)
+    query = build().query
+    for call in (
+        lambda: dpjax.mechanisms.add_gaussian(key, jnp.zeros(2), 1.0),
+        lambda: query.answer(key, bind(query, records()), jnp.zeros(3)),
+    ):
+        with pytest.raises(ValueError, match="threefry"):
+            call()

@@ -11,6 +11,7 @@ AUDITED = {
     "gaussian": (400_000, 0.95, "noise x0.95"),
     "subsampled-gaussian": (2_000_000, 0.90, "noise x0.95"),
     "subsampled-gaussian-composed": (40_000, 0.70, "noise x0.8"),
+    "subsampled-query": (200_000, 0.80, "noise x0.8"),
     "symmetric-diagonal": (20_000, 0.75, "diagonal noise too small"),
     "symmetric-off-diagonal": (20_000, 0.75, "off-diagonal noise too small"),
     "symmetric-identity": (20_000, 0.75, "diagonal noise too small"),

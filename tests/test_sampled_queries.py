@@ -8,7 +8,7 @@ import pytest
 import dpjax
 from dpjax.accounting import epsilon
 from dpjax.derivatives import clipped_grad, joint_clipped
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, bind
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, bind, check_examples
 from dpjax.sampling import fixed_size, poisson
 
 N, P = 200, 3
@@ -123,3 +123,11 @@ def test_fast_noise_is_said_by_the_event():
     safe = GradientQuery(1.0, 0.5, objective, N, "zero_out")
     assert fast.event(1).releases[0].unsafe_fast_noise
     assert not safe.event(1).releases[0].unsafe_fast_noise
+
+
+def test_c40_a_sampler_of_other_data_is_refused():
+    query = GradientQuery(1.0, 0.5, OBJECTIVES["margin"], 2 * N, "zero_out", fixed_size(9, N))
+    with pytest.raises(ValueError, match="the sampler draws from data_size=200"):
+        query.event(1)
+    with pytest.raises(ValueError, match="the sampler draws from data_size=200"):
+        check_examples(query, records(2 * N), jnp.ones(P))

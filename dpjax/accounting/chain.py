@@ -186,7 +186,9 @@ class ChainFile:
             self._descriptor = None
 
     def __del__(self):
-        self.close()
+        # At the interpreter's end modules are gone, and the lock with the process.
+        with contextlib.suppress(AttributeError, TypeError):
+            self.close()
 
 
 def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:

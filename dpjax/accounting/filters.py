@@ -46,14 +46,17 @@ class Filter:
             _gaussian_limit(budget) if renyi_order is None else _renyi_limit(budget, renyi_order)
         )
         """Largest sum of costs for which the budget holds: mu^2 of Gaussian DP, or rho."""
-        self.overflow_limit = _OVERFLOW_SHARE * budget.delta / (1 + math.exp(budget.epsilon))
+        self.overflow_limit = (
+            _OVERFLOW_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
+        )
         """Largest sum of probabilities that a batch overflows."""
 
     def cost(self, event: Event) -> float:
         """Returns what ``event`` takes of ``limit``.
 
         Raises:
-          ValueError: for an event of another relation, or a sampled one at a Gaussian filter.
+          ValueError: for an event of another relation, one of unsafe noise, or a sampled one at a
+            Gaussian filter.
 
         >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
         >>> Filter(PrivacyBudget(epsilon=1.0, delta=1e-5)).cost(event)
@@ -64,6 +67,11 @@ class Filter:
                 f"the ledger declares a budget under {self._budget.relation!r}, and this run is "
                 f"calibrated under {event.relation!r}; they cannot be compared. Build the "
                 "algorithm with a budget of the ledger's relation."
+            )
+        if any(release.unsafe_fast_noise for release in event.releases):
+            raise ValueError(
+                "this run adds unsafe_fast_noise, which keeps no budget; a ledger books releases. "
+                "Run it without a ledger, or with the safe noise."
             )
         if self.order is not None:
             return renyi(event, self.order)

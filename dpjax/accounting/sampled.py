@@ -216,7 +216,7 @@ def _poisson_divergences(release: Release, orders: np.ndarray) -> np.ndarray:
         found[~whole] = _fractional(probability, 1 / release.noise_multiplier, orders[~whole])
     # Logarithms of moments near 1 are up to 1e-15 too small; dp_accounting takes an epsilon of 0
     # from a negative one.
-    return np.maximum(found, 0.0) + _LOG_ROUNDING
+    return np.maximum(found, 0.0) + _LOG_ROUNDING / np.minimum(orders - 1, 1.0)
 
 
 def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:

@@ -9,13 +9,13 @@ import functools
 from collections.abc import Callable
 from typing import Protocol
 
-import dp_accounting
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon
+from dpjax.sampling import Poisson
 
 Curve = Callable[[np.ndarray], np.ndarray]
 
@@ -91,6 +91,7 @@ class SampledGaussianClaim:
       sampling_probability: q, of each record in each release.
       count: number of releases.
       relation: one record more or less: ``"add_or_remove_one"`` or ``"zero_out"``.
+      event: what the mechanism says of itself; None where it is a bare draw with noise.
 
     The curve is the upper envelope of the lines 1 - delta(epsilon) - e^epsilon a, with delta never
     below the true one: it lies under the true curve, so that no sound mechanism is called broken.
@@ -104,6 +105,7 @@ class SampledGaussianClaim:
     sampling_probability: float
     count: int
     relation: Relation = "add_or_remove_one"
+    event: Event | None = None
 
     def __post_init__(self):
         if self.relation == "replace_one":
@@ -126,19 +128,23 @@ class SampledGaussianClaim:
 
 
 def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
-    """Returns the epsilon that is claimed for ``claim``; what product code would print.
+    """Returns the epsilon that is claimed for ``claim``, by the accounting of the product.
 
     >>> round(sampled_epsilon(SampledGaussianClaim(0.5, 0.1, 1), 1e-5), 3)
     6.576
     """
-    one = dp_accounting.PoissonSampledDpEvent(
-        claim.sampling_probability, dp_accounting.GaussianDpEvent(claim.noise_multiplier)
-    )
-    accountant = dp_accounting.pld.PLDAccountant(
-        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
-    accountant.compose(dp_accounting.SelfComposedDpEvent(one, claim.count))
-    return float(accountant.get_epsilon(delta))
+    event = claim.event
+    if event is None:
+        high, low = divmod(round(claim.sampling_probability * 2**64), 2**32)
+        sampler = Poisson(np.uint32(high), np.uint32(low), 1.0, capacity=1, data_size=1)
+        release = sampler.release(
+            "gaussian",
+            claim.count,
+            noise_multiplier=claim.noise_multiplier,
+            relation=claim.relation,
+        )
+        event = Event((release,), claim.relation)
+    return epsilon(event, delta, claim.relation)
 
 
 @functools.lru_cache(maxsize=256)

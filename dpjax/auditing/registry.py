@@ -13,7 +13,8 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import dp_gradient_descent, dp_trust_region
 from dpjax.auditing import canaries, estimators, games
 from dpjax.auditing.games import Game
-from dpjax.oracles import HessianQuery, JointQuery
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
+from dpjax.sampling import poisson
 
 DELTA = 1e-5
 
@@ -41,6 +42,14 @@ def joint() -> Game:
     """Returns the attack on one joint release of gradient and Hessian."""
     query = JointQuery(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out")
     return games.answered(query, canaries.records(), 4)
+
+
+def sampled() -> Game:
+    """Returns the attack on one noisy gradient of a Poisson sample, drawn by the sampler itself."""
+    budget = PrivacyBudget(8.0, DELTA)
+    sampler = poisson(1, 10, budget=budget, count=1, capacity=10)
+    query = GradientQuery(0.5, 1.0, canaries.bowl(), 10, "zero_out", sampler)
+    return games.drawn_answer(query, canaries.records(null=9), 3)
 
 
 def hessian() -> Game:
@@ -97,6 +106,7 @@ AUDITS: dict[str, Row] = {
         200_000,
         0.80,
     ),
+    "subsampled-query": Row(sampled, 1_000_000, 0.90, 200_000, 0.80),
     "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
     "symmetric-off-diagonal": Row(
         lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88

@@ -108,6 +108,8 @@ def clip_factors(
         factors = jnp.where(square < jnp.inf, jnp.minimum(1, SLACK / jnp.sqrt(square)), 0)
         if keep is not None:
             factors = jnp.where(keep, factors, 0)
+        # Subnormal factors are coarse enough to exceed C where hardware keeps them.
+        factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
         return lax.convert_element_type(factors, dtype)
 
 
@@ -126,7 +128,8 @@ def scalar_factor(norm: Array, clip_norm: Array | float) -> Array:
     """
     bound = clip_norm * SLACK
     factor = jnp.where(norm > bound, bound / norm, 1)
-    return jnp.where(jnp.isfinite(norm), factor, 0)
+    usable = jnp.isfinite(norm) & (factor >= jnp.finfo(factor.dtype).tiny)
+    return jnp.where(usable, factor, 0)
 
 
 def hypot(a: Array, b: Array) -> Array:

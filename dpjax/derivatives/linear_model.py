@@ -164,7 +164,7 @@ def gradient_sum(
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
         return rounding.block_products(z, _times(factor, first), any_order)
 
-    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2])
+    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2], any_order)
 
 
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
@@ -201,11 +201,27 @@ def _accumulate(
         return rounding.block_products(left, z, any_order)
 
     p = records.directions.shape[1]
-    return _over_chunks(phi, records, params, chunk, (p + 1, p))
+    return _over_chunks(phi, records, params, chunk, (p + 1, p), any_order)
+
+
+def _inner(params: Array, z: Array, any_order: bool) -> Array:
+    """Inner products (blocks, rows) of ``params`` (p,) with the columns of ``z``."""
+    if not any_order:
+        return jnp.einsum("p,bpr->br", params, z, precision=_EXACT)
+    # In float64 the order of a batched product, which may depend on the place, rounds away.
+    dimensions = (((0,), (1,)), ((), ()))
+    with jax.enable_x64(True):
+        product = lax.dot_general(float64(params), float64(z), dimensions, lax.Precision.HIGHEST)
+        return lax.convert_element_type(product, z.dtype)
 
 
 def _over_chunks(
-    phi: Margin, records: PreparedLinear, params: Array, part: Callable, shape: tuple[int, ...]
+    phi: Margin,
+    records: PreparedLinear,
+    params: Array,
+    part: Callable,
+    shape: tuple[int, ...],
+    any_order: bool,
 ) -> Wide:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
     count, p, size = records.directions.shape
@@ -216,7 +232,7 @@ def _over_chunks(
         z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def scalars() -> tuple[Array, Array]:
-            m = r * jnp.einsum("p,bpr->br", params.astype(z.dtype), z, precision=_EXACT)
+            m = r * _inner(params.astype(z.dtype), z, any_order)
             first, second = slope(m) * r, curvature(m) * r * r
             fresh = chunk.fresh[:, None]
             return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)

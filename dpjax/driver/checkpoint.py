@@ -71,6 +71,10 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
+        if not self.path.absolute().parent.is_dir():
+            raise ValueError(
+                f"checkpoint={os.fspath(path)!r} cannot be made: its parent folder does not exist."
+            )
         if not self.path.exists():
             self.path.mkdir(mode=_durable.PRIVATE_FOLDER)
             _durable.sync_folder(self.path.absolute().parent)

@@ -34,6 +34,11 @@ _UNSAFE = (
 )
 
 
+_ORDER = (
+    "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
+)
+
+
 def unsafe(algorithm: Algorithm) -> bool:
     """Returns whether any noise is plain float32."""
     return any(query.unsafe_fast_noise for query in algorithm.queries)
@@ -60,8 +65,9 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
     )
     group = "k times that mu" if event.is_gaussian else "(k epsilon, k e^((k-1) epsilon) delta)"
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
+    verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return f"""\
-{warning}{algorithm.title} is ({ceil(spent)}, {ceil(delta)})-differentially private.
+{warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
 {profile(event)}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
@@ -73,6 +79,7 @@ early is allowed and does not lower the epsilon stated.
 Not covered: tuning on the same data, preprocessing by data-dependent statistics, exact metrics,
 timing and other side channels, and other runs on the same data, which add up.
 Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
+{_ORDER * (algorithm.relation == "add_or_remove_one")}\
 Arithmetic: clipped sums are added in float32 over 128 rows and in float64 above; the worst case of
 that rounding is in the sensitivity. Noise is drawn with tails exact to 9 sigma, added in float64,
 and rounded with the sum to a grid of 2^-12 sigma or finer before the cast. The proof is otherwise
@@ -131,13 +138,13 @@ def describe(release: Release) -> str:
 
 
 def ceil(value: float, digits: int = 4) -> str:
-    """Returns ``value`` in decimal, rounded up, so that what is printed is never too small.
+    """Returns ``value`` in decimal, rounded up but for one part in 10^7, which float32 cannot tell.
 
     >>> ceil(0.99991), ceil(1.0)
     ('1', '1')
     """
     text = f"{value:.{digits}g}"
-    if float(text) < value * (1 - 1e-7):  # below is what float32 leaves cannot tell
+    if float(text) < value * (1 - 1e-7):
         unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
         text = f"{float(text) + unit:.{digits}g}"
     return text

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.driver import fingerprint
 from dpjax.mechanisms import as_key, derive, seed_key
@@ -43,8 +43,18 @@ def root_key(key: Array | None, seed: int | None) -> Array:
     return seed_key(seed)
 
 
-def claim(key: Array) -> None:
-    """Notes that a training uses ``key``, or raises if one of this process has.
+def guessable(key: Array) -> bool:
+    """Returns whether ``key`` is one that ``jax.random.key`` makes of a 32-bit seed.
+
+    Two minutes of search find such a seed. A traced key cannot be read and passes.
+    """
+    if isinstance(key, Tracer) or "threefry2x32" not in str(jax.random.key_impl(key)):
+        return False
+    return int(jax.random.key_data(key)[0]) == 0
+
+
+def check_unclaimed(key: Array) -> None:
+    """Raises if a training of this process has claimed ``key``.
 
     The same key on a neighbouring data set would give the same noise, and the difference of the two
     results the record. Only 128-bit keys are noted, as ``random_key`` makes them: one of 64 bits is
@@ -53,19 +63,27 @@ def claim(key: Array) -> None:
     Raises:
       ValueError: for a key used before.
     """
-    if isinstance(key, Tracer) or "threefry4x32" not in str(jax.random.key_impl(key)):
-        return
-    mark = hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
-    if mark in _CLAIMED:
+    if _mark(key) in _CLAIMED:
         raise ValueError(
             "key has been used by another training, whose noise would be repeated; pass a new "
             "dpjax.random_key(), or seed=INTEGER for a research run that is to be repeated."
         )
-    _CLAIMED.add(mark)
 
 
-def training_key(key: Array, algorithm: Algorithm) -> Array:
-    """Returns ``key`` folded with the configuration, inside the program.
+def claim(key: Array) -> None:
+    """Notes that a training asks its data with ``key``."""
+    if (mark := _mark(key)) is not None:
+        _CLAIMED.add(mark)
+
+
+def _mark(key: Array) -> bytes | None:
+    if isinstance(key, Tracer) or "threefry4x32" not in str(jax.random.key_impl(key)):
+        return None
+    return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
+
+
+def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:
+    """Returns ``key`` folded with configuration and starting point, inside the program.
 
     The same key with another noise scale or objective gives independent noise, so that noise of
     two known scales does not cancel; with all the same it gives the same training.
@@ -73,11 +91,13 @@ def training_key(key: Array, algorithm: Algorithm) -> Array:
     Args:
       key: root key, shape ().
       algorithm: numbers and structure; functions count by their code.
+      params: the public starting point.
 
     Privacy: secret like the key.
     """
     structure = fingerprint.config(jax.tree.map(lambda leaf: None, algorithm))
-    numbers = jnp.concatenate([_numbers(leaf) for leaf in jax.tree.leaves(algorithm)])
+    leaves = jax.tree.leaves((algorithm, params))
+    numbers = jnp.concatenate([_numbers(leaf) for leaf in leaves])
     multipliers = jax.random.bits(derive(key, "training", 0), (2, numbers.size), jnp.uint32) | 1
     for i, row in enumerate(multipliers):
         word = jnp.uint32(int(structure[8 * i : 8 * i + 8], 16))

@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
-from dpjax.driver.keys import claim, root_key, training_key
+from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key, training_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
 from dpjax.oracles import bind, check_examples
@@ -54,6 +54,7 @@ def solve(
         tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
+        Under ``jit`` and ``vmap`` a key that is repeated, or made of a seed, cannot be noticed.
       seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
         says that it is not for release.
       params: public starting point; by default zeros of shape (dimension,), in JAX's default
@@ -83,16 +84,17 @@ def solve(
     root = root_key(key, seed)
     for query in algorithm.queries:
         check_examples(query, examples, params)
-    claim(root)
+    check_unclaimed(root)
     solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
-    return dataclasses.replace(solution, reproducible=seed is not None)
+    claim(root)
+    return dataclasses.replace(solution, reproducible=seed is not None or guessable(root))
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
 def _solve(
     algorithm: Algorithm, examples: PyTree, key: Array, params: Params, unit: str, unit_rows: bool
 ) -> Solution:
-    bound = bind_training(algorithm, examples, key)
+    bound = bind_training(algorithm, examples, key, params)
     carry = advance(bound, start(bound, params), algorithm.steps)
     return finish(bound, carry, unit, unit_rows)
 
@@ -130,9 +132,10 @@ def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
     return bind(algorithm.queries[0], examples)
 
 
-def bind_training(algorithm: Algorithm, examples: PyTree, key: Array) -> Bound:
+def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
-    return Bound(algorithm, bind_records(algorithm, examples), training_key(key, algorithm))
+    own = training_key(key, algorithm, params)
+    return Bound(algorithm, bind_records(algorithm, examples), own)
 
 
 def start(bound: Bound, params: Params) -> Carry:

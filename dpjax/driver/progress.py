@@ -18,7 +18,7 @@ from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
-from dpjax.driver.keys import claim, root_key
+from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key
 from dpjax.driver.solution import Solution
 from dpjax.oracles import check_examples
 
@@ -81,12 +81,14 @@ def run(
     shown = bool(sys.stderr) and (sys.stderr.isatty() if progress is None else progress)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
-    chosen = resume.Chosen(root, seed is not None)
+    known = seed is not None or (root is not None and guessable(root))
+    chosen = resume.Chosen(root, known)
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
         bound, carry = _start(algorithm, examples, journal.key, params)
         if not journal.resumed:
-            claim(journal.key)
+            check_unclaimed(journal.key)
         carry = journal.begin(carry)
+        claim(journal.key)
         steps = int(algorithm.steps)
         piece = max(1, -(-steps // _UPDATES))
         with _bar(shown) as bar:
@@ -124,7 +126,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 
 @jax.jit
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
-    bound = loop.bind_training(algorithm, examples, key)
+    bound = loop.bind_training(algorithm, examples, key, params)
     return bound, loop.start(bound, params)
 
 

@@ -197,7 +197,7 @@ def journal(
                 manifest = {} if book is None else {"config": fingerprint.config(algorithm)}
             held = Checkpoint(uuid.uuid4().hex, root, 0, (), manifest)
         else:
-            if key is not None and not bool(as_key(key) == held.key):
+            if key is not None and not _same(as_key(key), held.key):
                 raise ResumeMismatch(
                     "key is not the one this checkpoint was begun with; pass key=None to resume "
                     "with its own. To begin another run, name another folder: a new spend."
@@ -216,6 +216,12 @@ def journal(
             yield written
         except KeyboardInterrupt:
             raise KeyboardInterrupt(written.interrupted()) from None
+
+
+def _same(first: Array, second: Array) -> bool:
+    # Keys of two implementations cannot be compared; their words can.
+    one, other = (np.asarray(jax.random.key_data(key)) for key in (first, second))
+    return np.array_equal(one, other)
 
 
 def _opened(ledger: Ledger | Place | None, stack: contextlib.ExitStack) -> Ledger | None:

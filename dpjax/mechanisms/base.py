@@ -77,8 +77,7 @@ def as_key(key: Array) -> Array:
                 f"key must be a JAX random key, got {key.dtype} of shape {key.shape}; {advice}"
             )
         key = jax.random.wrap_key_data(key, impl="threefry2x32")
-    if "threefry" not in str(jax.random.key_impl(key)):
-        raise ValueError(f"key must be a threefry key, got {jax.random.key_impl(key)}; {advice}")
+    check_threefry(key)
     if key.shape != ():
         raise ValueError(
             f"key must be one key, got a batch of shape {key.shape}; "
@@ -102,4 +101,17 @@ def derive(key: Array, purpose: str, step: Array | int) -> Array:
     >>> bool(derive(root, "gradient", 0) == derive(root, "hessian", 0))
     False
     """
+    check_threefry(key)
     return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(purpose.encode())), step)
+
+
+def check_threefry(key: Array) -> None:
+    """Raises for a key of another implementation; a traced one tells it too.
+
+    Raises:
+      ValueError: for rbg keys, which repeat themselves under ``fold_in`` and ``vmap``.
+
+    >>> check_threefry(jax.random.key(0))
+    """
+    if "threefry" not in (name := str(jax.random.key_impl(key))):
+        raise ValueError(f"key must be a threefry key, got {name}; pass dpjax.random_key().")

@@ -6,6 +6,7 @@ from jax import lax
 
 from dpjax._typing import Array, PyTree
 from dpjax._wide import Wide, float64, join, widen
+from dpjax.mechanisms.base import check_threefry
 from dpjax.mechanisms.normal import standard_normal
 
 GRID_BITS = 12
@@ -29,6 +30,9 @@ def perturb(
     Returns:
       An array of the shape and dtype of ``value``.
 
+    Raises:
+      ValueError: for a key that is not threefry.
+
     Privacy: draws have the Gaussian's tails to 9.15 stddev. Noise is added in float64 and the sum
     rounded to a grid that depends on ``stddev`` alone, before it is cast: what comes out holds no
     low bits of the value.
@@ -39,6 +43,7 @@ def perturb(
     >>> perturb(jax.random.key(0), jnp.zeros(3), 0.0)
     Array([0., 0., 0.], dtype=float32)
     """
+    check_threefry(key)
     wide = value if isinstance(value, Wide) else widen(value)
     dtype = wide.narrow.dtype if isinstance(value, Wide) else value.dtype
     if unsafe_fast_noise:

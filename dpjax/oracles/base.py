@@ -129,6 +129,7 @@ class GaussianQuery:
     def event(self, count: int) -> Event:
         """Returns what ``count`` answers release: one Gaussian each, as the sampler has it."""
         multiplier = float(self.noise_multiplier)
+        check_sampler(self.sampler, self.data_size)
         if self.sampler is None:
             release = Release(
                 self.name,
@@ -166,6 +167,19 @@ class GaussianQuery:
         n = jax.tree.leaves(records)[0].shape[0]
         batch = self.sampler.sample(derive(key, "sample", 0), n)
         return jax.tree.map(lambda leaf: leaf[batch.indices], records), batch.mask
+
+
+def check_sampler(sampler: Sampler | None, data_size: int) -> None:
+    """Raises if a sampler was made for other data than a query.
+
+    Raises:
+      ValueError: naming both sizes.
+    """
+    if sampler is not None and sampler.data_size != data_size:
+        raise ValueError(
+            f"the sampler draws from data_size={sampler.data_size}, the query declares "
+            f"{data_size}; make both with the same number."
+        )
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -212,6 +226,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
             f"data_size={query.data_size} was declared, but the data have {n} rows; declare the "
             "public n, or use relation='add_or_remove_one' if n is private."
         )
+    check_sampler(query.sampler, query.data_size)
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")

@@ -46,6 +46,7 @@ class Sampler:
 
     expected: Any
     capacity: Any
+    data_size: int
 
     def scale(self, record_norm: Any, relation: Relation) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
