@@ -1,5 +1,6 @@
-"""The few type names that every room shares."""
+"""The few type names that every room shares, and the mark of a field that is structure."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,3 +13,8 @@ Example = PyTree
 Loss = Callable[[Params, Example], Array]
 
 Relation = Literal["zero_out", "replace_one", "add_or_remove_one"]
+
+
+def static(**kwargs) -> Any:
+    """Returns a dataclass field that is structure, not a number: a change of it compiles anew."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)

@@ -5,9 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, static
 from dpjax.objectives import Objective
-from dpjax.oracles import static
 
 # Rounding in norms and in eigvalsh; far below any useful noise.
 _SLACK = 1e-6

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation
+from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import (
@@ -21,7 +21,7 @@ from dpjax.algorithms.certificate import (
 )
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, Query, static
+from dpjax.oracles import GradientQuery, Query
 
 LONGEST = 2048
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation
+from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer, static
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer
 
 
 class State(NamedTuple):

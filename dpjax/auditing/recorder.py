@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree
+from dpjax._typing import Array, Params, PyTree, static
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, bind, static
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, bind
 
 
 class Scored(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpjax._typing import Array, Loss, Params, PyTree, Relation
+from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide
 from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import clipping, general, linear_model
@@ -26,17 +26,13 @@ class WideJointSum(NamedTuple):
     hessian: Wide
 
 
-def _static() -> Any:
-    return dataclasses.field(metadata={"static": True})
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ClippedGrad:
     """What ``clipped_grad`` returns."""
 
     clip_norm: Array | float
-    loss: Any = _static()
+    loss: Any = static()
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
@@ -65,7 +61,7 @@ class ClippedHessian:
     """What ``clipped_hessian`` returns."""
 
     clip_norm: Array | float
-    loss: Any = _static()
+    loss: Any = static()
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Array:
         """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
@@ -96,7 +92,7 @@ class JointClipped:
     gradient_weight: Array | float
     hessian_weight: Array | float
     clip_norm: Array | float
-    loss: Any = _static()
+    loss: Any = static()
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> JointSum:
         """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""

@@ -8,12 +8,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
 from dpjax.driver import guarantee as _guarantee
-from dpjax.oracles import static
 
 
 @jax.tree_util.register_dataclass

@@ -1,6 +1,6 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
-from dpjax.oracles.base import Query, bind, check_examples, static
+from dpjax.oracles.base import Query, bind, check_examples
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 
@@ -12,5 +12,4 @@ __all__ = [
     "SecondOrderAnswer",
     "bind",
     "check_examples",
-    "static",
 ]

@@ -1,7 +1,7 @@
 """What an oracle is, and the checks of data against it that cost no privacy: shapes and dtypes."""
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,6 @@ from dpjax.objectives import Objective
 from dpjax.sampling import Sampler
 
 Records = PyTree
-
-
-def static(**kwargs) -> Any:
-    """Returns a dataclass field that is structure, not a number: a change of it compiles anew."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 class Query(Protocol):

@@ -4,11 +4,11 @@ import dataclasses
 
 import jax
 
-from dpjax._typing import Array, Params, Relation
+from dpjax._typing import Array, Params, Relation, static
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records, static
+from dpjax.oracles.base import GaussianQuery, Records
 from dpjax.sampling import Sampler
 
 

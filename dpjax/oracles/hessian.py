@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import jax
 
-from dpjax._typing import Array, Params, Relation
+from dpjax._typing import Array, Params, Relation, static
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records, static
+from dpjax.oracles.base import GaussianQuery, Records
 from dpjax.sampling import Sampler
 
 

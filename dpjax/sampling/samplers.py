@@ -13,15 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dpjax._typing import Array, Relation
+from dpjax._typing import Array, Relation, static
 from dpjax.accounting import Release, records_moved
 
 # The binomial tails of scipy are good to about 1e-12.
 _UP = 1 + 1e-9
-
-
-def _static(**kwargs) -> Any:
-    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 class Batch(NamedTuple):
@@ -125,7 +121,7 @@ class FullBatch(Sampler):
     0.02
     """
 
-    data_size: int = _static()
+    data_size: int = static()
 
     @property
     def expected(self) -> float:
@@ -169,8 +165,8 @@ class Poisson(Sampler):
     high: Array | np.uint32
     low: Array | np.uint32
     expected: Array | float
-    capacity: int = _static()
-    data_size: int = _static()
+    capacity: int = static()
+    data_size: int = static()
 
     @property
     def probability(self) -> float:
@@ -226,8 +222,8 @@ class FixedSize(Sampler):
       the edge of the subset would bias it: ``overflow``, charged to delta.
     """
 
-    size: int = _static()
-    data_size: int = _static()
+    size: int = static()
+    data_size: int = static()
 
     @property
     def expected(self) -> float:
