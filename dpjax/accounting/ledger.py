@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import os
 import uuid
 from typing import Any
@@ -150,6 +151,11 @@ class Ledger:
     def remaining(self) -> float:
         """What is left of the filter's limit: mu^2 of Gaussian DP, or rho at the order."""
         return self.filter.left(entry.cost for entry in self.entries)
+
+    @property
+    def remaining_overflow(self) -> float:
+        """The probability with which batches of further runs may overflow, all of them together."""
+        return self.filter.overflow_limit - math.fsum(entry.overflow for entry in self.entries)
 
     @property
     def remaining_epsilon(self) -> float:

@@ -43,9 +43,14 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def _budget_lines(ledger: Ledger) -> list[str]:
     budget, held = ledger.budget, ledger.filter
+    overflow = [
+        f"remaining for batches above their capacity: {ledger.remaining_overflow:.3g} of "
+        f"{held.overflow_limit:.3g}"
+    ]
     return [
         f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation} "
         f"({held.show(held.limit)} in all)",
         f"remaining: {held.show(ledger.remaining)}; {held.advise(ledger.remaining)}",
+        *(overflow if held.order is not None else []),
         f"anchor: {ledger.anchor}",
     ]
