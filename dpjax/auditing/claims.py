@@ -15,7 +15,7 @@ from scipy import stats
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon
-from dpjax.sampling import Poisson
+from dpjax.sampling import FullBatch, Poisson
 
 Curve = Callable[[np.ndarray], np.ndarray]
 
@@ -135,8 +135,10 @@ def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
     """
     event = claim.event
     if event is None:
-        high, low = divmod(round(claim.sampling_probability * 2**64), 2**32)
-        sampler = Poisson(np.uint32(high), np.uint32(low), 1.0, capacity=1, data_size=1)
+        sampler = FullBatch(1)
+        if claim.sampling_probability < 1:
+            high, low = divmod(round(claim.sampling_probability * 2**64), 2**32)
+            sampler = Poisson(np.uint32(high), np.uint32(low), 1.0, capacity=1, data_size=1)
         release = sampler.release(
             "gaussian",
             claim.count,

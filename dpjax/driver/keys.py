@@ -50,7 +50,7 @@ def guessable(key: Array) -> bool:
     """
     if isinstance(key, Tracer) or "threefry2x32" not in str(jax.random.key_impl(key)):
         return False
-    return int(jax.random.key_data(key)[0]) == 0
+    return int(_data(key)[0]) == 0
 
 
 def check_unclaimed(key: Array) -> None:
@@ -79,7 +79,12 @@ def claim(key: Array) -> None:
 def _mark(key: Array) -> bytes | None:
     if isinstance(key, Tracer) or "threefry4x32" not in str(jax.random.key_impl(key)):
         return None
-    return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
+    return hashlib.sha256(_data(key).tobytes()).digest()
+
+
+def _data(key: Array) -> np.ndarray:
+    with jax.ensure_compile_time_eval():  # a key from outside may be read while tracing
+        return np.asarray(jax.random.key_data(key))
 
 
 def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:
