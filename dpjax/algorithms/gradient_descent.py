@@ -169,7 +169,7 @@ def dp_gradient_descent(
     >>> algorithm = dp_gradient_descent(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
     >>> algorithm.steps
-    441
+    440
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)

