@@ -48,8 +48,9 @@ class Declared(NamedTuple):
 class Algorithm(Protocol):
     """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
 
-    ``step`` sees no data. It calls ``ask(key, name, params)`` with a query's name and reads the
-    noisy answer; all of its state and info is post-processing of such answers.
+    ``step`` sees no data. It calls ``ask(key, name, params, **public)`` with a query's name and
+    what is public or was released before, and reads the noisy answer; all of its state and info is
+    post-processing of such answers.
     """
 
     @property

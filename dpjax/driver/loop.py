@@ -195,10 +195,13 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
 def _ask(bound: Bound, step: Array) -> Ask:
     queries = {query.name: query for query in bound.algorithm.queries}
 
-    def ask(key: Array, name: str, params: Params) -> PyTree:
-        answer = queries[name].answer(derive(key, name, step), bound.records, params)
+    def ask(key: Array, name: str, params: Params, **public: Any) -> PyTree:
+        answer = queries[name].answer(derive(key, name, step), bound.records, params, **public)
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
-        return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
+        return jax.tree.map(
+            lambda leaf: leaf.astype(wide) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
+            answer,
+        )
 
     return ask

@@ -1,6 +1,7 @@
 """What an oracle is, and the checks of data against it that cost no privacy: shapes and dtypes."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -54,8 +55,12 @@ class Query(Protocol):
         """Whether the noise is plain float32, which voids the guarantee."""
         ...
 
-    def answer(self, key: Array, records: Records, params: Params) -> PyTree:
-        """Returns the noisy answer at ``params``."""
+    @property
+    def answer(self) -> Callable[..., PyTree]:
+        """``(key, records, params, **public) -> noisy answer`` at ``params``.
+
+        ``public`` is what else the question needs, released before or public: names and values.
+        """
         ...
 
     def event(self, count: int) -> Event:
