@@ -1,6 +1,7 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
 from dpjax.oracles.base import Query, bind, check_examples
+from dpjax.oracles.draws import poisson_sampler
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 
@@ -12,4 +13,5 @@ __all__ = [
     "SecondOrderAnswer",
     "bind",
     "check_examples",
+    "poisson_sampler",
 ]
