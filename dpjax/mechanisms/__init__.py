@@ -2,7 +2,7 @@
 
 from dpjax.mechanisms.base import as_key, derive, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
-from dpjax.mechanisms.gumbel import noisy_argmax
+from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "perturb",
     "random_key",
     "seed_key",
+    "selection_error",
 ]

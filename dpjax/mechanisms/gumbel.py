@@ -53,8 +53,10 @@ def noisy_argmax(
         # Relative to the best: scores that can win are then exact to 2^-46 of the scale.
         best = lax.reduce_max(wide, (0,))
         best = lax.select(lax.is_finite(best), best, lax.full_like(best, 0.0))
-        relative = lax.div(wide - best, lax.broadcast(float64(scale), wide.shape))
-        return lax.argmax(relative + noise, 0, jnp.int32)
+        noisy = lax.div(wide - best, lax.broadcast(float64(scale), wide.shape)) + noise
+        largest = noisy == lax.reduce_max(noisy, (0,))
+    # lax.argmax on float64 does not lower where x64 is off.
+    return jnp.argmax(largest).astype(jnp.int32)
 
 
 def selection_error(count: int) -> float:

@@ -4,6 +4,7 @@ from dpjax.oracles.base import Query, bind, check_examples
 from dpjax.oracles.draws import poisson_sampler
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles.selection import SelectionQuery
 
 __all__ = [
     "GradientQuery",
@@ -11,6 +12,7 @@ __all__ = [
     "JointQuery",
     "Query",
     "SecondOrderAnswer",
+    "SelectionQuery",
     "bind",
     "check_examples",
     "poisson_sampler",
