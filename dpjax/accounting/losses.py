@@ -1,8 +1,9 @@
 """Privacy losses of one release, sampled or selected, on a grid and never below the truth.
 
 Every function takes ``mu``, one over the noise multiplier of the pair (of a selection its range),
-and ``gap``, the distance of the grid points. Mass between two grid points is divided among them such that the mass under both
-distributions is kept ("connect the dots"), which dominates the true pair.
+and ``gap``, the distance of the grid points. Mass between two grid points is divided among them
+such that the mass under both distributions is kept ("connect the dots"), which dominates the true
+pair.
 
 Reference: Doroshenko et al., "Connect the dots: tighter discrete approximations of privacy loss
 distributions" (2022).
@@ -127,8 +128,8 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
 def selection(log_range: float, gap: float) -> Loss:
     """Returns the loss of an exponential mechanism, the same in both directions.
 
-    The log-ratios of its outcomes lie within some [t - r, t], r the range, 0 <= t <= r. So for one t
-    its profile is at most that of losses t and t - r alone, (1 - e^(t - r)) (1 - e^(e - t)) /
+    The log-ratios of its outcomes lie within some [t - r, t], r the range, 0 <= t <= r. So for one
+    t its profile is at most that of losses t and t - r alone, (1 - e^(t - r)) (1 - e^(e - t)) /
     (1 - e^-r), which t = (e + r) / 2 maximises. A profile is bounded at every e at once by
 
       delta(e) = (1 - e^((e - r) / 2))^2 / (1 - e^-r) for |e| <= r.

@@ -1,5 +1,6 @@
 """One paper's update rule per file, as post-processing of noisy answers."""
 
+from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
@@ -7,13 +8,18 @@ from dpjax.algorithms.trust_region import paper_schedule
 from dpjax.algorithms.trust_region_calibration import dp_trust_region
 
 # The command line, the contract tests and the plots read this table.
-ALGORITHMS = {"dp-gd": dp_gradient_descent, "dp-tr": dp_trust_region}
+ALGORITHMS = {
+    "dp-gd": dp_gradient_descent,
+    "dp-tr": dp_trust_region,
+    "dp-adam": dp_adam,
+}
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Certificate",
     "Status",
+    "dp_adam",
     "dp_gradient_descent",
     "dp_trust_region",
     "paper_schedule",

@@ -4,6 +4,8 @@ from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.sampling import Sampler, poisson
 
+_COUNT = 4096
+
 
 def poisson_sampler(
     batch_size: float, data_size: int, budget: PrivacyBudget, count: int, capacity: int | None
@@ -15,7 +17,8 @@ def poisson_sampler(
       data_size: the declared public n.
       budget: what the whole training may spend.
       count: number of draws it makes.
-      capacity: the most records a batch holds; None for the fewest that delta hardly notices.
+      capacity: the most records a batch holds; None for few that delta hardly notices, the same
+        for all budgets of epsilon up to 10 and delta from 1e-9.
 
     Raises:
       ValueError: for a batch size that is not between 0 and ``data_size``, or a capacity that does
@@ -33,6 +36,10 @@ def poisson_sampler(
     if _validate.positive("batch_size", batch_size) > n:
         raise ValueError(f"batch_size must be at most data_size={n}, got {batch_size!r}.")
     if batch_size < n:
+        if capacity is None:
+            # Of a coarse budget: a shape that does not change with epsilon, delta or the steps.
+            coarse = PrivacyBudget(max(budget.epsilon, 10.0), min(budget.delta, 1e-9))
+            capacity = poisson(batch_size, n, budget=coarse, count=max(count, _COUNT)).capacity
         return poisson(batch_size, n, budget=budget, count=count, capacity=capacity)
     if capacity is not None:
         raise ValueError(

@@ -22,9 +22,10 @@ _EIGENVALUE_ERROR = 2.0**-44
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SelectionQuery:
-    """Asks which candidate w_k is best by -max(|g_k| / alpha, -lambda_min(H(w_k)) / sqrt(rho alpha)).
+    """Asks which candidate w_k has the largest score.
 
-    That is 1 or less in size at an alpha-SOSP: |gradient| <= alpha, lambda_min >= -sqrt(rho alpha).
+    It is -max(|g_k| / alpha, -lambda_min(H(w_k)) / sqrt(rho alpha)), from -1 at an alpha-SOSP:
+    |gradient| <= alpha, lambda_min >= -sqrt(rho alpha).
     The gradient norms were released before; only H, the mean of clipped Hessians plus the exact
     regularizer's, reads records.
 
