@@ -17,7 +17,7 @@ from dpjax.oracles import GradientQuery, Query, poisson_sampler
 
 LONGEST = 2048
 _LARGEST_BATCH = 16_384
-_STEPS = 400
+_STEPS = 600
 
 
 class State(NamedTuple):
@@ -128,7 +128,7 @@ def dp_adam(
     dimension: int,
     batch_size: float | None = None,
     steps: int | None = None,
-    learning_rate: float = 1.0,
+    learning_rate: float = 2.0,
     final_learning_rate: float | None = None,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -145,12 +145,12 @@ def dp_adam(
       budget: what a whole run may spend.
       data_size: the declared public number of records n.
       dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 7, at most 16,384. ``data_size``
+      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
         asks every record at every step.
-      steps: T; by default 400.
+      steps: T; by default 600.
       learning_rate: of the first step. Rows of unit norm are served by weights of norm about 35, so
         it is large; for a network take 1e-3.
-      final_learning_rate: of the last step, geometric in between; by default a hundredth.
+      final_learning_rate: of the last step, geometric in between; by default 1/300 of the first.
       b1: decay of the mean of gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean.
@@ -177,7 +177,7 @@ def dp_adam(
     >>> algorithm = dp_adam(objectives.logistic(), budget, data_size=7_000, dimension=10, steps=50)
     >>> release = algorithm.event.releases[0]
     >>> release.count, round(release.sampling_probability, 3)
-    (50, 0.143)
+    (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     if accountant == "paper":
@@ -189,7 +189,7 @@ def dp_adam(
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     n = problem.data_size
     if batch_size is None:
-        batch_size = min(max(n // 7, 1), _LARGEST_BATCH)
+        batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
     multiplier = gaussian_multiplier(budget, steps, accountant, sampler)
     asked = GradientQuery(multiplier, clip, objective, n, budget.relation, sampler)
@@ -197,7 +197,7 @@ def dp_adam(
     base.check_noise(query.event(steps))
     check_spent(query.event(steps), budget, accountant, "use 'pld'.")
     rate = base.positive_leaf("learning_rate", learning_rate)
-    final = rate / 100 if final_learning_rate is None else final_learning_rate
+    final = rate / 300 if final_learning_rate is None else final_learning_rate
     return Adam(
         query=query,
         learning_rate=rate,

@@ -53,7 +53,7 @@ def dp_gradient_descent_with_selection(
       alpha: tolerance of the second-order point, |gradient| <= alpha and lambda_min >=
         -sqrt(rho alpha).
       selection_epsilon: pure epsilon of the selection, below that of the budget; by default a tenth
-        of it, which leaves about 97 % of the gradients' signal.
+        of it and at most 1, which leaves about 97 % of the gradients' signal.
       candidates: K, how many iterates to choose from, evenly spaced. Each costs one pass for its
         Hessian; the privacy cost is that of one, for any K.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
@@ -143,7 +143,7 @@ def dp_gradient_descent_with_selection(
 
 
 def _selection_multiplier(budget: PrivacyBudget, selection_epsilon: float | None) -> float:
-    share = budget.epsilon / 10 if selection_epsilon is None else selection_epsilon
+    share = min(budget.epsilon / 10, 1.0) if selection_epsilon is None else selection_epsilon
     if _validate.positive("selection_epsilon", share) >= budget.epsilon:
         raise ValueError(
             f"selection_epsilon must be below the budget's epsilon={budget.epsilon:g}, "
