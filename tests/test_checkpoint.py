@@ -18,7 +18,8 @@ from dpjax.accounting import Ledger, LedgerError
 from dpjax.cli import main
 from dpjax.driver import ResumeMismatch, fingerprint, loop, progress, resume
 
-EVERY = list(dpjax.ALGORITHMS)
+FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+EVERY = list(FACTORIES)
 N, P, STEPS = 40, 3, 9
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 # A key whose words would be seen in any file that holds them.
@@ -31,7 +32,7 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 def build(name="dp-gd", **more):
     objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
     more = {"data_size": N, "dimension": P, "steps": STEPS} | more
-    return dpjax.ALGORITHMS[name](objective, more.pop("budget", BUDGET), **more)
+    return FACTORIES[name](objective, more.pop("budget", BUDGET), **more)
 
 
 def records(seed=0):

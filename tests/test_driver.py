@@ -12,7 +12,8 @@ import pytest
 import dpjax
 from dpjax.accounting import RELATIONS
 
-EVERY = list(dpjax.ALGORITHMS)
+FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+EVERY = list(FACTORIES)
 N, P = 40, 3
 # A key whose words would be seen in any text or file that holds them.
 KEY = jax.random.wrap_key_data(
@@ -26,7 +27,7 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 def build(name, budget=BUDGET, **more):
     objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
     more = {"data_size": N, "dimension": P, "steps": 3} | more
-    return dpjax.ALGORITHMS[name](objective, budget, **more)
+    return FACTORIES[name](objective, budget, **more)
 
 
 def records(n=N, p=P):
