@@ -2,9 +2,9 @@
 
 import functools
 import inspect
-import re
 import os
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -209,7 +209,7 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     not_covered = text[text.index("Not covered") :]
     for word in ("tuning", "preprocessing", "metrics", "other runs"):
         assert word in not_covered
-    assert "Sampling: none" in text or drawn and "is drawn with probability" in text
+    assert "Sampling: none" in text or (drawn and "is drawn with probability" in text)
     assert "every iterate" in text and "horizon is fixed" in text
     assert "threefry" in text and "Accounting:" in text
     assert ("n is private" in text) == (relation == "add_or_remove_one")

@@ -27,7 +27,8 @@ class Filter:
 
     Args:
       budget: what is declared.
-      renyi_order: alpha > 1 for runs that sample or select; None for unsampled Gaussians, which is exact.
+      renyi_order: alpha > 1 for runs that sample or select; None for unsampled Gaussians, which is
+        exact.
 
     Raises:
       ValueError: for an order at which the budget admits nothing.
