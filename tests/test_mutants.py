@@ -12,6 +12,7 @@ AUDITED = {
     "subsampled-gaussian": (2_000_000, 0.90, "noise x0.95"),
     "subsampled-gaussian-composed": (40_000, 0.70, "noise x0.8"),
     "subsampled-query": (200_000, 0.80, "noise x0.8"),
+    "subsampled-joint": (200_000, 0.80, "gradient and Hessian clipped apart, booked as one"),
     "symmetric-diagonal": (20_000, 0.75, "diagonal noise too small"),
     "symmetric-off-diagonal": (20_000, 0.75, "off-diagonal noise too small"),
     "symmetric-identity": (20_000, 0.75, "diagonal noise too small"),
@@ -23,6 +24,7 @@ AUDITED = {
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
     "dp-tr": (5_000, 0.60, "no clipping"),
+    "dp-str": (40_000, 0.75, "all steps booked as one"),
 }
 # Bug -> tests that fail by it, each on its own; audits as above beside them.
 AUDIT = "test_mutants.py::test_an_audit_stands"

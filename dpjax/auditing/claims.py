@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
@@ -138,12 +138,24 @@ class SelectionClaim:
 
 
 def claim_of(event: Event) -> Claim:
-    """Returns the claim of an event that samples nothing.
+    """Returns the claim of an event, of one release if it is sampled.
+
+    Raises:
+      ValueError: for an event whose trade-off curves are not known here.
 
     >>> from dpjax.accounting import Release
     >>> type(claim_of(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))).__name__
     'GaussianClaim'
     """
+    release = event.releases[0]
+    if len(event.releases) == 1 and release.sampling == "poisson":
+        return SampledGaussianClaim(
+            release.noise_multiplier,
+            cast(float, release.sampling_probability),
+            release.count,
+            event.relation,
+            event,
+        )
     return GaussianClaim(event) if event.is_gaussian else SelectionClaim(event)
 
 

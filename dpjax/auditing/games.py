@@ -5,7 +5,7 @@ Every game takes the mechanism it attacks as an argument, so that a broken one c
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -191,7 +191,7 @@ def answered(query: Query, worlds: Worlds, dimension: int) -> Game:
         answer = query.answer(key, bind(query, examples), params)
         return log_ratio(query, answer, params, worlds)
 
-    return Game(GaussianClaim(query.event(1)), worlds, run, 2**12)
+    return Game(claim_of(query.event(1)), worlds, run, 2**12)
 
 
 def selected(query: SelectionQuery, worlds: Worlds, candidates: Array) -> Game:
@@ -213,41 +213,6 @@ def selected(query: SelectionQuery, worlds: Worlds, candidates: Array) -> Game:
         return log_ratio(query, place, candidates, worlds, **public)
 
     return Game(claim_of(query.event(1)), worlds, run, 2**12)
-
-
-def drawn_answer(query: Query, worlds: Worlds, dimension: int) -> Game:
-    """Returns the attack on one answer of an oracle that reads a Poisson sample, at w = 0.
-
-    The score is the answer along what the canary contributes; the likelihood ratio grows with it,
-    as the other records contribute nothing.
-
-    Args:
-      query: the oracle; its own event is what is claimed.
-      worlds: the neighbouring data sets.
-      dimension: number of parameters p.
-
-    Raises:
-      ValueError: if the worlds are neighbours in another sense than the query's.
-    """
-    _same_relation(query.relation, worlds)
-    event = query.event(1)
-    (release,) = event.releases
-    claim = SampledGaussianClaim(
-        release.noise_multiplier,
-        cast(float, release.sampling_probability),
-        1,
-        query.relation,
-        event,
-    )
-    whole_sum = dataclasses.replace(query, sampler=None, noise_multiplier=0.0)  # pyright: ignore
-    params = jnp.zeros(dimension)
-
-    def run(key: Array, examples: PyTree) -> Array:
-        direction = whole_sum.answer(key, bind(whole_sum, worlds.canary), params)
-        answer = query.answer(key, bind(query, examples), params)
-        return jnp.vdot(answer, direction) / jnp.linalg.norm(direction)
-
-    return Game(claim, worlds, run, 2**13)
 
 
 Train = Callable[..., Any]

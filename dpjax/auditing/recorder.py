@@ -19,6 +19,7 @@ from dpjax.oracles import (
     SelectionQuery,
     bind,
 )
+from dpjax.sampling import Poisson
 
 
 class Scored(NamedTuple):
@@ -73,7 +74,8 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     """Returns log p(answer | D') - log p(answer | D), up to rounding.
 
     Args:
-      query: one of the oracles.
+      query: one of the oracles; of one with Poisson batches the records of D must contribute
+        nothing, and those of D' nothing but the canary.
       answer: what it released at ``params``.
       params: where it was asked.
       worlds: examples of D, then of D'.
@@ -98,6 +100,10 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     stddevs = _stddevs(query, seen_parts)
     for seen, mean, other, stddev in zip(seen_parts, without, canary, stddevs, strict=True):
         total += jnp.vdot((other - mean) / stddev, (seen - (mean + other) / 2) / stddev)
+    if isinstance(query.sampler, Poisson):
+        # Of D' the canary is in one batch in 1 / q; of D no batch holds anything.
+        q = query.sampler.expected / query.data_size
+        return jnp.logaddexp(jnp.log1p(-q), jnp.log(q) + total)
     return total
 
 
@@ -117,7 +123,7 @@ def _selection_ratio(
     return logs[1] - logs[0]
 
 
-def _exact_parts(query: Query, records: PyTree, params: Params) -> list[Array]:
+def _exact_parts(query: Any, records: PyTree, params: Params) -> list[Array]:
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,
@@ -130,7 +136,7 @@ def _exact_parts(query: Query, records: PyTree, params: Params) -> list[Array]:
         total = clipped_hessian(query.objective, clip_norm=query.clip_norm)(params, records)
     else:
         raise ValueError(f"the law of {query!r} is not known; add it to dpjax.auditing.recorder.")
-    return [part / float(query.data_size) for part in _parts(query, total)]
+    return [part / query.divisor for part in _parts(query, total)]
 
 
 def _parts(query: Query, answer: PyTree) -> list[Array]:

@@ -10,11 +10,9 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import dp_gradient_descent, dp_trust_region
-from dpjax.auditing import canaries, comparisons, estimators, games
+from dpjax.algorithms import dp_gradient_descent, dp_stochastic_trust_region, dp_trust_region
+from dpjax.auditing import answers, canaries, comparisons, estimators, games
 from dpjax.auditing.games import Game
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
-from dpjax.sampling import poisson
 
 DELTA = 1e-5
 
@@ -36,26 +34,6 @@ class Row(NamedTuple):
     gate: float
     quick_runs: int
     quick_gate: float
-
-
-def joint() -> Game:
-    """Returns the attack on one joint release of gradient and Hessian."""
-    query = JointQuery(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out")
-    return games.answered(query, canaries.records(), 4)
-
-
-def sampled() -> Game:
-    """Returns the attack on one noisy gradient of a Poisson sample, drawn by the sampler itself."""
-    budget = PrivacyBudget(8.0, DELTA)
-    sampler = poisson(1, 10, budget=budget, count=1, capacity=10)
-    query = GradientQuery(0.5, 1.0, canaries.bowl(), 10, "zero_out", sampler)
-    return games.drawn_answer(query, canaries.records(null=9), 3)
-
-
-def hessian() -> Game:
-    """Returns the attack on one noisy Hessian whose canary has full rank."""
-    query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out")
-    return games.answered(query, canaries.records(), 6)
 
 
 def gradient_descent(relation: Relation = "zero_out") -> Game:
@@ -96,6 +74,21 @@ def trust_region(relation: Relation = "zero_out") -> Game:
     return games.whole(algorithm, canaries.records(relation))
 
 
+def stochastic_trust_region() -> Game:
+    """Returns the attack on a whole DP-STR, 2 parameters, 10 steps, 1 record in 5 a batch."""
+    algorithm = dp_stochastic_trust_region(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=10,
+        dimension=2,
+        batch_size=2,
+        steps=10,
+        clip_norm=1.0,
+        hessian_clip_norm=3.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))
+
+
 AUDITS: dict[str, Row] = {
     "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
@@ -106,20 +99,22 @@ AUDITS: dict[str, Row] = {
         200_000,
         0.80,
     ),
-    "subsampled-query": Row(sampled, 1_000_000, 0.90, 200_000, 0.80),
+    "subsampled-query": Row(answers.sampled, 1_000_000, 0.90, 200_000, 0.80),
+    "subsampled-joint": Row(answers.sampled_joint, 1_000_000, 0.90, 200_000, 0.80),
     "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
     "symmetric-off-diagonal": Row(
         lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
     ),
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
-    "hessian": Row(hessian, 1_000_000, 0.94, 100_000, 0.85),
-    "joint": Row(joint, 1_000_000, 0.94, 100_000, 0.85),
+    "hessian": Row(answers.hessian, 1_000_000, 0.94, 100_000, 0.85),
+    "joint": Row(answers.joint, 1_000_000, 0.94, 100_000, 0.85),
     "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
     "selection": Row(comparisons.selection, 200_000, 0.90, 50_000, 0.80),
     "dp-gd-selected": Row(comparisons.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
     "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
     "dp-tr": Row(trust_region, 40_000, 0.80, 20_000, 0.75),
+    "dp-str": Row(stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
 }
 """All audits; a later algorithm joins by one line."""
 
