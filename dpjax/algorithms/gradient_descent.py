@@ -176,9 +176,7 @@ def dp_gradient_descent(
     if certify not in (None, "last_query"):
         raise ValueError(f"certify must be 'last_query' or None for DP-GD, got {certify!r}.")
     if step_size is None:
-        if objective.smoothness is None:
-            raise ValueError(f"step_size is required: {objective.name} has no constants.")
-        step_size = 1 / objective.smoothness
+        step_size = default_step_size(objective)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
@@ -205,6 +203,13 @@ def dp_gradient_descent(
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         accountant=accountant,
     )
+
+
+def default_step_size(objective: Objective) -> float:
+    """Returns 1 / smoothness of the whole objective, or raises if that is not known."""
+    if objective.smoothness is None:
+        raise ValueError(f"step_size is required: {objective.name} has no constants.")
+    return 1 / objective.smoothness
 
 
 def theory_steps(

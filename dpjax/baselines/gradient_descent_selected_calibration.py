@@ -14,7 +14,12 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.gradient_descent import LONGEST, paper_multiplier, theory_steps
+from dpjax.algorithms.gradient_descent import (
+    LONGEST,
+    default_step_size,
+    paper_multiplier,
+    theory_steps,
+)
 from dpjax.baselines.gradient_descent_selected import SelectedGradientDescent
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
@@ -95,51 +100,47 @@ def dp_gradient_descent_with_selection(
     if certify not in (None, "output"):
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")
     if step_size is None:
-        if objective.smoothness is None:
-            raise ValueError(f"step_size is required: {objective.name} has no constants.")
-        step_size = 1 / objective.smoothness
+        step_size = default_step_size(objective)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
-    size, relation = problem.data_size, budget.relation
     asked = SelectionQuery(
         _selection_multiplier(budget, selection_epsilon),
         hessian_clip,
         *_tolerances(objective, alpha, hessian_lipschitz),
         objective,
-        size,
-        relation,
+        problem.data_size,
+        budget.relation,
         problem.dimension,
         _validate.positive_int("candidates", candidates),
     )
-    multiplier = (
-        paper_multiplier(budget, steps)
-        if accountant == "paper"
-        else _gradient_multiplier(budget, steps, asked, accountant)
-    )
-    gradient = GradientQuery(multiplier, clip, objective, size, relation)
+    multiplier = _gradient_multiplier(budget, steps, asked, accountant)
+    gradient = GradientQuery(multiplier, clip, objective, problem.data_size, budget.relation)
     query, selection = base.fast_noise((gradient, asked), unsafe_fast_noise)
     event = compose([query.event(steps), selection.event(1)])
     base.check_noise(event)
     check_spent(event, budget, base.recount_accountant(accountant), "use 'pld'.")
     beta = _validate.open_unit("beta", beta)
-    # One of the candidates is certified, chosen by looking at the noise: all must hold at once.
-    each = beta / asked.candidates
-    bound = float(query.stddev) * chi_quantile(dimension, 1 - each) + CLIP_SLACK * clip
     return SelectedGradientDescent(
         query=query,
         selection=selection,
         step_size=base.positive_leaf("step_size", step_size),
         steps=steps,
-        bounds=NoiseBounds(round_up(bound), None),
+        bounds=_noise_bounds(query, problem.dimension, beta / asked.candidates),
         beta=beta,
         declared=base.Declared(budget.epsilon, budget.delta),
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
         certified=certify is not None,
-        unclipped=base.never_clips(objective, clip) and relation != "add_or_remove_one",
+        unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         accountant=accountant,
     )
+
+
+def _noise_bounds(query: GradientQuery, dimension: int, each: float) -> NoiseBounds:
+    # One of the candidates is certified, chosen by looking at the noise: all must hold at once.
+    noise = float(query.stddev) * chi_quantile(dimension, 1 - each)
+    return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.clip_norm)), None)
 
 
 def _selection_multiplier(budget: PrivacyBudget, selection_epsilon: float | None) -> float:
@@ -167,6 +168,8 @@ def _tolerances(
 def _gradient_multiplier(
     budget: PrivacyBudget, steps: int, asked: SelectionQuery, accountant: str
 ) -> float:
+    if accountant == "paper":
+        return paper_multiplier(budget, steps)
     selection = asked.event(1)
 
     def make_event(scale: float) -> Event:
