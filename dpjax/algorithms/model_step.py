@@ -51,6 +51,7 @@ def take_step(
     answer: SecondOrderAnswer,
     radius: Array,
     damping: Array | float,
+    subproblem: str = "auto",
 ) -> tuple[State, Info]:
     """Returns the state after steps 5 and 6 of algorithm 1, and what a person watches.
 
@@ -60,6 +61,7 @@ def take_step(
       answer: noisy data terms at ``state.params``.
       radius: of the trust region.
       damping: added to the diagonal of the noisy Hessian.
+      subproblem: the solver of ``trust_region_step``.
 
     Privacy: post-processing of the answer.
     """
@@ -70,7 +72,7 @@ def take_step(
     hessian = objective.regularize_hessian(answer.hessian, wide)
     # Noise must not pass for negative curvature: lift the spectrum by its typical size.
     damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
-    move, multiplier = trust_region_step(gradient, damped, radius)  # step 5
+    move, multiplier = trust_region_step(gradient, damped, radius, subproblem)  # step 5
     moved = unravel(flat + move)  # step 6
     params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
     info = Info(

@@ -37,6 +37,7 @@ class TrustRegion:
     certified: str | None = static()
     unclipped: bool = static()
     accountant: str = static()
+    subproblem: str = static()
 
     @property
     def title(self) -> str:
@@ -66,7 +67,7 @@ class TrustRegion:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
         answer = self._ask(key, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
-        return take_step(self.objective, state, answer, radius, self.damping)
+        return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
     def done(self, state: State) -> Array:
         """Step 7, if asked for: multiplier + damping at most sqrt(alpha rho)."""

@@ -7,7 +7,7 @@ from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, ro
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
 from dpjax.algorithms.trust_region import TrustRegion, event_of
-from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
+from dpjax.linalg import SOLVERS, chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.objectives import Objective, free_hessian_ratio
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
@@ -35,6 +35,7 @@ def dp_trust_region(
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
+    subproblem: str = "auto",
     unsafe_fast_noise: bool = False,
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
@@ -62,6 +63,8 @@ def dp_trust_region(
         steps 3 and 4 (replace-one, separate releases).
       certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
       beta: probability that the certificate fails.
+      subproblem: ``"exact"``, ``"lanczos"``, or ``"auto"`` by dimension; the solver of
+        ``trust_region_step``.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
@@ -87,6 +90,7 @@ def dp_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     steps = _validate.positive_int("steps", steps)
+    subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
     radius = base.positive_leaf("radius", radius)
@@ -119,6 +123,7 @@ def dp_trust_region(
         certified=certify,
         unclipped=unclipped,
         accountant=accountant,
+        subproblem=subproblem,
     )
 
 
