@@ -1,8 +1,8 @@
 """DP-TR, DP-STR, DP-Adam and DP-GD at equal epsilon, delta and neighbours, each tuned alike.
 
-Run ``python benchmarks/fair.py``: IJCNN1, logistic loss with the nonconvex regularizer. Every method
-gets 48 configurations, printed with what they reached; the best on the tuning seeds is judged on 20
-others. Gaps are NOT PRIVATE, and neither is the tuning: it is what makes the comparison fair.
+Run ``python benchmarks/fair.py``: IJCNN1, logistic loss with the nonconvex regularizer. Every
+method gets 48 configurations, printed with what they reached; the best on the tuning seeds is
+judged on 20 others. Gaps are NOT PRIVATE, nor is the tuning, which makes the comparison fair.
 """
 
 import argparse
