@@ -1,8 +1,8 @@
 """DP-STR as its paper describes it, in NumPy and CVXPY, and dpjax's timed beside it in one run.
 
-Run ``python benchmarks/paper_stochastic_trust_region.py``. The paper (Wang and Xu 2020, algorithm 2)
-draws two subsets a step, and solves the subproblem with CVX; its noise is corrected to what its own
-lemmas need. Values are NOT PRIVATE.
+Run ``python benchmarks/paper_stochastic_trust_region.py``. The paper (Wang and Xu 2020,
+algorithm 2) draws two subsets a step, and solves the subproblem with CVX; its noise is corrected to
+what its own lemmas need. Values are NOT PRIVATE.
 """
 
 import argparse

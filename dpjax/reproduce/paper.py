@@ -196,6 +196,8 @@ def _head(chosen: Plan, found: dict[Problem, Found]) -> list[str]:
         f"Neighbours are {RELATION} with delta = 1/n, as in the paper; {chosen.seeds} seeds; every "
         "training starts at 0 and is private at its epsilon by an exact accountant.",
         "",
+        module.SETTINGS,
+        "",
     ]
     if chosen.quick:
         lines += ["**A quick run: few rows, seeds and epsilons. Its numbers are no results.**", ""]

@@ -46,7 +46,7 @@ def measure(
     Returns:
       ``values``, ``gradient_norms`` and ``accuracies`` by seed; ``steps``, ``passes`` over the
       data, and the ``epsilon`` that the noise gives. If traced ``local_values`` by seed, and
-      ``trace`` with ``steps``, ``seconds``, and ``values`` by step and seed; else None.
+      ``trace`` with ``steps``, and ``values`` by step and seed; else None.
 
     Privacy: NOT PRIVATE.
 
@@ -84,22 +84,37 @@ def measure(
         "local_values": [exact.exact_descent(objective, one, examples)[1] for one in params[:, -1]]
         if traced
         else None,
-        "trace": _trace(algorithm, data, keys, at, params) if traced else None,
+        "trace": {
+            "steps": at,
+            "values": [
+                exact.exact_values(objective, params[:, i], examples)[0].tolist()
+                for i in range(len(at))
+            ],
+        }
+        if traced
+        else None,
     }
 
 
-def _trace(
-    algorithm: Algorithm, data: Dataset, keys: Array, at: list[int], params: np.ndarray
-) -> dict[str, Any]:
-    train(algorithm, data.examples, keys[:1], at)  # compiles
-    return {
-        "steps": at,
-        "seconds": train(algorithm, data.examples, keys[:1], at)[1],
-        "values": [
-            exact.exact_values(algorithm.objective, params[:, i], data.examples)[0].tolist()
-            for i in range(len(at))
-        ],
-    }
+def seconds(algorithm: Algorithm, data: Dataset, key: Array) -> list[float]:
+    """Returns the time of one training up to each of its ``checkpoints``, after compiling.
+
+    Args:
+      algorithm: calibrated.
+      data: margins and labels as JAX arrays.
+      key: of the training.
+
+    >>> import dpjax
+    >>> x, y = jnp.ones((50, 2)) / 2 ** 0.5, jnp.ones(50)
+    >>> algorithm = dpjax.dp_trust_region(
+    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),
+    ...     data_size=50, dimension=2, steps=4)
+    >>> len(seconds(algorithm, dpjax.Dataset(x, y), jax.random.key(0)))
+    4
+    """
+    at = checkpoints(int(algorithm.steps))
+    train(algorithm, data.examples, key[None], at)  # compiles
+    return train(algorithm, data.examples, key[None], at)[1]
 
 
 def checkpoints(steps: int) -> list[int]:

@@ -17,7 +17,7 @@ from dpjax.diagnostics import exact_accuracy
 from dpjax.objectives import OBJECTIVES, Objective
 from dpjax.reproduce import exact
 from dpjax.reproduce.cache import Cache
-from dpjax.reproduce.runs import measure
+from dpjax.reproduce.runs import measure, seconds
 
 # Where the time panels are drawn and the local minima are looked for.
 TRACED_EPSILON = 1.0
@@ -82,8 +82,8 @@ class Curve:
       method: whose update rule; curves of one method share a colour.
       algorithm: name in ``dpjax.ALGORITHMS``.
       published: whether the noise is the paper's formula, corrected where it has to be.
-      by_objective: what the factory is given beside the problem, the budget and the batch, by the
-        name of the objective.
+      tuned: what the factory is given beside the problem, the budget and the batch, by the names
+        of data set and objective.
       batched: whether it draws batches of the problem's size.
     """
 
@@ -91,12 +91,12 @@ class Curve:
     method: str
     algorithm: str
     published: bool = False
-    by_objective: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    tuned: Mapping[tuple[str, str], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     batched: bool = False
 
     def chosen(self, problem: Problem, size: int) -> dict[str, Any]:
         """Returns the factory's arguments on ``problem``, with ``size`` records."""
-        more = dict(self.by_objective.get(problem.objective, {}))
+        more = dict(self.tuned.get((problem.stands_for or problem.data, problem.objective), {}))
         if self.published:
             more["accountant"] = "paper"
         if self.batched:
@@ -133,6 +133,7 @@ class Found:
       majority: share of the larger class, where accuracy is measured.
       tested: whether accuracy is on a test set.
       points: by curve label and epsilon, what ``measure`` returned.
+      times: by curve label, what ``seconds`` returned; all measured in turn.
     """
 
     problem: Problem
@@ -144,6 +145,7 @@ class Found:
     majority: float
     tested: bool
     points: dict[tuple[str, float], dict[str, Any]]
+    times: dict[str, list[float]]
 
     @property
     def epsilons(self) -> tuple[float, ...]:
@@ -175,7 +177,7 @@ class Found:
         if trace is None:
             return None
         gaps = np.array(trace["values"]) - self.optimum
-        return np.array(trace["steps"]), np.array(trace["seconds"]), gaps
+        return np.array(trace["steps"]), np.array(self.times[label]), gaps
 
 
 def build(problem: Problem, curve: Curve, data: Dataset, epsilon: float) -> Algorithm:
@@ -224,25 +226,24 @@ def results(
     advance(f"{problem.title}: the optimum", 0)
     best = _optimum(problem, data, cache, common)
     keys = jax.random.split(jax.random.key(_SEED), seeds)
-    points = {}
+    points, times = {}, {}
     for curve in curves:
         for epsilon in epsilons or problem.epsilons:
-            advance(f"{problem.title}: {curve.label}, epsilon {epsilon:g}", 0)
+            what = f"{problem.title}: {curve.label}, epsilon {epsilon:g}"
+            advance(what, 0)
             traced = problem.traced and epsilon == TRACED_EPSILON
-            configuration = common | {
-                "algorithm": curve.algorithm,
-                "arguments": curve.chosen(problem, data.size),
-                "epsilon": epsilon,
-                "seeds": seeds,
-                "traced": traced,
-            }
+            configuration = common | _named(curve, problem, data)
+            configuration |= {"epsilon": epsilon, "seeds": seeds, "traced": traced}
             point = cache.get(configuration)
             if point is None:
                 algorithm = build(problem, curve, data, epsilon)
                 point = measure(algorithm, data, keys, traced=traced, one_by_one=one_by_one)
                 cache.put(configuration, point)
-            advance(f"{problem.title}: {curve.label}, epsilon {epsilon:g}", seeds)
+            advance(what, seeds)
             points[curve.label, epsilon] = point
+    if problem.traced:
+        advance(f"{problem.title}: the times", 0)
+        times = _times(problem, curves, data, cache, common)
     reached = [
         value
         for point in points.values()
@@ -259,7 +260,31 @@ def results(
         majority=best["majority"],
         tested=data.test_x is not None,
         points=points,
+        times=times,
     )
+
+
+def _named(curve: Curve, problem: Problem, data: Dataset) -> dict[str, Any]:
+    return {"algorithm": curve.algorithm, "arguments": curve.chosen(problem, data.size)}
+
+
+def _times(
+    problem: Problem,
+    curves: tuple[Curve, ...],
+    data: Dataset,
+    cache: Cache,
+    common: dict[str, Any],
+) -> dict[str, list[float]]:
+    # In turn, and anew when a curve is added: times compare only within one run.
+    configuration = common | {"timed": [_named(curve, problem, data) for curve in curves]}
+    found = cache.get(configuration)
+    if found is None:
+        key = jax.random.key(_SEED)
+        found = [
+            seconds(build(problem, curve, data, TRACED_EPSILON), data, key) for curve in curves
+        ]
+        cache.put(configuration, found)
+    return {curve.label: spent for curve, spent in zip(curves, found, strict=True)}
 
 
 def _optimum(
