@@ -19,6 +19,7 @@ from dpjax.algorithms import (
     Certificate,
     Status,
     dp_gradient_descent,
+    dp_stochastic_trust_region,
     dp_trust_region,
     paper_schedule,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "derivatives",
     "diagnostics",
     "dp_gradient_descent",
+    "dp_stochastic_trust_region",
     "dp_trust_region",
     "joint_clipped",
     "load",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,34 +12,9 @@ from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.linalg import trust_region_step
+from dpjax.algorithms.model_step import Info, State, start, take_step
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer
-
-
-class State(NamedTuple):
-    """What the next step needs; all of it released."""
-
-    params: Params
-    queried: Params
-    answer: SecondOrderAnswer
-    multiplier: Array
-    iteration: Array
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    multiplier: Array
-    """Dual variable of the subproblem; 0 when the step lies inside the radius."""
-    radius: Array
-    """Radius of this iteration."""
-    step_norm: Array
-    """Length of the step taken."""
-    model_decrease: Array
-    """Decrease of the noisy, damped quadratic model."""
 
 
 @jax.tree_util.register_dataclass
@@ -86,33 +60,13 @@ class TrustRegion:
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
-        zero = jnp.zeros_like(ravel_pytree(widen(params))[0])
-        answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
-        return State(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
+        return start(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
         answer = self._ask(key, state.params, ask)  # steps 3 and 4
-        wide = widen(state.params)
-        flat, unravel = ravel_pytree(wide)
-        whole = self.objective.regularize_gradient(unravel(answer.gradient), wide)
-        gradient = ravel_pytree(whole)[0]
-        hessian = self.objective.regularize_hessian(answer.hessian, wide)
-        # Noise must not pass for negative curvature: lift the spectrum by its typical size.
-        damped = hessian + self.damping * jnp.eye(flat.size, dtype=hessian.dtype)
-        radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
-        move, multiplier = trust_region_step(gradient, damped, radius)  # step 5
-        moved = unravel(flat + move)  # step 6
-        params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
-        info = Info(
-            gradient_norm=jnp.linalg.norm(gradient),
-            multiplier=multiplier,
-            radius=radius,
-            step_norm=jnp.linalg.norm(move),
-            model_decrease=-(gradient @ move + move @ damped @ move / 2),
-        )
-        iteration = state.iteration + 1
-        return State(params, state.params, answer, multiplier, iteration), info
+        radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        return take_step(self.objective, state, answer, radius, self.damping)
 
     def done(self, state: State) -> Array:
         """Step 7, if asked for: multiplier + damping at most sqrt(alpha rho)."""

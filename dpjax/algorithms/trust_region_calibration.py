@@ -106,7 +106,7 @@ def dp_trust_region(
     return TrustRegion(
         queries=queries,
         radius=radius,
-        radius_decay=_decay(radius, final_radius, steps),
+        radius_decay=radius_decay(radius, final_radius, steps),
         damping=base.to_leaf(damping),
         stop_below=_stopping_level(objective, stopping_alpha),
         steps=steps,
@@ -122,7 +122,8 @@ def dp_trust_region(
     )
 
 
-def _decay(radius: float, final_radius: float, steps: int) -> float:
+def radius_decay(radius: float, final_radius: float, steps: int) -> float:
+    """Returns the factor that takes ``radius`` to ``final_radius`` in ``steps`` iterations."""
     return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
 
 
@@ -149,11 +150,8 @@ def _queries(
     unclipped = public and base.never_clips(objective, clip)
     common = (objective, problem.data_size, budget.relation)
     if release == "joint":
-        if clips[1] is None and objective.margin is not None and objective.constants is not None:
-            free = free_hessian_ratio(objective.margin, objective.constants.lipschitz)
-            hessian_clip = round_up(clip * free)
-        else:
-            unclipped = False
+        clip, hessian_clip, free = joint_weights(objective, *clips)
+        unclipped = unclipped and free
         multiplier = gaussian_multiplier(budget, count, problem.accountant)
         return (JointQuery(multiplier, clip, hessian_clip, *common),), unclipped
     if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
@@ -169,6 +167,27 @@ def _queries(
     isometric = problem.accountant != "paper"
     hessian = HessianQuery(for_hessian, hessian_clip, *common, isometric=isometric)
     return (gradient, hessian), unclipped
+
+
+def joint_weights(
+    objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
+) -> tuple[float, float, bool]:
+    """Returns the weights of a joint release, and whether the Hessian is free.
+
+    Args:
+      objective: for a margin loss with constants the Hessian's weight is by default the least at
+        which it costs nothing.
+      clip_norm: the gradient's weight; by default the Lipschitz constant.
+      hessian_clip_norm: the Hessian's weight; else by default the smoothness.
+
+    Raises:
+      ValueError: as ``base.clip_norms``.
+    """
+    clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
+    margin, constants = objective.margin, objective.constants
+    if hessian_clip_norm is not None or margin is None or constants is None:
+        return clip, hessian_clip, False
+    return clip, round_up(clip * free_hessian_ratio(margin, constants.lipschitz)), True
 
 
 def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:

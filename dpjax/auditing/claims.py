@@ -137,8 +137,8 @@ def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
     if event is None:
         sampler = FullBatch(1)
         if claim.sampling_probability < 1:
-            high, low = divmod(round(claim.sampling_probability * 2**64), 2**32)
-            sampler = Poisson(np.uint32(high), np.uint32(low), 1.0, capacity=1, data_size=1)
+            threshold = round(claim.sampling_probability * 2**64)
+            sampler = Poisson.of(threshold, 1.0, capacity=1, data_size=1)
         release = sampler.release(
             "gaussian",
             claim.count,

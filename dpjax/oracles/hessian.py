@@ -94,6 +94,7 @@ class JointQuery(GaussianQuery):
       relation: fixes the sensitivity, 1 / n or 2 / n and what rounding adds to it.
       sampler: who is asked; None for all records.
       unsafe_fast_noise: see ``mechanisms.perturb``.
+      label: the name; an algorithm with several joint queries gives each its own.
 
     Privacy: one Gaussian mechanism of multiplier ``noise_multiplier``. Gradient and Hessian from
       one sample are one event; there is no way to book them as two.
@@ -107,11 +108,12 @@ class JointQuery(GaussianQuery):
     relation: Relation = static()
     sampler: Sampler | None = None
     unsafe_fast_noise: bool = static(default=False)
+    label: str = static(default="gradient_and_hessian")
 
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
-        return "gradient_and_hessian"
+        return self.label
 
     @property
     def unit(self) -> Array | float:

@@ -6,7 +6,11 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling.samplers import FixedSize, FullBatch, Poisson, overflow_probability
+from dpjax.sampling.gaps import overflow_probability
+from dpjax.sampling.samplers import FixedSize, FullBatch, Poisson
+
+# So rare that no budget in use asks for less, and the shape of a batch depends on none.
+_RARE = 1e-15
 
 
 def full_batch(data_size: int) -> FullBatch:
@@ -42,7 +46,8 @@ def poisson(
       budget: what the whole training may spend.
       count: number of draws it makes.
       delta_share: part of delta that overflows may cost, (1 + e^epsilon) count P(overflow).
-      capacity: the most records a batch holds; by default the fewest that keep to ``delta_share``.
+      capacity: the most records a batch holds; by default the fewest of which more are
+        drawn with probability 1e-15 at most, and cost at most half of ``delta_share``.
 
     Raises:
       ValueError: for a number out of range, or a capacity that costs all of delta.
@@ -52,7 +57,7 @@ def poisson(
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> sampler = poisson(256, 60_000, budget=budget, count=10_000)
     >>> sampler.probability == 256 / 60_000, sampler.capacity
-    (True, 385)
+    (True, 393)
     """
     n = _validate.positive_int("data_size", data_size)
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
@@ -68,17 +73,16 @@ def poisson(
     draws = (1 + math.exp(min(budget.epsilon, 700.0))) * _validate.positive_int("count", count)
     if capacity is None:
         allowed = _validate.open_unit("delta_share", delta_share) * budget.delta / draws
-        capacity = _capacity(probability, n, allowed)
+        capacity = _capacity(probability, n, min(allowed / 2, _RARE))
     capacity = min(_validate.positive_int("capacity", capacity), n)
-    charge = draws * overflow_probability(probability, capacity, n)
-    if charge >= budget.delta:
+    sampler = Poisson.of(threshold, expected, capacity, n)
+    if draws * sampler.overflow >= budget.delta:
         raise ValueError(
-            f"batches above capacity={capacity} cost {charge:.3g} of delta={budget.delta:g}; raise "
-            f"capacity to {_capacity(probability, n, 1e-3 * budget.delta / draws)}."
+            f"batches above capacity={capacity} have probability {sampler.overflow:.3g} a draw and "
+            f"cost {draws * sampler.overflow:.3g} of delta={budget.delta:g}; raise capacity to "
+            f"{_capacity(probability, n, 1e-3 * budget.delta / draws)}."
         )
-    return Poisson(
-        np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF), expected, capacity, n
-    )
+    return sampler
 
 
 def fixed_size(size: int, data_size: int) -> FixedSize:

@@ -11,13 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from dpjax._typing import Array, Relation, static
 from dpjax.accounting import Release, records_moved
-
-# The binomial tails of scipy are good to about 1e-12.
-_UP = 1 + 1e-9
+from dpjax.sampling import gaps
 
 
 class Batch(NamedTuple):
@@ -148,35 +145,50 @@ class FullBatch(Sampler):
 class Poisson(Sampler):
     """Each record by its own coin, of exact probability; ``poisson`` makes one that is checked.
 
+    What is drawn are the gaps between heads, so that time follows the batch and not n.
+
     Args:
-      high: upper 32 bits of the threshold, uint32; a record is drawn where 64 random bits are below
-        it. A float32 coin turns the probability 1.2e-7 into 2.4e-7.
+      high: upper 32 bits of 2^64 times the probability of a record, uint32. A float32 coin turns
+        the probability 1.2e-7 into 2.4e-7.
       low: lower 32 bits, uint32.
+      table: from ``gaps.gap_table``, of the same probability.
       expected: the declared expected batch, the public divisor.
       capacity: the most records a batch holds; where more are drawn the first are kept.
       data_size: the declared n; where n is private, a declared upper bound on it.
 
-    Privacy: exactly Poisson sampling, except where more than ``capacity`` records are drawn, which
-      each draw does with probability at most ``overflow`` while n is at most ``data_size``. That
-      probability is charged to delta. Where n is private the bound is the user's declaration: with
-      more records than that the charge does not hold.
+    Privacy: Poisson sampling to the last of 64 bits, except where more than ``capacity`` records
+      are drawn, which each draw does with probability at most ``overflow`` while n is at most
+      ``data_size``. That probability is charged to delta. Where n is private the bound is the
+      user's declaration: with more records than that the charge does not hold.
     """
 
     high: Array | np.uint32
     low: Array | np.uint32
+    table: Array | np.ndarray
     expected: Array | float
     capacity: int = static()
     data_size: int = static()
 
+    @classmethod
+    def of(cls, threshold: int, expected: float, capacity: int, data_size: int) -> "Poisson":
+        """Returns the sampler of probability threshold / 2^64, unchecked; on the host.
+
+        >>> Poisson.of(2**63, 2.0, capacity=4, data_size=4).sample(jax.random.key(1), 4).mask.shape
+        (4,)
+        """
+        words = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
+        return cls(*words, gaps.gap_table(threshold, data_size), expected, capacity, data_size)
+
     @property
     def probability(self) -> float:
-        """The probability of a record, threshold / 2^64, exact; on the host."""
+        """The probability of a record, exact; on the host."""
         return ((int(self.high) << 32) | int(self.low)) / 2**64
 
     @property
     def overflow(self) -> float:
-        """P(Binomial(data_size, probability) > capacity), rounded up; on the host."""
-        return overflow_probability(self.probability, self.capacity, self.data_size)
+        """P(Binomial(data_size, probability) > capacity) and what 64 bits miss; on the host."""
+        tail = gaps.overflow_probability(self.probability, self.capacity, self.data_size)
+        return tail + gaps.gap_error(self.table, self.capacity)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw, of shape (capacity,); it may be empty, and is released all the same.
@@ -184,19 +196,8 @@ class Poisson(Sampler):
         Args:
           key: see the file's first lines.
           n: number of records there are.
-
-        >>> sampler = Poisson(np.uint32(2**31), np.uint32(0), 2.0, capacity=4, data_size=4)
-        >>> sampler.sample(jax.random.key(1), 4).indices.shape
-        (4,)
         """
-        bits = jax.random.bits(key, (2, n), jnp.uint32)
-        drawn = (bits[0] < self.high) | ((bits[0] == self.high) & (bits[1] < self.low))
-        rank = jnp.cumsum(drawn, dtype=jnp.int32)
-        place = jnp.arange(self.capacity, dtype=jnp.int32)
-        mask = place < rank[-1]
-        # The first record at which the number of drawn ones reaches place + 1.
-        indices = jnp.searchsorted(rank, place + 1).astype(jnp.int32)
-        return Batch(jnp.where(mask, indices, 0), mask)
+        return Batch(*gaps.gaps(key, self.table, self.capacity, n))
 
     def _drawn(self) -> dict[str, Any]:
         return {
@@ -213,13 +214,15 @@ class Poisson(Sampler):
 class FixedSize(Sampler):
     """A uniformly random subset of ``size`` records; ``fixed_size`` makes one that is checked.
 
+    What is drawn is the smaller of the subset and its complement, so that time follows the batch.
+
     Args:
       size: number of records in every batch, the public divisor.
       data_size: the declared public n.
 
     Privacy: under ``replace_one`` only; elsewhere a record that leaves makes another one enter.
-      Needs 2.0 to 2.2 times the noise of Poisson batches under ``zero_out``. A tie of 64 bits at
-      the edge of the subset would bias it: ``overflow``, charged to delta.
+      Needs 2.0 to 2.2 times the noise of Poisson batches under ``zero_out``. What 64 bits miss of
+      the uniform distribution is ``overflow``, charged to delta.
     """
 
     size: int = static()
@@ -242,8 +245,13 @@ class FixedSize(Sampler):
 
     @property
     def overflow(self) -> float:
-        """Bound on the total variation between one draw and a uniform subset."""
-        return self.data_size / 2**64
+        """Bound on the total variation between one draw and a uniform subset; on the host."""
+        trials, failure = gaps.distinct_trials(self._fewer, self.data_size)
+        return failure + gaps.uniform_error(trials, self.data_size)
+
+    @property
+    def _fewer(self) -> int:
+        return min(self.size, self.data_size - self.size)
 
     def scale(self, record_norm: Any, relation: Relation) -> Any:
         """Returns C over the batch size; arguments and errors as in ``Sampler``."""
@@ -255,7 +263,7 @@ class FixedSize(Sampler):
         return record_norm / self.expected
 
     def sample(self, key: Array, n: int) -> Batch:
-        """Returns one draw; the order of its indices is random.
+        """Returns one draw.
 
         Args:
           key: see the file's first lines.
@@ -269,10 +277,13 @@ class FixedSize(Sampler):
                 f"subsets of {self.data_size} records were declared, but there are {n}; declare "
                 "the public n."
             )
-        bits = jax.random.bits(key, (2, n), jnp.uint32)
-        records = jnp.arange(n, dtype=jnp.int32)
-        shuffled = jax.lax.sort((bits[0], bits[1], records), num_keys=2)[2]
-        return Batch(shuffled[: self.size], jnp.ones(self.size, bool))
+        trials, _ = gaps.distinct_trials(self._fewer, n)
+        drawn, mask = gaps.distinct(key, self._fewer, trials, n)
+        if self._fewer == self.size:
+            return Batch(drawn, mask)
+        left_out = jnp.zeros(n, bool).at[jnp.where(mask, drawn, n)].set(True, mode="drop")
+        kept = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
+        return Batch(kept, jnp.ones(self.size, bool))
 
     def _drawn(self) -> dict[str, Any]:
         return {
@@ -282,15 +293,3 @@ class FixedSize(Sampler):
             "data_size": self.data_size,
             "overflow": self.overflow,
         }
-
-
-def overflow_probability(probability: float, capacity: int, n: int) -> float:
-    """Returns P(Binomial(n, probability) > capacity), rounded up.
-
-    >>> print(round(overflow_probability(0.5, 1, 2), 6))
-    0.25
-    """
-    if capacity >= n:
-        return 0.0
-    tail = float(stats.binom.sf(capacity, n, probability))
-    return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))

@@ -1,0 +1,83 @@
+"""A step on a noisy quadratic model, shared by all trust regions: post-processing alone."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax._typing import Array, Params
+from dpjax.algorithms.certificate import widen
+from dpjax.linalg import trust_region_step
+from dpjax.objectives import Objective
+from dpjax.oracles import SecondOrderAnswer
+
+
+class State(NamedTuple):
+    """What the next step needs; all of it released."""
+
+    params: Params
+    queried: Params
+    answer: SecondOrderAnswer
+    multiplier: Array
+    iteration: Array
+
+
+class Info(NamedTuple):
+    """What a person watches; all of it released."""
+
+    gradient_norm: Array
+    """Norm of the noisy gradient, regularizer included, before the step."""
+    multiplier: Array
+    """Dual variable of the subproblem; 0 when the step lies inside the radius."""
+    radius: Array
+    """Radius of this iteration."""
+    step_norm: Array
+    """Length of the step taken."""
+    model_decrease: Array
+    """Decrease of the noisy, damped quadratic model."""
+
+
+def start(params: Params) -> State:
+    """Returns the state before the first step, at ``params``."""
+    zero = jnp.zeros_like(ravel_pytree(widen(params))[0])
+    answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
+    return State(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
+
+
+def take_step(
+    objective: Objective,
+    state: State,
+    answer: SecondOrderAnswer,
+    radius: Array,
+    damping: Array | float,
+) -> tuple[State, Info]:
+    """Returns the state after steps 5 and 6 of algorithm 1, and what a person watches.
+
+    Args:
+      objective: whose exact regularizer is added to the noisy data terms.
+      state: where the data were asked.
+      answer: noisy data terms at ``state.params``.
+      radius: of the trust region.
+      damping: added to the diagonal of the noisy Hessian.
+
+    Privacy: post-processing of the answer.
+    """
+    wide = widen(state.params)
+    flat, unravel = ravel_pytree(wide)
+    whole = objective.regularize_gradient(unravel(answer.gradient), wide)
+    gradient = ravel_pytree(whole)[0]
+    hessian = objective.regularize_hessian(answer.hessian, wide)
+    # Noise must not pass for negative curvature: lift the spectrum by its typical size.
+    damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
+    move, multiplier = trust_region_step(gradient, damped, radius)  # step 5
+    moved = unravel(flat + move)  # step 6
+    params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
+    info = Info(
+        gradient_norm=jnp.linalg.norm(gradient),
+        multiplier=multiplier,
+        radius=radius,
+        step_norm=jnp.linalg.norm(move),
+        model_decrease=-(gradient @ move + move @ damped @ move / 2),
+    )
+    return State(params, state.params, answer, multiplier, state.iteration + 1), info

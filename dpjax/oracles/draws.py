@@ -1,0 +1,57 @@
+"""Who is asked: samplers from what an algorithm is given, with errors in its words."""
+
+from dpjax import _validate
+from dpjax.accounting import PrivacyBudget
+from dpjax.sampling import FixedSize, Poisson, fixed_size, poisson
+
+
+def poisson_sampler(
+    batch_size: int, data_size: int, budget: PrivacyBudget, count: int, capacity: int | None = None
+) -> Poisson | None:
+    """Returns the sampler of Poisson batches, or None where every record is asked.
+
+    Args:
+      batch_size: expected number of records of a batch, at most ``data_size``.
+      data_size: the declared n.
+      budget: what the whole training may spend.
+      count: number of draws it makes.
+      capacity: as in ``sampling.poisson``.
+
+    Raises:
+      ValueError: for a batch above n, or a capacity that costs all of delta.
+
+    >>> budget = PrivacyBudget(1.0, 1e-6)
+    >>> poisson_sampler(100, 100, budget, 1) is None
+    True
+    """
+    if check_batch_size(batch_size, data_size) == data_size:
+        return None
+    return poisson(batch_size, data_size, budget=budget, count=count, capacity=capacity)
+
+
+def fixed_size_sampler(batch_size: int, data_size: int) -> FixedSize | None:
+    """Returns the sampler of uniformly random subsets, or None where every record is asked.
+
+    Raises:
+      ValueError: for a batch above n.
+
+    >>> fixed_size_sampler(10, 100).probability
+    0.1
+    """
+    if check_batch_size(batch_size, data_size) == data_size:
+        return None
+    return fixed_size(batch_size, data_size)
+
+
+def check_batch_size(batch_size: int, data_size: int) -> int:
+    """Returns ``batch_size``, or raises.
+
+    Raises:
+      ValueError: if it is not a whole number from 1 to ``data_size``.
+    """
+    if _validate.positive_int("batch_size", batch_size) > data_size:
+        raise ValueError(
+            f"batch_size must be at most data_size={data_size}, got {batch_size}; take "
+            f"batch_size={data_size} to ask every record at every step."
+        )
+    return int(batch_size)

@@ -1,0 +1,172 @@
+"""Draws whose cost follows the batch and not n: exact geometric gaps, and the first distinct."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from scipy import stats
+
+from dpjax._typing import Array
+
+_POINT = 192  # binary digits of the powers below: their errors are far below 2^-64
+_TINIEST = -64 * math.log(2)
+_UP = 1 + 1e-9  # the binomial tails of scipy are good to about 1e-12
+_BASE = 32  # enough from a probability of 1 in 23 on, so that these are of one shape
+
+
+def gap_table(threshold: int, n: int) -> np.ndarray:
+    """Returns thresholds that turn random bits into gaps between records drawn by coins.
+
+    Between two records drawn by coins of probability q lie G that are not, P(G >= g) = (1 - q)^g.
+    In G = base A + B the digits A and B are independent, which keeps the tables short.
+
+    Args:
+      threshold: 2^64 q, between 1 and 2^64 - 1.
+      n: the declared number of records; gaps of n and more are alike.
+
+    Returns:
+      uint32, shape (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as
+      upper and lower words, rounded down.
+
+    >>> print(gap_table(2**63, 5)[1, 0, 0] / 2**32 < 0.5)
+    True
+    """
+    one = 1 << _POINT
+    stay = one - (threshold << (_POINT - 64))  # 1 - q, exact
+    log, base = math.log1p(-threshold / 2**64) if threshold < 2**64 - 2**11 else -math.inf, _BASE
+    while log * base**2 > _TINIEST - 1 and base * (base - 1) < n:
+        base *= 2
+    powers = [one]
+    for _ in range(base):
+        powers.append((powers[-1] * stay) >> _POINT)
+    whole = powers.pop()  # (1 - q)^base
+    lower = [((power - whole) << 64) // (one - whole) for power in powers[1:]]
+    upper, power = [], one
+    for _ in range(base - 1):
+        power = (power * whole) >> _POINT
+        upper.append(power >> (_POINT - 64))
+    words = [[[t >> 32 for t in row], [t & 0xFFFFFFFF for t in row]] for row in (upper, lower)]
+    return np.array(words, np.uint32)
+
+
+def gap_error(table: Array | np.ndarray, count: int) -> float:
+    """Returns a bound on the total variation between ``count`` gaps as drawn and as they should be.
+
+    Each threshold is off by less than 2^-64, and by at most that the longest gaps are cut.
+    """
+    return count * (table.shape[-1] + 2) * 2.0**-64
+
+
+def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Array, Array]:
+    """Returns the first ``count`` of the records drawn, in order, and which of them there are.
+
+    Args:
+      key: for this draw alone.
+      table: from ``gap_table``.
+      count: length of the answer.
+      n: number of records there are.
+
+    Returns:
+      int32 indices, 0 where there is none, and a bool mask, both (count,).
+    """
+    bits = jax.random.bits(key, (2, 2, count), jnp.uint32)
+    with jax.enable_x64(True):
+        numbers, thresholds = _join(bits), _join(jnp.asarray(table))[:, ::-1]
+        most = thresholds.shape[1]
+        upper, lower = (
+            most - jnp.searchsorted(thresholds[i], numbers[i], side="right") for i in range(2)
+        )
+        place = jnp.cumsum(upper * (most + 1) + lower + 1) - 1
+        mask = place < n
+        return lax.convert_element_type(jnp.where(mask, place, 0), jnp.int32), mask
+
+
+def overflow_probability(probability: float, capacity: int, n: int) -> float:
+    """Returns P(Binomial(n, probability) > capacity), rounded up.
+
+    >>> print(round(overflow_probability(0.5, 1, 2), 6))
+    0.25
+    """
+    if capacity >= n:
+        return 0.0
+    tail = float(stats.binom.sf(capacity, n, probability))
+    return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))
+
+
+def distinct_trials(count: int, n: int) -> tuple[int, float]:
+    """Returns how many uniform draws from n hold ``count`` distinct ones, but for a tiny chance.
+
+    Args:
+      count: at most n / 2.
+      n: number of records.
+
+    Returns:
+      The number of draws, and a bound, at most 2^-64, on the probability that they do not: all lie
+      in a set of count - 1 (union bound), or their number is far below its mean (McDiarmid).
+
+    >>> distinct_trials(1, 10)[0], distinct_trials(5_000, 35_000)[0]
+    (1, 5817)
+    """
+    if count == 1:
+        return 1, 0.0
+    sets = math.lgamma(n + 1) - math.lgamma(count) - math.lgamma(n - count + 2)
+
+    def log_failure(trials: int) -> float:
+        union = sets + trials * math.log((count - 1) / n)
+        excess = -n * math.expm1(trials * math.log1p(-1 / n)) - count
+        return min(union, -2 * excess**2 / trials if excess > 0 else 0.0)
+
+    low, high = count, count
+    while log_failure(high) > _TINIEST:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if log_failure(middle) <= _TINIEST else (middle, high)
+    return high, math.exp(log_failure(high)) * (1 + 1e-6)
+
+
+def uniform_error(trials: int, n: int) -> float:
+    """Returns a bound on the total variation of ``trials`` indices made of 64 bits from uniform.
+
+    The probability of an index is off by less than 2^-64, so that one draw is n^2 2^-128 off in
+    chi squared, which bounds the divergence; divergences add up, and Pinsker's inequality does the
+    rest.
+    """
+    return math.sqrt(trials / 2) * n * 2.0**-64
+
+
+def distinct(key: Array, count: int, trials: int, n: int) -> tuple[Array, Array]:
+    """Returns the first ``count`` distinct ones of ``trials`` uniform draws from n records.
+
+    Whatever their number is, each set of that size is as likely.
+
+    Args:
+      key: for this draw alone.
+      count: length of the answer.
+      trials: from ``distinct_trials``.
+      n: number of records, below 2^31.
+
+    Returns:
+      int32 indices, 0 where there is none, and a bool mask, both (count,).
+    """
+    bits = jax.random.bits(key, (2, trials), jnp.uint32)
+    with jax.enable_x64(True):
+        high, low = (lax.convert_element_type(word, jnp.uint64) for word in bits)
+        size, half = jnp.uint64(n), jnp.uint64(32)
+        # The upper half of the product of 64 bits and n.
+        drawn = lax.convert_element_type((high * size + ((low * size) >> half)) >> half, jnp.int32)
+    order = jnp.arange(trials, dtype=jnp.int32)
+    ascending, when = lax.sort((drawn, order), num_keys=1, is_stable=True)
+    first = jnp.append(True, ascending[1:] != ascending[:-1])
+    rank = jnp.cumsum(jnp.zeros(trials, bool).at[when].set(first), dtype=jnp.int32)
+    place = jnp.arange(1, count + 1, dtype=jnp.int32)
+    mask = place <= rank[-1]
+    return jnp.where(mask, drawn[jnp.searchsorted(rank, place)], 0), mask
+
+
+def _join(words: Array) -> Array:
+    """uint64 of upper and lower words along axis 1; call it under ``enable_x64``."""
+    wide = lax.convert_element_type(words, jnp.uint64)
+    return (wide[:, 0] << jnp.uint64(32)) | wide[:, 1]
