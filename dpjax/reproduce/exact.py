@@ -11,7 +11,7 @@ from dpjax._typing import Array
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import L2, Objective
 
-Examples = tuple[Array, Array]
+Examples = tuple[Array | np.ndarray, Array | np.ndarray]
 
 # A Hessian of so many rows points the way as well; value and gradient are of all rows.
 _HESSIAN_ROWS = 50_000
@@ -145,7 +145,7 @@ def _values_and_gradients(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _pass(objective: Objective, params: Array, examples: Examples) -> tuple[Array, Array, Array]:
-    x, y = examples
+    x, y = map(jnp.asarray, examples)
     margins = y[:, None] * (x @ params.T)
     loss, slope = jax.vmap(jax.vmap(jax.value_and_grad(_margin(objective))))(margins)
     gradients = (y[:, None] * slope).T @ x / len(y)
@@ -157,7 +157,7 @@ def _pass(objective: Objective, params: Array, examples: Examples) -> tuple[Arra
 
 @functools.partial(jax.jit, static_argnums=0)
 def _hessian(objective: Objective, params: Array, examples: Examples) -> Array:
-    x, y = examples
+    x, y = map(jnp.asarray, examples)
     curvature = jax.vmap(jax.grad(jax.grad(_margin(objective))))(y * (x @ params))
     return objective.regularize_hessian((x * curvature[:, None]).T @ x / len(y), params)
 

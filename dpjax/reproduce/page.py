@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -123,7 +123,7 @@ def write_csv(path: pathlib.Path, rows: Sequence[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def table(rows: Sequence[dict[str, object]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Returns the rows as lines of a Markdown table.
 
     >>> table([{"a": 1, "b": "x"}])
@@ -134,7 +134,7 @@ def table(rows: Sequence[dict[str, object]]) -> list[str]:
     return lines + [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
 
 
-def mean_rows(found: Found, curves: Sequence[Curve], field: str) -> list[dict[str, object]]:
+def mean_rows(found: Found, curves: Sequence[Curve], field: str) -> list[dict[str, str]]:
     """Returns the mean over seeds by curve and epsilon.
 
     Args:
@@ -176,7 +176,7 @@ def optimum_line(found: Found) -> str:
     return f"{text} It does NOT agree with the known {known:.5f}: off by {off:+.5f}."
 
 
-def number(value: float) -> str:
+def number(value: float | np.floating) -> str:
     """Returns a number with two significant digits.
 
     >>> number(0.00123), number(0.3), number(12.3)
@@ -185,7 +185,7 @@ def number(value: float) -> str:
     return f"{value:.2g}" if 1e-4 <= abs(value) < 100 else f"{value:.1e}"
 
 
-def percent(share: float) -> str:
+def percent(share: float | np.floating) -> str:
     """Returns a share as a percentage.
 
     >>> percent(0.9051)

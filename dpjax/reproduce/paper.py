@@ -10,7 +10,8 @@ from dpjax import _validate, plotting
 from dpjax.reproduce import figure as pictures
 from dpjax.reproduce import page, trust_region
 from dpjax.reproduce.cache import Cache
-from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Figure, Found, Problem, results
+from dpjax.reproduce.results import results
+from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Figure, Found, Problem
 
 PAPERS = {"trust-region": trust_region}
 _SEEDS, _QUICK_SEEDS = 10, 2

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, Params
@@ -50,7 +51,7 @@ def measure(
 
     Privacy: NOT PRIVATE.
 
-    >>> import dpjax
+    >>> import dpjax, jax.numpy as jnp
     >>> x, y = jnp.ones((50, 2)) / 2 ** 0.5, jnp.ones(50)
     >>> algorithm = dpjax.dp_trust_region(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),
@@ -68,7 +69,7 @@ def measure(
         advance(len(pieces[-1]))
     params = np.concatenate(pieces)
     values, norms = exact.exact_values(objective, params[:, -1], examples)
-    test = examples if data.test_x is None else (data.test_x, data.test_y)
+    test = tested_on(data)
     return {
         "values": values.tolist(),
         "gradient_norms": norms.tolist(),
@@ -96,6 +97,17 @@ def measure(
     }
 
 
+def tested_on(data: Dataset) -> tuple[Array, Array]:
+    """Returns the records that accuracy is measured on: the test set, or else the training set.
+
+    >>> import dpjax, jax.numpy as jnp
+    >>> tested_on(dpjax.Dataset(jnp.ones((1, 1)), jnp.ones(1)))[0].shape
+    (1, 1)
+    """
+    x, y = data.examples if data.test_x is None else (data.test_x, data.test_y)
+    return jnp.asarray(x), jnp.asarray(y)
+
+
 def seconds(algorithm: Algorithm, data: Dataset, key: Array) -> list[float]:
     """Returns the time of one training up to each of its ``checkpoints``, after compiling.
 
@@ -104,7 +116,7 @@ def seconds(algorithm: Algorithm, data: Dataset, key: Array) -> list[float]:
       data: margins and labels as JAX arrays.
       key: of the training.
 
-    >>> import dpjax
+    >>> import dpjax, jax.numpy as jnp
     >>> x, y = jnp.ones((50, 2)) / 2 ** 0.5, jnp.ones(50)
     >>> algorithm = dpjax.dp_trust_region(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),
@@ -130,7 +142,7 @@ def checkpoints(steps: int) -> list[int]:
 def passes(algorithm: Algorithm) -> float:
     """Returns how many times the data are read; a Hessian beside the gradient is no other pass.
 
-    >>> import dpjax
+    >>> import dpjax, jax.numpy as jnp
     >>> algorithm = dpjax.dp_trust_region(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),
     ...     data_size=50, dimension=2, release="separate", certify=None)
@@ -160,7 +172,7 @@ def train(
 
     Privacy: the iterates are covered by the guarantee of the whole run.
 
-    >>> import dpjax
+    >>> import dpjax, jax.numpy as jnp
     >>> x, y = jnp.ones((50, 2)) / 2 ** 0.5, jnp.ones(50)
     >>> algorithm = dpjax.dp_trust_region(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),

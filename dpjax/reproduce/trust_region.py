@@ -57,13 +57,29 @@ _REGION = {
     (data, objective): _SIGMOID_REGION if objective == "sigmoid-l2" else _LOGISTIC_REGION
     for data, objective in _DESCENT
 }
+_SMALL_STEPS = {"steps": 16, "radius": 2.0, "final_radius": 1.0, "damping": 1.0}
+_LONG_STEPS = {"steps": 40, "radius": 6.0, "final_radius": 1.0, "damping": 1.0}
+_SUBSETS = {
+    ("ijcnn1", "logistic-nonconvex"): _SMALL_STEPS,
+    ("covtype", "logistic-nonconvex"): {**_LONG_STEPS, "radius": 2.0, "damping": 0.5},
+    ("ijcnn1", "sigmoid-l2"): _SMALL_STEPS,
+    ("covtype", "sigmoid-l2"): _LONG_STEPS,
+    ("covtype-12", "sigmoid-l2"): _LONG_STEPS,
+}
 # A curve joins by one line.
 CURVES = (
     Curve("DP-GD, published noise", "DP-GD", "dp-gd", published=True, tuned=_DESCENT),
     Curve("DP-GD, dpjax", "DP-GD", "dp-gd", tuned=_DESCENT),
     Curve("DP-TR, published noise", "DP-TR", "dp-tr", published=True, tuned=_REGION),
     Curve("DP-TR, dpjax", "DP-TR", "dp-tr"),
-    Curve("DP-STR, published noise, corrected", "DP-STR", "dp-str", published=True, batched=True),
+    Curve(
+        "DP-STR, published noise, corrected",
+        "DP-STR",
+        "dp-str",
+        published=True,
+        tuned=_SUBSETS,
+        batched=True,
+    ),
     Curve("DP-STR, dpjax", "DP-STR", "dp-str", batched=True),
     Curve("DP-Adam, dpjax", "DP-Adam", "dp-adam"),
 )
