@@ -136,12 +136,14 @@ def _panel_claims(found: Found) -> list[Claim]:
         _smaller(found, _TR, _GD, found.gaps, "DP-TR has a smaller gap than DP-GD."),
         _smaller(found, _TR, _GD, found.norms, "DP-TR has a smaller gradient norm than DP-GD."),
     ]
-    if (_STR, TRACED_EPSILON) in found.points:
+    labels = {label for label, _ in found.points}
+    if _STR in labels:
         text = "DP-STR has a larger gap than DP-TR, for its noise is larger."
         made.append(_smaller(found, _TR, _STR, found.gaps, text))
         text = "DP-STR has a larger gap than DP-GD."
         made.append(_smaller(found, _GD, _STR, found.gaps, text))
         made.append(_fastest(found))
+    if {_STR, "DP-STR, dpjax"} <= labels:
         made.append(_open_problem(found))
     return made
 
@@ -189,7 +191,8 @@ def _open_problem(found: Found) -> Claim:
 
 def _accuracy_claims(found: Found) -> list[Claim]:
     name, epsilons = found.problem.title, found.epsilons
-    chosen = [curve.label for curve in curves() if curve.published]
+    known = {label for label, _ in found.points}
+    chosen = [curve.label for curve in curves() if curve.published and curve.label in known]
     grows = near = 0
     for label in chosen:
         first, *_, last = (float(np.nanmean(found.accuracies(label, e))) for e in epsilons)
