@@ -16,12 +16,15 @@ from dpjax.datasets import Dataset
 from dpjax.diagnostics import exact_accuracy
 from dpjax.driver import loop
 from dpjax.driver.keys import training_key
+from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 from dpjax.reproduce import exact
 
 # A Hessian of so many rows keeps every core busy: seeds then gain nothing from vmap.
 _BUSY_ROWS = 100_000
 _POINTS_OF_A_TRACE = 12
+# A descent on so many rows takes seconds.
+_DESCENTS = 3
 
 
 def measure(
@@ -46,7 +49,8 @@ def measure(
 
     Returns:
       ``values``, ``gradient_norms`` and ``accuracies`` by seed; ``steps``, ``passes`` over the
-      data, and the ``epsilon`` that the noise gives. If traced ``local_values`` by seed, and
+      data, and the ``epsilon`` that the noise gives. If traced ``local_values`` by
+      seed (of large data the first few, then NaN), and
       ``trace`` with ``steps``, and ``values`` by step and seed; else None.
 
     Privacy: NOT PRIVATE.
@@ -82,9 +86,7 @@ def measure(
             algorithm.relation,
             recount_accountant(algorithm.accountant),
         ),
-        "local_values": [exact.exact_descent(objective, one, examples)[1] for one in params[:, -1]]
-        if traced
-        else None,
+        "local_values": _local_values(objective, params[:, -1], examples) if traced else None,
         "trace": {
             "steps": at,
             "values": [
@@ -95,6 +97,14 @@ def measure(
         if traced
         else None,
     }
+
+
+def _local_values(
+    objective: Objective, params: np.ndarray, examples: exact.Examples
+) -> list[float]:
+    some = _DESCENTS if len(examples[1]) > _BUSY_ROWS else len(params)
+    found = [exact.exact_descent(objective, one, examples)[1] for one in params[:some]]
+    return found + [float("nan")] * (len(params) - len(found))
 
 
 def tested_on(data: Dataset) -> tuple[Array, Array]:
