@@ -32,7 +32,7 @@ def two_curves(monkeypatch):
     curves = tuple(
         dataclasses.replace(curve, tuned=FEW)
         for curve in trust_region.CURVES
-        if curve.label in (GD, TR)
+        if curve.method == "DP-GD"
     )
     monkeypatch.setattr(trust_region, "CURVES", curves)
     monkeypatch.setattr(trust_region, "quick", small)

@@ -46,6 +46,7 @@ def point_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]
             point = found.points[curve.label, epsilon]
             gaps = found.gaps(curve.label, epsilon)
             local = found.local_gaps(curve.label, epsilon)
+            local = np.full(len(gaps), np.nan) if local is None else local
             for seed, gap in enumerate(gaps):
                 rows.append(
                     {
@@ -56,7 +57,9 @@ def point_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]
                         "epsilon_of_the_noise": f"{point['epsilon']:.6g}",
                         "seed": seed,
                         "gap": f"{gap:.6g}",
-                        "gap_to_local_minimum": "" if local is None else f"{local[seed]:.6g}",
+                        "gap_to_local_minimum": ""
+                        if np.isnan(local[seed])
+                        else f"{local[seed]:.6g}",
                         "gradient_norm": f"{point['gradient_norms'][seed]:.6g}",
                         "accuracy": f"{point['accuracies'][seed]:.6g}",
                         "steps": point["steps"],

@@ -1,5 +1,6 @@
 """NOT PRIVATE: all the trainings on one problem, and its optimum; computed, or read from disk."""
 
+import functools
 import importlib.metadata
 from collections.abc import Callable
 from typing import Any
@@ -56,45 +57,43 @@ def results(
     Privacy: NOT PRIVATE.
     """
     data = problem.load()
-    common = {
-        "dpjax": importlib.metadata.version("dpjax"),
-        "jax": jax.__version__,
-        "data": problem.data,
-        "rows": data.size,
-        "objective": problem.objective,
-    }
+    common = _common(problem, data)
     advance(f"{problem.title}: the optimum", 0)
     best = _optimum(problem, data, cache, common)
-    keys = jax.random.split(jax.random.key(_SEED), seeds)
-    points, times = {}, {}
+    points = {}
     for curve in curves:
         for epsilon in epsilons or problem.epsilons:
             what = f"{problem.title}: {curve.label}, epsilon {epsilon:g}"
             advance(what, 0)
-            traced = problem.traced and epsilon == TRACED_EPSILON
             configuration = common | _named(curve, problem, data)
-            configuration |= {"epsilon": epsilon, "seeds": seeds, "traced": traced}
+            configuration |= {
+                "epsilon": epsilon,
+                "seeds": seeds,
+                "traced": problem.traced and epsilon == TRACED_EPSILON,
+            }
             point = cache.get(configuration)
             if point is None:
-                algorithm = build(problem, curve, data, epsilon)
-                point = measure(algorithm, data, keys, traced=traced, one_by_one=one_by_one)
+                point = measure(
+                    build(problem, curve, data, epsilon),
+                    data,
+                    jax.random.split(jax.random.key(_SEED), seeds),
+                    traced=configuration["traced"],
+                    one_by_one=one_by_one,
+                    advance=functools.partial(advance, what),
+                )
                 cache.put(configuration, point)
-            advance(what, seeds)
+            else:
+                advance(what, seeds)
             points[curve.label, epsilon] = point
+    times = {}
     if problem.traced:
         advance(f"{problem.title}: the times", 0)
         times = _times(problem, curves, data, cache, common)
-    reached = [
-        value
-        for point in points.values()
-        for value in point["values"] + (point["local_values"] or [])
-        if np.isfinite(value)
-    ]
     return Found(
         problem=problem,
         rows=data.size,
         dimension=data.dimension,
-        optimum=min([best["value"], *reached]),
+        optimum=min(best["value"], _least(points)),
         searched=best["value"],
         accuracy=best["accuracy"],
         majority=best["majority"],
@@ -102,6 +101,22 @@ def results(
         points=points,
         times=times,
     )
+
+
+def _common(problem: Problem, data: Dataset) -> dict[str, Any]:
+    return {
+        "dpjax": importlib.metadata.version("dpjax"),
+        "jax": jax.__version__,
+        "data": problem.data,
+        "rows": data.size,
+        "objective": problem.objective,
+    }
+
+
+def _least(points: dict[tuple[str, float], dict[str, Any]]) -> float:
+    # No search is sure to find the global minimum: a private output may lie below what was found.
+    reached = [point["values"] + (point["local_values"] or []) for point in points.values()]
+    return float(np.nanmin(np.concatenate(reached)))
 
 
 def _named(curve: Curve, problem: Problem, data: Dataset) -> dict[str, Any]:

@@ -49,9 +49,9 @@ def measure(
 
     Returns:
       ``values``, ``gradient_norms`` and ``accuracies`` by seed; ``steps``, ``passes`` over the
-      data, and the ``epsilon`` that the noise gives. If traced ``local_values`` by
-      seed (of large data the first few, then NaN), and
-      ``trace`` with ``steps``, and ``values`` by step and seed; else None.
+      data, and the ``epsilon`` that the noise gives. If traced ``local_values`` by seed (of large
+      data the first few, then NaN), and ``trace`` with ``steps``, and ``values`` by step and seed;
+      else None.
 
     Privacy: NOT PRIVATE.
 
