@@ -29,7 +29,7 @@ from dpjax.derivatives import (
 from dpjax.driver import loop
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
-from dpjax.oracles import GradientQuery, gradient, hessian
+from dpjax.oracles import GradientQuery, SelectionQuery, gradient, hessian, selection
 from dpjax.oracles import base as oracles
 from dpjax.sampling import samplers
 
@@ -160,6 +160,35 @@ def _(patch):
         return jnp.where(jnp.any(value.narrow != 0), noisy, value.narrow)
 
     patch.setattr(gradient, "perturb", perturb)
+
+
+@mutant("half the Gumbel noise")
+def _(patch):
+    whole = selection.noisy_argmax
+
+    def quieter(key, scores, scale, **kwargs):
+        with jax.enable_x64(True):
+            return whole(key, scores, scale * 0.5, **kwargs)
+
+    patch.setattr(selection, "noisy_argmax", quieter)
+
+
+@mutant("a selection at every step")
+def _(patch):
+    answer = SelectionQuery.answer
+
+    def always(self, *args, filled, **kwargs):
+        return answer(self, *args, filled=self.candidates, **kwargs)
+
+    patch.setattr(SelectionQuery, "answer", always)
+
+
+@mutant("a selection in float32")
+def _(patch):
+    def narrow(matrix):
+        return float64(jax.numpy.linalg.eigvalsh(matrix.astype(jnp.float32))[0])
+
+    patch.setattr(selection, "_smallest_eigenvalue", narrow)
 
 
 # Keys used twice.

@@ -18,7 +18,8 @@ from dpjax.accounting import Ledger, LedgerError
 from dpjax.cli import main
 from dpjax.driver import ResumeMismatch, fingerprint, loop, progress, resume
 
-EVERY = list(dpjax.ALGORITHMS)
+FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+EVERY = list(FACTORIES)
 N, P, STEPS = 40, 3, 9
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 # A key whose words would be seen in any file that holds them.
@@ -31,7 +32,7 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 def build(name="dp-gd", **more):
     objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
     more = {"data_size": N, "dimension": P, "steps": STEPS} | more
-    return dpjax.ALGORITHMS[name](objective, more.pop("budget", BUDGET), **more)
+    return FACTORIES[name](objective, more.pop("budget", BUDGET), **more)
 
 
 def records(seed=0):
@@ -62,9 +63,13 @@ def crash(monkeypatch):
 
 
 @pytest.fixture
-def places(tmp_path):
+def places(tmp_path, request):
     """A checkpoint folder and the file of a ledger for two runs of ``BUDGET``."""
     ledger = tmp_path / "ledger"
+    name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else None
+    if name is not None and not build(name).event.is_gaussian:
+        Ledger.create(ledger, dpjax.PrivacyBudget(4.0, BUDGET.delta), renyi_order=8.0).close()
+        return {"checkpoint": tmp_path / "checkpoint", "ledger": ledger, "label": "visits"}
     mu = build().event.gaussian_mu * 2**0.5
     event = dpjax.accounting.Event(
         (dpjax.accounting.Release("two", 1, noise_multiplier=0.999 / mu),), "zero_out"

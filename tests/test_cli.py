@@ -11,7 +11,7 @@ import dpjax
 from dpjax.cli import main
 from dpjax.derivatives import rounding_slack
 
-EVERY = list(dpjax.ALGORITHMS)
+EVERY = [*dpjax.ALGORITHMS, *dpjax.baselines.BASELINES]
 SHORT = ["--steps", "3"]
 KEYS = {
     "algorithm",

@@ -1,8 +1,10 @@
 """What surrounds a training: saving and loading, the guarantee in words, and bad input."""
 
 import functools
+import inspect
 import os
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +52,8 @@ def test_save_and_load_keep_everything_public(name, tmp_path):
     dpjax.save(path, solution)
     back = dpjax.load(path)
     np.testing.assert_array_equal(back.params, solution.params)
-    np.testing.assert_array_equal(back.certified_params, solution.certified_params)
+    if solution.certified_params is not None:
+        np.testing.assert_array_equal(back.certified_params, solution.certified_params)
     for field, values in solution.history._asdict().items():
         np.testing.assert_array_equal(back.history[field], values)
     assert (back.steps, back.status) == (int(solution.steps), int(solution.status))
@@ -58,6 +61,9 @@ def test_save_and_load_keep_everything_public(name, tmp_path):
     assert back.event == solution.event
     for delta in (1e-4, 1e-6):
         assert back.epsilon(delta) == solution.epsilon(delta)
+    if solution.certificate is None:
+        assert back.certificate is None
+        return
     assert back.certificate["iterate"] == solution.certificate.iterate
     assert back.certificate["scope"] == solution.certificate.scope == "objective"
     assert back.certificate["gradient_norm_upper"] == solution.certificate.gradient_norm_upper
@@ -169,7 +175,7 @@ def test_a_batch_of_solutions(name, tmp_path):
     assert [type(epsilon) for epsilon in epsilons] == [float, float]
     assert 0.49 < epsilons[0] <= 0.5 and 1.99 < epsilons[1] <= 2.0
     assert "is (0.5," in texts[0] and "is (2," in texts[1]
-    assert events[0].gaussian_mu < events[1].gaussian_mu
+    assert events[0].releases[0].noise_multiplier > events[1].releases[0].noise_multiplier
     with pytest.raises(ValueError, match="one solution"):
         dpjax.save(tmp_path / "model", solutions)
     assert not list(tmp_path.iterdir())
@@ -190,17 +196,21 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     assert f"{algorithm.title} is (1.5, 2e-05)-differentially private" in text
     assert relation in text and "Unit of privacy: one patient visit" in text
     assert "12,345" in text
-    assert f"mu = {dpjax.driver.guarantee.ceil(algorithm.event.gaussian_mu)}" in text
+    drawn = not algorithm.event.is_gaussian
+    if not drawn:
+        assert f"mu = {dpjax.driver.guarantee.ceil(algorithm.event.gaussian_mu)}" in text
     for release in algorithm.event.releases:
         assert release.name.replace("_", " ") in text
         assert f"{release.count} times" in text
-        assert f"sensitivity {release.sensitivity:.4g} (enforced by clipping)" in text
+        bound = "one record's bound" if drawn else "sensitivity"
+        assert f"{bound} {release.sensitivity:.4g} (enforced by clipping)" in text
         for part, stddev in release.components:
             assert f"{part} std {stddev:.4g}" in text
     not_covered = text[text.index("Not covered") :]
     for word in ("tuning", "preprocessing", "metrics", "other runs"):
         assert word in not_covered
-    assert "Sampling: none" in text and "every iterate" in text and "horizon is fixed" in text
+    assert "Sampling: none" in text or (drawn and "is drawn with probability" in text)
+    assert "every iterate" in text and "horizon is fixed" in text
     assert "threefry" in text and "Accounting:" in text
     assert ("n is private" in text) == (relation == "add_or_remove_one")
 
@@ -278,7 +288,8 @@ def test_add_or_remove_one_does_not_look_at_n(name):
     """There n is private: neither an error nor the text may tell it; the divisor is declared."""
     algorithm = build(name, dpjax.PrivacyBudget(1.0, 1e-4, "add_or_remove_one"), data_size=1000)
     solution = dpjax.solve(algorithm, (X, Y), key=KEY)
-    assert "1,000" in solution.guarantee() and f"{N}" not in solution.guarantee()
+    assert "1,000" in solution.guarantee()
+    assert not re.search(rf"(?<![\d.]){N}(?![\d.])", solution.guarantee())
     with pytest.raises(ValueError, match="data_size=1000"):
         dpjax.solve(build(name, data_size=1000), (X, Y), key=KEY)
 
@@ -324,6 +335,24 @@ BAD_ONE = {
         "initial_gap negative": ({"steps": None, "initial_gap": -1.0}, "initial_gap must be"),
         "certify output": ({"certify": "output"}, "certify must be"),
     },
+    "dp-adam": {
+        "learning_rate 0": ({"learning_rate": 0.0}, "learning_rate must be"),
+        "final_learning_rate 0": ({"final_learning_rate": 0.0}, "final_learning_rate must be"),
+        "b1 one": ({"b1": 1.0}, "b1 must be below 1"),
+        "b2 negative": ({"b2": -0.5}, "b2 must be"),
+        "eps 0": ({"eps": 0.0}, "eps must be"),
+        "batch_size 0": ({"batch_size": 0}, "batch_size must be"),
+        "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
+        "capacity too small": ({"batch_size": 20, "capacity": 21}, "raise capacity to"),
+        "capacity, full batch": ({"batch_size": N, "capacity": N}, "capacity=40 is for drawn"),
+        "paper": (
+            {
+                "accountant": "paper",
+                "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
+            },
+            "no paper states",
+        ),
+    },
     "dp-tr": {
         "release": ({"release": "seperate"}, "unknown release 'seperate'; did you mean 'separate'"),
         "release, paper": (
@@ -360,7 +389,7 @@ ROWS = [
     pytest.param(name, bad, message, id=f"{name}, {label}")
     for name in EVERY
     for label, (bad, message) in (BAD_FACTORY | BAD_ONE.get(name, {})).items()
-    if not (name == "dp-tr" and "step_size" in bad)
+    if bad.keys() <= inspect.signature(dpjax.ALGORITHMS[name]).parameters.keys()
 ]
 ROWS.append(
     pytest.param("dp-tr", {"objective": PLAIN}, "clip_norm is required", id="dp-tr, clip_norm")
@@ -390,7 +419,7 @@ def test_a_budget_that_is_none_never_reaches_a_factory(epsilon, delta, message):
 
 @each_algorithm
 def test_a_budget_that_no_noise_reaches_is_refused(name):
-    with pytest.raises(ValueError, match="no noise reaches epsilon"):
+    with pytest.raises(ValueError, match=r"no noise reaches epsilon|delta=1e-40 is too small"):
         build(name, dpjax.PrivacyBudget(1e-40, 1e-40))
 
 

@@ -106,7 +106,7 @@ def cases(sizes=SIZES):
 def test_optimality_conditions(kind, size, dtype):
     with jax.enable_x64(dtype == np.float64):
         problem = cast(kind, size, dtype)
-        step, multiplier = trust_region_step(*problem)
+        step, multiplier = trust_region_step(*problem, solver="exact")
         assert step.dtype == multiplier.dtype == dtype
         assert not broken(residuals(*problem, step, multiplier), TOLERANCE[dtype])
 
@@ -267,3 +267,8 @@ def test_the_symmetric_part_is_used():
 def test_bad_input_is_named(gradient, hessian, radius, named):
     with pytest.raises(ValueError, match=named):
         trust_region_step(gradient, hessian, radius)
+
+
+def test_an_unknown_solver_is_named():
+    with pytest.raises(ValueError, match="unknown solver 'lanczo'; did you mean 'lanczos'"):
+        trust_region_step(np.ones(3), np.eye(3), 1.0, solver="lanczo")

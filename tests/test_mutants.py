@@ -19,6 +19,9 @@ AUDITED = {
     "joint": (10_000, 0.75, "gradient and Hessian clipped apart, booked as one"),
     "dp-gd": (10_000, 0.75, "key reused across steps"),
     "dp-gd-replace-one": (20_000, 0.75, "replace-one booked as add-or-remove"),
+    "selection": (10_000, 0.75, "half the Gumbel noise"),
+    "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
+    "dp-adam": (10_000, 0.75, "noise x0.8"),
     "dp-tr": (5_000, 0.60, "no clipping"),
 }
 # Bug -> tests that fail by it, each on its own; audits as above beside them.
@@ -36,6 +39,15 @@ KILLED_BY = {
     "noise divided among micro-batches": [f"{AUDIT}[dp-gd]"],
     "an empty sum without noise": [
         "test_oracles.py::test_c38_an_empty_sum_is_answered_with_all_its_noise[gradient]",
+    ],
+    "half the Gumbel noise": [
+        "test_selection.py::test_the_place_follows_the_exponential_mechanism",
+    ],
+    "a selection at every step": [
+        "test_selection.py::test_a_run_reads_hessians_once_and_all_steps_but_the_last_say_nothing",
+    ],
+    "a selection in float32": [
+        "test_selection.py::test_a_score_moves_by_its_sensitivity_and_no_more[zero_out]",
     ],
     "key reused across steps": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "key reused across purposes": [

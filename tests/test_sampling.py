@@ -22,9 +22,9 @@ def poisson(expected, n, **kwargs):
     return sampling.poisson(expected, n, **{"budget": BUDGET, "count": 100, **kwargs})
 
 
-def raw(q, n, capacity):
+def raw(q, n, capacity, exact=False):
     """A sampler of a coarse probability whose overflow nobody checked."""
-    return sampling.Poisson.of(int(q * 2**64), q * n, capacity, n)
+    return sampling.Poisson.of(int(q * 2**64), q * n, capacity, n, exact)
 
 
 def draws(sampler, n, count, seed=0):
@@ -126,10 +126,38 @@ def test_c35_enough_trials_are_made(size, n):
     assert chances[:-1].sum() <= failure * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("high", "low"), [(0, 5), (7, 5), (0, 1), (2**32 - 1, 2**32 - 1)])
+def test_c36_the_two_words_of_a_coin_are_compared_as_one_number(high, low, monkeypatch):
+    words = sorted({w for h in (high, low) for w in (0, h - 1, h, h + 1) if 0 <= w < 2**32})
+    pairs = np.array(list(itertools.product(words, words)), np.uint32).T
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(pairs))
+    n = pairs.shape[1]
+    batch = raw(0.5, n, n, exact=True)
+    batch = dataclasses.replace(batch, high=np.uint32(high), low=np.uint32(low))
+    batch = batch.sample(jax.random.key(0), n)
+    drawn = set(np.asarray(batch.indices)[np.asarray(batch.mask)].tolist())
+    numbers = [(int(a) << 32) + int(b) for a, b in pairs.T]
+    assert drawn == {i for i, number in enumerate(numbers) if number < (high << 32) + low}
+
+
+def test_an_epsilon_that_multiplies_the_error_of_64_bits_takes_coins():
+    usual, huge = (poisson(50, 1000, budget=PrivacyBudget(eps, 1e-6)) for eps in (10.0, 100.0))
+    assert usual.table is not None and huge.table is None
+    assert (
+        epsilon(
+            Event((huge.release("g", 1, noise_multiplier=0.1, relation="zero_out"),), "zero_out"),
+            1e-6,
+            "zero_out",
+        )
+        < math.inf
+    )
+
+
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("q", [0.5, 0.05])
-def test_c37_coins_are_independent_between_records_and_steps(q):
+def test_c37_coins_are_independent_between_records_and_steps(q, exact):
     n, count = 40, 20_000
-    found = members(draws(raw(q, n, n), n, count), n)
+    found = members(draws(raw(q, n, n, exact), n, count), n)
     assert found.max() == 1
     for record in range(n):
         assert consistent(found[:, record].sum(), count, q)

@@ -7,6 +7,7 @@ from dpjax.accounting.entries import Entry
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
 from dpjax.accounting.filters import Filter
 from dpjax.accounting.ledger import Ledger
+from dpjax.accounting.release import gumbel_multiplier, gumbel_scale
 
 __all__ = [
     "ACCOUNTANTS",
@@ -23,6 +24,8 @@ __all__ = [
     "compose",
     "epsilon",
     "gaussian_multiplier",
+    "gumbel_multiplier",
+    "gumbel_scale",
     "records_moved",
     "renyi",
     "round_up",

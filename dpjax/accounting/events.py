@@ -52,27 +52,29 @@ class Event:
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether nothing is sampled, so that one number, ``gaussian_mu``, is the whole profile."""
-        return all(release.sampling == "none" for release in self.releases)
+        """Whether all is Gaussian and unsampled: one number, ``gaussian_mu``, is the profile."""
+        return all(r.sampling == "none" and r.mechanism == "gaussian" for r in self.releases)
 
     @property
     def gaussian_mu(self) -> float:
         """The mu of Gaussian differential privacy: sqrt(sum of count / multiplier^2), exact.
 
         Raises:
-          ValueError: if a release is sampled; its profile is not that of a Gaussian.
+          ValueError: if a release is sampled or selects; its profile is not that of a Gaussian.
         """
         if not self.is_gaussian:
             raise ValueError(
-                "sampled releases are not mu-GDP for any mu; ask epsilon(event, delta, relation)."
+                "sampled releases and selections are not mu-GDP for any mu that is their whole "
+                "profile; ask epsilon(event, delta, relation)."
             )
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 
     @property
     def overflow(self) -> float:
-        """Bound on the total variation between all draws as made and as accounted.
+        """Bound on the total variation between all draws and selections as made and as accounted.
 
-        ``epsilon`` charges delta with (1 + e^epsilon) times this; whoever accounts by ``renyi``
+        ``epsilon`` charges delta with (1 + e^epsilon) times this (for selections with (1 + e^r), r
+        their own pure epsilon); whoever accounts by ``renyi``
         alone must do the same.
         """
         return math.fsum(release.count * release.overflow for release in self.releases)
@@ -83,7 +85,8 @@ class Event:
 
         Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
         reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too,
-        so no mixture means anything there; ``epsilon`` asks neither.
+        so no mixture means anything there; ``epsilon`` asks neither. A selection is the zCDP event
+        that bounds it, which PLD does not know.
         """
         return dp_accounting.ComposedDpEvent(
             [dp_accounting.SelfComposedDpEvent(_one_event(r), r.count) for r in self.releases]
@@ -120,8 +123,9 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
       delta: strictly between 0 and 1.
       relation: must be the one the event was built for.
       accountant: ``"pld"`` (the closed form of Gaussian differential privacy while nothing is
-        sampled, exact; else privacy loss distributions, rounded up) or ``"rdp"`` (Renyi, looser,
-        from ``dp_accounting``; none is known for Poisson batches under ``replace_one``).
+        sampled or selected, exact; else privacy loss distributions, rounded up) or ``"rdp"``
+        (Renyi, looser, from ``dp_accounting``; none is known for Poisson batches under
+        ``replace_one``).
 
     Returns:
       An epsilon, never below the true one. Batches that may overflow their capacity charge delta
@@ -174,8 +178,8 @@ def renyi(event: Event, order: float) -> float:
       order: finite, above 1.
 
     Returns:
-      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for sampled ones. The overflow
-      of batches is no part of it: charge delta with (1 + e^epsilon) ``event.overflow``.
+      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. The overflow of
+      batches and selections is no part of it: charge delta with (1 + e^epsilon) ``event.overflow``.
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is
@@ -192,6 +196,8 @@ def renyi(event: Event, order: float) -> float:
 
 
 def _one_event(release: Release) -> dp_accounting.DpEvent:
+    if release.mechanism == "exponential":
+        return dp_accounting.ZCDpEvent(release.log_range**2 / 8)
     halved = release.sampling == "fixed_size"
     noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))
     if release.sampling == "poisson":

@@ -27,7 +27,8 @@ class Filter:
 
     Args:
       budget: what is declared.
-      renyi_order: alpha > 1 for runs that sample; None for unsampled Gaussians, which is exact.
+      renyi_order: alpha > 1 for runs that sample or select; None for unsampled Gaussians, which is
+        exact.
 
     Raises:
       ValueError: for an order at which the budget admits nothing.
@@ -55,8 +56,8 @@ class Filter:
         """Returns what ``event`` takes of ``limit``.
 
         Raises:
-          ValueError: for an event of another relation, one of unsafe noise, or a sampled one at a
-            Gaussian filter.
+          ValueError: for an event of another relation, one of unsafe noise, or at a Gaussian filter
+            one that samples or selects.
 
         >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
         >>> Filter(PrivacyBudget(epsilon=1.0, delta=1e-5)).cost(event)
@@ -76,8 +77,11 @@ class Filter:
         if self.order is not None:
             return renyi(event, self.order)
         if not event.is_gaussian:
+            what = "samples its records"
+            if any(release.mechanism != "gaussian" for release in event.releases):
+                what = "selects among its iterates"
             raise ValueError(
-                "this run samples its records, and the ledger admits unsampled Gaussians only; "
+                f"this run {what}, and the ledger admits unsampled Gaussians only; "
                 "declare one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
             )
         return math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)

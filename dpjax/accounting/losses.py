@@ -1,8 +1,9 @@
-"""Privacy losses of one Gaussian release on a sampled batch, on a grid and never below the truth.
+"""Privacy losses of one release, sampled or selected, on a grid and never below the truth.
 
-Every function takes ``mu``, one over the noise multiplier of the pair, and ``gap``, the distance of
-the grid points. Mass between two grid points is divided among them such that the mass under both
-distributions is kept ("connect the dots"), which dominates the true pair.
+Every function takes ``mu``, one over the noise multiplier of the pair (of a selection its range),
+and ``gap``, the distance of the grid points. Mass between two grid points is divided among them
+such that the mass under both distributions is kept ("connect the dots"), which dominates the true
+pair.
 
 Reference: Doroshenko et al., "Connect the dots: tighter discrete approximations of privacy loss
 distributions" (2022).
@@ -124,12 +125,46 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
     return _dots(both, gap, atom=max(atom, 0.0))
 
 
+def selection(log_range: float, gap: float) -> Loss:
+    """Returns the loss of an exponential mechanism, the same in both directions.
+
+    The log-ratios of its outcomes lie within some [t - r, t], r the range, 0 <= t <= r. So for one
+    t its profile is at most that of losses t and t - r alone, (1 - e^(t - r)) (1 - e^(e - t)) /
+    (1 - e^-r), which t = (e + r) / 2 maximises. A profile is bounded at every e at once by
+
+      delta(e) = (1 - e^((e - r) / 2))^2 / (1 - e^-r) for |e| <= r.
+
+    It is convex in e^e, hence itself that of a pair, which dominates every such mechanism: also
+    where t is chosen after seeing what was released before. That pair's losses have no atoms:
+    P(loss > e) = (1 - e^((e - r) / 2)) / (1 - e^-r), and 1 - P(loss > -e) under the other one.
+
+    Args:
+      log_range: r, above 0.
+      gap: distance of the grid points.
+
+    Reference: Dong, Durfee and Rogers, "Optimal differential privacy composition for exponential
+      mechanisms" (2020), lemma 3.2 for one t; Zhu, Dong and Wang (2022), for the pair.
+
+    >>> from dpjax.accounting.grids import profile
+    >>> tail = 1 - np.exp(-0.2), 1 - np.exp(-1.0)
+    >>> round(profile(selection(1.0, 2.0**-10)).epsilon(tail[0] ** 2 / tail[1]), 4)
+    0.6
+    """
+    high = int(np.ceil(log_range / gap))
+    edges = np.clip(np.arange(-high, high + 1) * gap, -log_range, log_range)
+    # Masses of cells by differences that keep their digits.
+    widths = -np.expm1(-np.diff(edges) / 2)
+    upper = np.exp((edges[1:] - log_range) / 2) * widths / -np.expm1(-log_range)
+    lower = np.exp((-edges[:-1] - log_range) / 2) * widths / -np.expm1(-log_range)
+    return _dots(_Cells(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
+
+
 def deviation_and_span(kind: Callable, probability: float, mu: float) -> tuple[float, float]:
     """Returns how far a loss strays where the record is not there, and the width of its range.
 
     Args:
       kind: one of the functions above.
-      probability: of being drawn; 1 for ``gaussian``.
+      probability: of being drawn; 1 for ``gaussian`` and ``selection``.
       mu: as for ``kind``.
 
     Returns:
@@ -139,6 +174,8 @@ def deviation_and_span(kind: Callable, probability: float, mu: float) -> tuple[f
     >>> round(deviation, 3), round(span, 3)
     (0.5, 9.75)
     """
+    if kind is selection:
+        return mu / float(np.sqrt(3)), 2 * mu
     x = np.linspace(-_REACH, _REACH, 2001)
     weight = np.exp(-(x**2) / 2)
     weight /= weight.sum()

@@ -1,16 +1,20 @@
 """What was released, one kind at a time: ``Release``, sampled or not."""
 
 import dataclasses
+import math
 from typing import Any
 
 from dpjax import _validate
 
 SAMPLINGS = ("none", "poisson", "fixed_size")
+MECHANISMS = ("gaussian", "exponential")
+# Standard deviation of Gumbel noise of scale 1.
+_GUMBEL = math.pi / math.sqrt(6)
 
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """One kind of Gaussian release, made ``count`` times, each on its own draw of the records.
+    """One kind of release, made ``count`` times, each on its own draw of the records.
 
     A sampled release is made by the sampler that draws (``dpjax.sampling``), never by hand: its
     numbers are then those of the draw. All that one draw is asked is one release, of one joint
@@ -29,8 +33,12 @@ class Release:
       capacity: the most records a batch holds; None without sampling.
       data_size: the declared n that is drawn from; None without sampling.
       overflow: bound on the total variation between one draw as made and as accounted, such as the
-        probability that more than ``capacity`` records were drawn.
+        probability that more than ``capacity`` records were drawn; of a selection, between its
+        noise in floating point and the real one.
       unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
+      mechanism: ``"gaussian"`` (a vector plus noise) or ``"exponential"`` (of scores plus Gumbel
+        noise only the place of the largest is released; the multiplier is then the standard
+        deviation of that noise over the sensitivity of every score). The latter is not sampled.
 
     Raises:
       ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
@@ -50,6 +58,7 @@ class Release:
     data_size: int | None = None
     overflow: float = 0.0
     unsafe_fast_noise: bool = False
+    mechanism: str = "gaussian"
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -60,8 +69,15 @@ class Release:
         overflow = _validate.non_negative("overflow", self.overflow)
         object.__setattr__(self, "overflow", overflow)
         drawn = (self.sampling_probability, self.capacity, self.data_size)
+        _validate.choice("mechanism", self.mechanism, MECHANISMS)
+        selects = self.mechanism == "exponential"
+        if selects and self.sampling != "none":
+            raise ValueError(
+                f"a selection on sampled records has no accounting here, got {self.sampling!r}; "
+                "let it read every record."
+            )
         if self.sampling == "none":
-            if drawn != (None, None, None) or overflow:
+            if drawn != (None, None, None) or (overflow and not selects):
                 raise ValueError(
                     "a release without sampling has no sampling_probability, capacity, data_size "
                     f"or overflow, got {(*drawn, overflow)}; let the sampler make the release."
@@ -82,16 +98,36 @@ class Release:
         """Standard deviation of the noise on the mean, in the units of ``sensitivity``."""
         return self.noise_multiplier * self.sensitivity
 
+    @property
+    def log_range(self) -> float:
+        """How far the log-likelihood ratios of one selection are spread: its pure epsilon.
+
+        Two neighbours move every score by the sensitivity at most, so the log-ratios of all
+        outcomes lie within 2 sensitivity / scale of each other, rounded up.
+
+        Raises:
+          ValueError: for a Gaussian release, whose log-ratio has no bound.
+
+        >>> multiplier = gumbel_multiplier(0.5)
+        >>> round(Release("selection", 1, multiplier, mechanism="exponential").log_range, 9)
+        0.5
+        """
+        if self.mechanism != "exponential":
+            raise ValueError(f"the log-ratios of {self.name!r}, a Gaussian release, are unbounded.")
+        return 2 * _GUMBEL / self.noise_multiplier * (1 + 1e-15)
+
     def to_json(self) -> dict[str, Any]:
         """The release as the command line prints it.
 
         ``multiplier`` is ``stddev / sensitivity``: where ``sampling`` is ``"none"`` over the
-        sensitivity for the relation, else over the bound on one record's part of the mean.
+        sensitivity for the relation, else over the bound on one record's part of the mean. Of a
+        selection it is the noise on the scores that is described.
         """
         return {
             "name": self.name,
             "count": self.count,
-            "std_of": "mean",
+            "mechanism": self.mechanism,
+            "std_of": "mean" if self.mechanism == "gaussian" else "score",
             "stddev": self.stddev,
             "sensitivity": self.sensitivity,
             "multiplier": self.noise_multiplier,
@@ -102,3 +138,27 @@ class Release:
             "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
         }
+
+
+def gumbel_multiplier(log_range: float) -> float:
+    """Returns the noise multiplier of a selection whose log-ratios spread over ``log_range``.
+
+    Args:
+      log_range: the pure epsilon of one selection, above 0.
+
+    Raises:
+      ValueError: if it is not a finite number above 0.
+
+    >>> round(gumbel_multiplier(1.0), 4)
+    2.5651
+    """
+    return 2 * _GUMBEL / _validate.positive("log_range", log_range)
+
+
+def gumbel_scale(noise_multiplier: Any) -> Any:
+    """Returns the scale of the Gumbel noise over the sensitivity, also of a traced multiplier.
+
+    >>> round(gumbel_scale(gumbel_multiplier(1.0)), 9)
+    2.0
+    """
+    return noise_multiplier / _GUMBEL

@@ -1,4 +1,4 @@
-"""The epsilon of releases on sampled batches: from privacy loss distributions, or Renyi."""
+"""The epsilon of sampled releases and selections: from privacy loss distributions, or Renyi."""
 
 import functools
 import math
@@ -37,7 +37,7 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     """Returns the epsilon that ``releases`` spend together, from their privacy losses.
 
     Args:
-      releases: at least one of them sampled.
+      releases: at least one of them sampled or a selection.
       relation: the one their multipliers refer to.
       delta: strictly between 0 and 1.
 
@@ -49,12 +49,12 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     Raises:
       ValueError: if the charge exceeds delta whatever the noise.
 
-    Reference: under ``replace_one``, Poisson batches have the pair of ``losses.poisson_swap``,
-      whose multiplier is relative to one record's bound C; subsets that of
-      ``losses.subset_swap``, relative to 2 C.
+    Reference: selections have the pair of ``losses.selection``. Under ``replace_one``, Poisson
+      batches have that of ``losses.poisson_swap``, whose multiplier is relative to one record's
+      bound C; subsets that of ``losses.subset_swap``, relative to 2 C.
     """
     profiles = _profiles(tuple(_pieces(releases, relation)), relation == "replace_one")
-    slack = _ROUNDING * sum(release.count for release in releases)
+    slack = _ROUNDING * sum(release.count for release in releases) + _selection_slack(releases)
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
@@ -80,7 +80,7 @@ def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
         found = dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)
         return float(found[0])
 
-    return _with_overflow(find, releases, delta)
+    return _with_overflow(find, releases, delta, _selection_slack(releases))
 
 
 def renyi_divergences(
@@ -110,7 +110,10 @@ def renyi_divergences(
                 "no Renyi bound is known for Poisson batches under replace_one; take "
                 "accountant='pld', relation='zero_out', or batches of fixed size."
             )
-        if release.sampling == "none":
+        if release.mechanism == "exponential":
+            # What Cesar and Rogers (2021) prove for any spread of log-ratios, and never above it.
+            each = np.minimum(orders * release.log_range / 8, 1.0) * release.log_range
+        elif release.sampling == "none":
             each = orders / (2 * release.noise_multiplier**2)
         elif release.sampling == "poisson":
             each = _poisson_divergences(release, orders)
@@ -129,10 +132,10 @@ def _with_overflow(
     find: Callable[[float], float], releases: Sequence[Release], delta: float, slack: float = 0.0
 ) -> float:
     """The smallest e with delta(e) + slack + (1 + exp(e)) sum of overflows <= delta."""
-    overflow = math.fsum(release.count * release.overflow for release in releases)
+    overflow = math.fsum(r.count * r.overflow for r in releases if r.mechanism == "gaussian")
     if 2 * overflow + slack >= delta:
         raise ValueError(
-            f"delta={delta:g} is too small: batches differ from what is accounted with probability "
+            f"delta={delta:g} is too small: draws differ from what is accounted with probability "
             f"{overflow:.3g} in all, and the accounting rounds by up to {slack:.3g}; raise the "
             "capacity of the sampler, or delta."
         )
@@ -150,11 +153,26 @@ def _with_overflow(
         epsilon = found * (1 + 1e-9) + 1e-12
 
 
+def _selection_slack(releases: Sequence[Release]) -> float:
+    """What rounding in selections costs of delta, whatever the epsilon of the whole.
+
+    With t the total variation between a selection as made and as accounted, whose pure epsilon is
+    r, its profile rises by t (1 + e^e) at most while e <= r, and above r it was 0 and only falls:
+    by t (1 + e^r) everywhere, and so does the profile of any composition with it.
+    """
+    chosen = [release for release in releases if release.mechanism == "exponential"]
+    return math.fsum(r.count * r.overflow * (1 + math.exp(min(r.log_range, 700))) for r in chosen)
+
+
 def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
     counts: dict[tuple, int] = {}
     squares = 0.0
     for release in releases:
         mu, probability = 1 / release.noise_multiplier, release.sampling_probability
+        if release.mechanism == "exponential":
+            key = (losses.selection, 1.0, release.log_range)
+            counts[key] = counts.get(key, 0) + release.count
+            continue
         if release.sampling == "none":
             squares += release.count * mu**2
             continue
@@ -186,7 +204,8 @@ def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[grids.Profile
     while True:
         directions: list[list[grids.Loss]] = [[]] if symmetric else [[], []]
         for kind, probability, mu, _ in pieces:
-            single = kind(mu, gap) if kind is losses.gaussian else kind(probability, mu, gap)
+            alone = kind in (losses.gaussian, losses.selection)
+            single = kind(mu, gap) if alone else kind(probability, mu, gap)
             both = (single,) * 2 if isinstance(single, grids.Loss) else single
             for direction, loss in zip(directions, both, strict=False):
                 direction.append(loss)

@@ -1,5 +1,6 @@
 """One paper's update rule per file, as post-processing of noisy answers."""
 
+from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
@@ -12,6 +13,7 @@ ALGORITHMS = {
     "dp-gd": dp_gradient_descent,
     "dp-tr": dp_trust_region,
     "dp-str": dp_stochastic_trust_region,
+    "dp-adam": dp_adam,
 }
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Algorithm",
     "Certificate",
     "Status",
+    "dp_adam",
     "dp_gradient_descent",
     "dp_stochastic_trust_region",
     "dp_trust_region",

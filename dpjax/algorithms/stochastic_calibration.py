@@ -22,8 +22,14 @@ from dpjax.algorithms.stochastic_trust_region import (
 )
 from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
-from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
+from dpjax.oracles import (
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    check_batch_size,
+    fixed_size_sampler,
+    poisson_sampler,
+)
 
 STEPS = 40
 SAMPLINGS = ("poisson", "fixed_size")

@@ -80,6 +80,20 @@ def bowl() -> Objective:
     return Objective(_bowl_loss, name="bowl canary")
 
 
+def seesaw() -> Objective:
+    """Returns a loss whose gradient and curvature both change sign at every step of unit length.
+
+    As ``alternating``; the public regularizer adds constant negative curvature along the first
+    parameter and no slope, so that the smallest eigenvalue is always the one that the canary moves.
+
+    >>> jax.hessian(seesaw().loss)(jnp.array([0.0, 1.0]), jnp.ones(1))[0, 0].item()
+    -1000.0
+    >>> jax.hessian(seesaw().regularizer)(jnp.zeros(2))[0, 0].item()
+    -8.0
+    """
+    return Objective(_seesaw_loss, regularizer=_dome, name="seesaw canary")
+
+
 def matrix(kind: str, dimension: int) -> Array:
     """Returns a symmetric matrix of Frobenius norm 1.
 
@@ -100,6 +114,16 @@ def matrix(kind: str, dimension: int) -> Array:
 def _alternating_loss(params: Array, example: Array) -> Array:
     sign = jnp.sign(jnp.cos(jnp.pi * params[1]))
     return _LOUD * example[0] * jax.lax.stop_gradient(sign) * params[0]
+
+
+def _seesaw_loss(params: Array, example: Array) -> Array:
+    sign = jax.lax.stop_gradient(jnp.sign(jnp.cos(jnp.pi * params[1])))
+    return _LOUD * example[0] * sign * (params[0] + params[0] ** 2 / 2)
+
+
+def _dome(params: Array) -> Array:
+    flat = (params[0] - jax.lax.stop_gradient(params[0])) ** 2
+    return -params[1] - 4 * flat
 
 
 def _clock(params: Array) -> Array:

@@ -16,12 +16,12 @@ from dpjax.accounting import Event, Release
 from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
 from dpjax.auditing.canaries import Worlds
-from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
+from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim, claim_of
 from dpjax.auditing.recorder import Recorder, log_ratio
 from dpjax.driver import solve
 from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, as_key
 from dpjax.objectives import Objective
-from dpjax.oracles import HessianQuery, Query, bind
+from dpjax.oracles import HessianQuery, Query, SelectionQuery, bind
 
 _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
@@ -194,6 +194,27 @@ def answered(query: Query, worlds: Worlds, dimension: int) -> Game:
     return Game(GaussianClaim(query.event(1)), worlds, run, 2**12)
 
 
+def selected(query: SelectionQuery, worlds: Worlds, candidates: Array) -> Game:
+    """Returns the attack on one selection, by the log-likelihood ratio of the place chosen.
+
+    Args:
+      query: the oracle; its own event is what is claimed.
+      worlds: the neighbouring data sets.
+      candidates: (K, p), with gradients released as 0.
+
+    Raises:
+      ValueError: if the worlds are neighbours in another sense than the query's.
+    """
+    _same_relation(query.relation, worlds)
+    public = {"gradient_norms": jnp.zeros(len(candidates)), "filled": len(candidates)}
+
+    def run(key: Array, examples: PyTree) -> Array:
+        place = query.answer(key, bind(query, examples), candidates, **public)
+        return log_ratio(query, place, candidates, worlds, **public)
+
+    return Game(claim_of(query.event(1)), worlds, run, 2**12)
+
+
 def drawn_answer(query: Query, worlds: Worlds, dimension: int) -> Game:
     """Returns the attack on one answer of an oracle that reads a Poisson sample, at w = 0.
 
@@ -263,7 +284,7 @@ def whole(algorithm: Algorithm, worlds: Worlds, train: Train = solve) -> Game:
         taken = jnp.arange(recorder.max_steps) < solution.steps
         return jnp.sum(solution.history.log_ratio, where=taken)
 
-    return Game(GaussianClaim(algorithm.event), worlds, run, 2**10)
+    return Game(claim_of(algorithm.event), worlds, run, 2**10)
 
 
 def _same_relation(relation: str, worlds: Worlds) -> None:

@@ -11,7 +11,14 @@ from dpjax._typing import Array, Params, PyTree, static
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, bind
+from dpjax.oracles import (
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    Query,
+    SelectionQuery,
+    bind,
+)
 
 
 class Scored(NamedTuple):
@@ -50,7 +57,7 @@ class Recorder:
         def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
             answer = ask(key, name, params, **public)
             worlds = (self.without, self.canary)
-            scores.append(log_ratio(queries[name], answer, params, worlds))
+            scores.append(log_ratio(queries[name], answer, params, worlds, **public))
             return answer
 
         state, _ = self.algorithm.step(key, state, listen)
@@ -62,14 +69,15 @@ class Recorder:
         return None, None
 
 
-def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Array:
-    """Returns log p(answer | D') - log p(answer | D), up to rounding, for Gaussian queries.
+def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **public: Any) -> Array:
+    """Returns log p(answer | D') - log p(answer | D), up to rounding.
 
     Args:
       query: one of the oracles.
       answer: what it released at ``params``.
       params: where it was asked.
       worlds: examples of D, then of D'.
+      **public: what else it was asked with.
 
     Raises:
       ValueError: for a query whose law is not known here.
@@ -80,6 +88,8 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Ar
     >>> print(log_ratio(query, jnp.zeros(2), jnp.zeros(2), worlds).round(2))
     -0.5
     """
+    if isinstance(query, SelectionQuery):
+        return _selection_ratio(query, answer, params, worlds, **public)
     without, canary = (
         _exact_parts(query, bind(query, examples), params) for examples in worlds[:2]
     )
@@ -89,6 +99,22 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Ar
     for seen, mean, other, stddev in zip(seen_parts, without, canary, stddevs, strict=True):
         total += jnp.vdot((other - mean) / stddev, (seen - (mean + other) / 2) / stddev)
     return total
+
+
+def _selection_ratio(
+    query: SelectionQuery,
+    chosen: Array,
+    params: Params,
+    worlds: tuple,
+    gradient_norms: Array,
+    filled: Array,
+) -> Array:
+    logs = []
+    for examples in worlds[:2]:
+        scores = query.exact_scores(bind(query, examples), params, gradient_norms, filled).narrow
+        scores = jnp.where(filled > 0, scores, 0.0) / query.gumbel_scale.astype(scores.dtype)
+        logs.append(jax.nn.log_softmax(scores)[chosen])
+    return logs[1] - logs[0]
 
 
 def _exact_parts(query: Query, records: PyTree, params: Params) -> list[Array]:

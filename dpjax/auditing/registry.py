@@ -11,7 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import dp_gradient_descent, dp_trust_region
-from dpjax.auditing import canaries, estimators, games
+from dpjax.auditing import canaries, comparisons, estimators, games
 from dpjax.auditing.games import Game
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 from dpjax.sampling import poisson
@@ -116,6 +116,9 @@ AUDITS: dict[str, Row] = {
     "joint": Row(joint, 1_000_000, 0.94, 100_000, 0.85),
     "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
+    "selection": Row(comparisons.selection, 200_000, 0.90, 50_000, 0.80),
+    "dp-gd-selected": Row(comparisons.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
+    "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
     "dp-tr": Row(trust_region, 40_000, 0.80, 20_000, 0.75),
 }
 """All audits; a later algorithm joins by one line."""

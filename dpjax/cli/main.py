@@ -132,7 +132,7 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         nargs="?",
         default="dp-tr",
         metavar="ALGORITHM",
-        help=f"one of {', '.join(dpjax.ALGORITHMS)} (default: dp-tr)",
+        help=f"one of {', '.join(dpjax.ALGORITHMS | dpjax.baselines.BASELINES)} (default: dp-tr)",
     )
     one.add_argument(
         "--data", default="randhie", help="a name, or a CSV or NPZ file (default: randhie)"

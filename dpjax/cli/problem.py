@@ -35,7 +35,8 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
     Raises:
       ValueError: for unknown names, or a budget that cannot be met.
     """
-    name = _validate.choice("algorithm", arguments.algorithm, dpjax.ALGORITHMS)
+    factories = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+    name = _validate.choice("algorithm", arguments.algorithm, factories)
     _validate.choice("objective", arguments.objective, dpjax.objectives.OBJECTIVES)
     delta, size = arguments.delta, arguments.data_size
     if arguments.relation == "add_or_remove_one":
@@ -49,7 +50,7 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
     objective = dpjax.objectives.OBJECTIVES[arguments.objective]()
     more = {} if arguments.steps is None else {"steps": arguments.steps}
-    algorithm = dpjax.ALGORITHMS[name](
+    algorithm = factories[name](
         objective,
         budget,
         data_size=size,

@@ -72,7 +72,7 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
 {sampling(event, algorithm.queries[0].data_size)}
-Released, Gaussian noise on means of clipped contributions:
+Released, {_noise(event)}:
 {releases}
 Covered: every iterate, noisy answer, multiplier and certificate. The horizon is fixed: stopping
 early is allowed and does not lower the epsilon stated.
@@ -93,11 +93,23 @@ def profile(event: Event) -> str:
             f"Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon "
             "at every delta."
         )
+    causes = ["above the capacity of a batch"] * any(r.sampling != "none" for r in event.releases)
+    causes += ["by rounding in a selection"] * selects(event)
     return (
         "Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it.\n"
-        "Of delta, draws that differ from those accounted for, as above the capacity of a batch, "
+        f"Of delta, draws that differ from those accounted for, as {' or '.join(causes)}, "
         f"cost {ceil(event.overflow)} (1 + e^epsilon)."
     )
+
+
+def selects(event: Event) -> bool:
+    """Returns whether a release is the place of the best of some scores."""
+    return any(release.mechanism == "exponential" for release in event.releases)
+
+
+def _noise(event: Event) -> str:
+    gaussian = "Gaussian noise on means of clipped contributions"
+    return gaussian + "; Gumbel noise on scores" * selects(event)
 
 
 def sampling(event: Event, data_size: int) -> str:
@@ -114,7 +126,7 @@ def sampling(event: Event, data_size: int) -> str:
             "divided by {r.capacity:,}"
         ),
     }
-    if event.is_gaussian:
+    if all(release.sampling == "none" for release in event.releases):
         return f"Sampling: none, {kinds['none']}."
     bound = ", an upper bound on n" if event.relation == "add_or_remove_one" else ""
     lines = {
@@ -127,6 +139,13 @@ def sampling(event: Event, data_size: int) -> str:
 
 def describe(release: Release) -> str:
     """Returns one line about one kind of release."""
+    if release.mechanism == "exponential":
+        return (
+            f"{release.name}: {release.count} times, one candidate's place by the exponential "
+            f"mechanism, pure epsilon {ceil(release.log_range)}; one record moves a score by "
+            f"{release.sensitivity:.4g} (enforced by clipping), Gumbel noise of std "
+            f"{release.stddev:.4g}"
+        )
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"

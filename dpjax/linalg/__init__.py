@@ -1,9 +1,10 @@
 """Linear algebra of the second-order methods: the trust-region step and tails of Gaussian noise."""
 
 from dpjax.linalg.tails import chi_quantile, symmetric_top_eigenvalue_quantile
-from dpjax.linalg.trust_region import TrustRegionStep, trust_region_step
+from dpjax.linalg.trust_region import SOLVERS, TrustRegionStep, trust_region_step
 
 __all__ = [
+    "SOLVERS",
     "TrustRegionStep",
     "chi_quantile",
     "symmetric_top_eigenvalue_quantile",

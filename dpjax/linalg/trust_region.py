@@ -1,5 +1,6 @@
-"""The trust-region subproblem, solved exactly: the global minimiser and its dual variable."""
+"""The trust-region subproblem: the global minimiser and its dual variable."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +11,13 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dpjax import _validate
+from dpjax.linalg._secular import by_eigenvectors, or_one
 from dpjax.linalg._tridiagonal import try_interior, try_tridiagonal
+from dpjax.linalg.lanczos import try_lanczos
 
+SOLVERS = ("auto", "exact", "lanczos")
 _TRIDIAGONAL_SIZE = 128  # below it an eigendecomposition is about as cheap
-_MAX_ITERATIONS = 64  # a bound no instance of the tests comes near: most take 3 to 6
+_LANCZOS_SIZE = 256  # below it an exact solution takes at most a few milliseconds
 
 
 class TrustRegionStep(NamedTuple):
@@ -29,39 +33,46 @@ class TrustRegionStep(NamedTuple):
 
 
 def trust_region_step(
-    gradient: ArrayLike, hessian: ArrayLike, radius: ArrayLike
+    gradient: ArrayLike, hessian: ArrayLike, radius: ArrayLike, solver: str = "auto"
 ) -> TrustRegionStep:
     """Globally minimises <g, h> + h'Hh/2 over |h| <= radius, whether or not H is definite.
 
-    By one symmetric eigendecomposition and a bracketed Newton iteration on the secular equation,
-    to p of about 500; it is exact in the hard case and near it, where iterations on Cholesky
-    factors (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside
-    the ball is found by one Cholesky factorisation instead and, from p = 128, one on the sphere on
-    tridiagonal factors, 2 to 10 times faster; a hard one pays for all. Works under ``jit`` and
-    ``vmap``, where every model does.
+    Exactly, by one symmetric eigendecomposition and a bracketed Newton iteration on the secular
+    equation; that is exact in the hard case and near it, where iterations on Cholesky factors
+    (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside the ball
+    is found by one Cholesky factorisation instead and, from p = 128, one on the sphere on
+    tridiagonal factors, 2 to 10 times faster; a hard one pays for all. The exact step satisfies
+    (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and H + lambda I >= 0, each to a
+    relative residual of 1e-12 in float64 and 1e-5 in float32. What lies below rounding is not taken
+    for a direction: eigenvalues within 4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat
+    there the step does not move along them. Where there are several minimisers (the hard case) one
+    of them is returned.
 
-    The step satisfies (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and
-    H + lambda I >= 0, each to a relative residual of 1e-12 in float64 and 1e-5 in float32.
-    What lies below rounding is not taken for a direction: eigenvalues within
-    4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat there the step does not move along
-    them. Where there are several minimisers (the hard case) one of them is returned.
+    Or by Lanczos vectors, several times faster from p of about 300: the value of the step is then
+    proved to be within a relative 1e-5 of the minimum, and what cannot be proved, as for some hard
+    instances with many eigenvalues close to the lowest, is solved exactly after all.
+
+    Works under ``jit`` and ``vmap``; under ``vmap`` every model pays for every way to solve it, so
+    that there ``solver="exact"`` is the faster.
 
     Args:
       gradient: g, shape (p,), float32 or float64, finite (the oracles guarantee that).
       hessian: H, shape (p, p), of the gradient's dtype, finite; its symmetric part is used.
       radius: above 0 and finite, a number or a scalar array, which may be traced. Its product with
         the largest entry of ``hessian`` must not overflow.
+      solver: ``"exact"``, ``"lanczos"``, or ``"auto"``, which is Lanczos from p = 256.
 
     Returns:
       ``TrustRegionStep(step, multiplier)`` in the dtype of the gradient.
 
     Raises:
-      ValueError: if a shape or dtype is wrong, or if the radius is concrete and not above 0.
+      ValueError: if a shape, dtype or solver is wrong, or if the radius is concrete and not above
+        0.
 
     Privacy: post-processing of its inputs.
 
     Reference: Moré and Sorensen (1983), Computing a trust region step; Conn, Gould and Toint
-    (2000), Trust-region methods, section 7.3.
+    (2000), Trust-region methods, section 7.3; Gould, Lucidi, Roma and Toint (1999) for Lanczos.
 
     >>> import jax.numpy as jnp
     >>> saddle = jnp.diag(jnp.array([-1.0, 3.0]))
@@ -71,7 +82,10 @@ def trust_region_step(
     """
     gradient, hessian = jnp.asarray(gradient), jnp.asarray(hessian)
     _check(gradient, hessian, radius)
-    return _solve(gradient, hessian, jnp.asarray(radius, gradient.dtype))
+    _validate.choice("solver", solver, SOLVERS)
+    if solver == "auto":
+        solver = "lanczos" if gradient.size >= _LANCZOS_SIZE else "exact"
+    return _solve(gradient, hessian, jnp.asarray(radius, gradient.dtype), solver)
 
 
 def _check(gradient: Array, hessian: Array, radius: Any) -> None:
@@ -94,23 +108,33 @@ def _check(gradient: Array, hessian: Array, radius: Any) -> None:
         _validate.positive("radius", radius)
 
 
-@jax.jit
-def _solve(gradient: Array, hessian: Array, radius: Array) -> TrustRegionStep:
+@functools.partial(jax.jit, static_argnames="solver")
+def _solve(gradient: Array, hessian: Array, radius: Array, solver: str) -> TrustRegionStep:
     # In units of the radius, and with the larger of |g| and |H| radius at 1, nothing below can
     # overflow in float32, and what underflows is negligible.
     hessian_size, gradient_size = jnp.max(jnp.abs(hessian)), jnp.max(jnp.abs(gradient))
-    size = _or_one(jnp.maximum(hessian_size * radius, gradient_size))
+    size = or_one(jnp.maximum(hessian_size * radius, gradient_size))
     curvature_weight = hessian_size * radius / size
     linear = gradient / size
-    matrix = hessian / _or_one(hessian_size)
+    matrix = hessian / or_one(hessian_size)
     matrix = (matrix + matrix.T) / 2
 
-    step, multiplier = lax.platform_dependent(
-        matrix, linear, curvature_weight, cpu=_by_shortcut, default=_by_eigenvectors
-    )
+    solve = _by_lanczos if solver == "lanczos" else _exactly
+    step, multiplier = solve(matrix, linear, curvature_weight)
     length = jnp.linalg.norm(step)
-    step = jnp.where(multiplier > 0, step / _or_one(length), step)
+    step = jnp.where(multiplier > 0, step / or_one(length), step)
     return TrustRegionStep(radius * step, multiplier * (size / radius))
+
+
+def _by_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+    step, multiplier, found = try_lanczos(matrix, linear, weight)
+    return lax.cond(found, lambda: (step, multiplier), lambda: _exactly(matrix, linear, weight))
+
+
+def _exactly(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+    return lax.platform_dependent(
+        matrix, linear, weight, cpu=_by_shortcut, default=_by_eigenvectors
+    )
 
 
 def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
@@ -129,79 +153,4 @@ def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Ar
 
 
 def _by_eigenvectors(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
-    values, coefficients = _clear_rounding(values, linear @ vectors)
-    # The gaps before the product: a fused multiply-subtract would not give 0 for the lowest.
-    gaps = weight * (values - values[0])
-    coordinates, multiplier = _solve_diagonal(weight * values, gaps, coefficients)
-    return vectors @ coordinates, multiplier
-
-
-def _clear_rounding(values: Array, coefficients: Array) -> tuple[Array, Array]:
-    """Sets to 0 the eigenvalues that are rounding, and the gradient's rounding along them."""
-    tolerance = 4 * values.size**0.5 * jnp.finfo(values.dtype).eps
-    flat = jnp.abs(values) <= tolerance * jnp.max(jnp.abs(values))
-    rounding = jnp.abs(coefficients) <= tolerance * jnp.max(jnp.abs(coefficients))
-    return jnp.where(flat, 0, values), jnp.where(flat & rounding, 0, coefficients)
-
-
-def _solve_diagonal(values: Array, gaps: Array, coefficients: Array) -> tuple[Array, Array]:
-    """The minimiser and multiplier on the unit ball, for ascending ``values``, ``gaps`` apart."""
-    lowest = values[0]
-    free = -coefficients / jnp.where(values > 0, values, 1)
-    unbounded = jnp.any((values <= 0) & (coefficients != 0)) | (lowest < 0)
-    interior = ~unbounded & (jnp.sum(free**2) <= 1)
-
-    # The hard case is the limit of near-hard ones: a component along the bottom eigenvector far
-    # below rounding, of either sign, makes the secular equation solvable and fixes the sign.
-    least = jnp.finfo(values.dtype).eps ** 3
-    bottom = jnp.where(coefficients[0] < 0, -1, 1) * jnp.maximum(jnp.abs(coefficients[0]), least)
-    coefficients = coefficients.at[0].set(jnp.where(lowest < 0, bottom, coefficients[0]))
-
-    # In the shift mu = multiplier + lowest nothing cancels, however close to 0 the root lies.
-    shift = _secular_root(gaps, coefficients, jnp.maximum(lowest, least), skip=interior)
-    bounded = -coefficients / (gaps + shift)
-    multiplier = jnp.maximum(shift - lowest, 0)
-    return jnp.where(interior, free, bounded), jnp.where(interior, 0, multiplier)
-
-
-def _secular_root(gaps: Array, coefficients: Array, floor: Array, skip: Array) -> Array:
-    """The shift mu >= floor at which c / (gaps + mu) has norm 1.
-
-    The reciprocal of that norm is concave and increasing in mu, so that Newton's iteration climbs
-    from the left to the root without passing it. It is slow where the root lies many orders of
-    magnitude above the bottom component; a second point, which halves the bracket on a
-    logarithmic scale or is Newton's from the right, carries it over.
-    """
-    tolerance = 4 * jnp.finfo(gaps.dtype).eps
-    # Each term alone has norm at most 1 at the root. Without the tolerance the rounding of this
-    # difference could exceed a root that is many orders of magnitude below the gaps.
-    low = jnp.maximum(floor, jnp.max((1 - tolerance) * jnp.abs(coefficients) - gaps))
-    high = jnp.maximum(low, jnp.linalg.norm(coefficients))
-
-    def unfinished(carry):
-        iteration, _, _, _, excess = carry
-        return ~skip & (excess > tolerance) & (iteration < _MAX_ITERATIONS)
-
-    def advance(carry):
-        iteration, low, middle, high, _ = carry
-        shifts = jnp.stack([low, middle])[:, None] + gaps[None, :]
-        squares = (coefficients[None, :] / shifts) ** 2
-        norm_squared = jnp.sum(squares, axis=1)
-        excess = jnp.sqrt(norm_squared) - 1
-        newton = excess * norm_squared / jnp.sum(squares / shifts, axis=1)
-        newton = jnp.stack([low, middle]) + newton
-        left = excess[1] > 0
-        climbed = jnp.where(excess[0] > tolerance, newton[0], low)
-        low = jnp.where(left, jnp.maximum(climbed, newton[1]), climbed)
-        high = jnp.maximum(low, jnp.where(left, high, middle))
-        middle = jnp.sqrt(low) * jnp.sqrt(high)
-        middle = jnp.where(left, middle, jnp.maximum(middle, newton[1]))
-        return iteration + 1, low, jnp.clip(middle, low, high), high, excess[0]
-
-    start = (0, low, jnp.sqrt(low) * jnp.sqrt(high), high, jnp.full_like(low, jnp.inf))
-    return lax.while_loop(unfinished, advance, start)[1]
-
-
-def _or_one(size: Array) -> Array:
-    return jnp.where(size > 0, size, 1)
+    return by_eigenvectors(matrix, linear, weight)[:2]

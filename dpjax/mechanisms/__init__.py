@@ -2,6 +2,7 @@
 
 from dpjax.mechanisms.base import as_key, derive, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
+from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "add_symmetric_gaussian",
     "as_key",
     "derive",
+    "noisy_argmax",
     "perturb",
     "random_key",
     "seed_key",
+    "selection_error",
 ]

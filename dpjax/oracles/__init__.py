@@ -1,8 +1,10 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
 from dpjax.oracles.base import Query, bind, check_examples
+from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles.selection import SelectionQuery
 
 __all__ = [
     "GradientQuery",
@@ -10,6 +12,10 @@ __all__ = [
     "JointQuery",
     "Query",
     "SecondOrderAnswer",
+    "SelectionQuery",
     "bind",
+    "check_batch_size",
     "check_examples",
+    "fixed_size_sampler",
+    "poisson_sampler",
 ]

@@ -25,6 +25,10 @@ def poisson_sampler(
     True
     """
     if check_batch_size(batch_size, data_size) == data_size:
+        if capacity is not None:
+            raise ValueError(
+                f"capacity={capacity} is for drawn batches; batch_size={batch_size} is all records."
+            )
         return None
     return poisson(batch_size, data_size, budget=budget, count=count, capacity=capacity)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling.gaps import overflow_probability
+from dpjax.sampling.gaps import gap_error, overflow_probability
 from dpjax.sampling.samplers import FixedSize, FullBatch, Poisson
 
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
@@ -76,6 +76,9 @@ def poisson(
         capacity = _capacity(probability, n, min(allowed / 2, _RARE))
     capacity = min(_validate.positive_int("capacity", capacity), n)
     sampler = Poisson.of(threshold, expected, capacity, n)
+    if draws * gap_error(sampler.table, capacity) >= budget.delta / 2:
+        # An epsilon that multiplies what 64 bits miss to more than delta: draw without that error.
+        sampler = Poisson.of(threshold, expected, capacity, n, exact=True)
     if draws * sampler.overflow >= budget.delta:
         raise ValueError(
             f"batches above capacity={capacity} have probability {sampler.overflow:.3g} a draw and "

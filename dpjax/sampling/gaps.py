@@ -83,6 +83,25 @@ def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Arr
         return lax.convert_element_type(jnp.where(mask, place, 0), jnp.int32), mask
 
 
+def coins(
+    key: Array, threshold: tuple[Array | np.uint32, Array | np.uint32], count: int, n: int
+) -> tuple[Array, Array]:
+    """Returns the same as ``gaps`` by a coin for each record: exact, in time that follows n.
+
+    Args:
+      key: for this draw alone.
+      threshold: 2^64 q, as upper and lower word.
+      count: length of the answer.
+      n: number of records there are.
+    """
+    high, low = threshold
+    bits = jax.random.bits(key, (2, n), jnp.uint32)
+    rank = jnp.cumsum((bits[0] < high) | ((bits[0] == high) & (bits[1] < low)), dtype=jnp.int32)
+    place = jnp.arange(1, count + 1, dtype=jnp.int32)
+    mask = place <= rank[-1]
+    return jnp.where(mask, jnp.searchsorted(rank, place).astype(jnp.int32), 0), mask
+
+
 def overflow_probability(probability: float, capacity: int, n: int) -> float:
     """Returns P(Binomial(n, probability) > capacity), rounded up.
 

@@ -151,7 +151,7 @@ class Poisson(Sampler):
       high: upper 32 bits of 2^64 times the probability of a record, uint32. A float32 coin turns
         the probability 1.2e-7 into 2.4e-7.
       low: lower 32 bits, uint32.
-      table: from ``gaps.gap_table``, of the same probability.
+      table: from ``gaps.gap_table``, of the same probability; None for n coins, exact and slow.
       expected: the declared expected batch, the public divisor.
       capacity: the most records a batch holds; where more are drawn the first are kept.
       data_size: the declared n; where n is private, a declared upper bound on it.
@@ -164,20 +164,23 @@ class Poisson(Sampler):
 
     high: Array | np.uint32
     low: Array | np.uint32
-    table: Array | np.ndarray
+    table: Array | np.ndarray | None = dataclasses.field(compare=False)  # follows from the words
     expected: Array | float
     capacity: int = static()
     data_size: int = static()
 
     @classmethod
-    def of(cls, threshold: int, expected: float, capacity: int, data_size: int) -> "Poisson":
+    def of(
+        cls, threshold: int, expected: float, capacity: int, data_size: int, exact: bool = False
+    ) -> "Poisson":
         """Returns the sampler of probability threshold / 2^64, unchecked; on the host.
 
         >>> Poisson.of(2**63, 2.0, capacity=4, data_size=4).sample(jax.random.key(1), 4).mask.shape
         (4,)
         """
         words = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
-        return cls(*words, gaps.gap_table(threshold, data_size), expected, capacity, data_size)
+        table = None if exact else gaps.gap_table(threshold, data_size)
+        return cls(*words, table, expected, capacity, data_size)
 
     @property
     def probability(self) -> float:
@@ -188,7 +191,7 @@ class Poisson(Sampler):
     def overflow(self) -> float:
         """P(Binomial(data_size, probability) > capacity) and what 64 bits miss; on the host."""
         tail = gaps.overflow_probability(self.probability, self.capacity, self.data_size)
-        return tail + gaps.gap_error(self.table, self.capacity)
+        return tail + (0.0 if self.table is None else gaps.gap_error(self.table, self.capacity))
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw, of shape (capacity,); it may be empty, and is released all the same.
@@ -197,6 +200,8 @@ class Poisson(Sampler):
           key: see the file's first lines.
           n: number of records there are.
         """
+        if self.table is None:
+            return Batch(*gaps.coins(key, (self.high, self.low), self.capacity, n))
         return Batch(*gaps.gaps(key, self.table, self.capacity, n))
 
     def _drawn(self) -> dict[str, Any]:

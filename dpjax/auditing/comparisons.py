@@ -1,0 +1,60 @@
+"""Attacks on what dpjax is compared with: DP-Adam, and DP-GD with selection; NOT PRIVATE."""
+
+import jax.numpy as jnp
+
+from dpjax.accounting import PrivacyBudget, gumbel_multiplier
+from dpjax.algorithms import dp_adam
+from dpjax.auditing import canaries, games
+from dpjax.auditing.games import Game
+from dpjax.baselines import dp_gradient_descent_with_selection
+from dpjax.oracles import SelectionQuery
+
+DELTA = 1e-5
+
+
+def selection() -> Game:
+    """Returns the attack on one selection, whose canary lifts one candidate and lowers the other.
+
+    That uses up the whole range of its log-ratios.
+    """
+    common = (canaries.seesaw(), 2, "zero_out")
+    query = SelectionQuery(
+        gumbel_multiplier(3.0), 1.0, 1.0, 1.0, *common, dimension=2, candidates=2
+    )
+    return games.selected(query, canaries.records(), jnp.array([[0.0, 0.0], [0.0, 1.0]]))
+
+
+def gradient_descent_selected() -> Game:
+    """Returns the attack on a whole DP-GD with selection, 20 steps, all of them candidates."""
+    algorithm = dp_gradient_descent_with_selection(
+        canaries.seesaw(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=2,
+        dimension=2,
+        steps=20,
+        step_size=1.0,
+        alpha=1.0,
+        selection_epsilon=2.0,
+        candidates=20,
+        clip_norm=1e-3,
+        hessian_clip_norm=1.0,
+        hessian_lipschitz=1.0,
+        certify=None,
+    )
+    return games.whole(algorithm, canaries.records())
+
+
+def adam() -> Game:
+    """Returns the attack on a whole DP-Adam that reads every record, 20 steps."""
+    algorithm = dp_adam(
+        canaries.alternating(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=2,
+        dimension=2,
+        batch_size=2,
+        steps=20,
+        learning_rate=1.0,
+        final_learning_rate=1.0,
+        clip_norm=1e-3,
+    )
+    return games.whole(algorithm, canaries.records())

@@ -1,0 +1,170 @@
+"""The selection oracle: which of some released iterates looks most like a second-order point."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array, Params, Relation, static
+from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax.accounting import Event, Release, gumbel_scale, records_moved
+from dpjax.derivatives import clipped_hessian, flatten, keeps_positions, rounding_slack
+from dpjax.mechanisms import derive, noisy_argmax, selection_error
+from dpjax.objectives import Objective
+from dpjax.oracles.base import Records
+
+# Of an eigenvalue in float64, per parameter and clip norm: 2^9 times the unit roundoff.
+_EIGENVALUE_ERROR = 2.0**-44
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SelectionQuery:
+    """Asks which candidate w_k has the largest score.
+
+    It is -max(|g_k| / alpha, -lambda_min(H(w_k)) / sqrt(rho alpha)), from -1 at an alpha-SOSP:
+    |gradient| <= alpha, lambda_min >= -sqrt(rho alpha).
+    The gradient norms were released before; only H, the mean of clipped Hessians plus the exact
+    regularizer's, reads records.
+
+    Args:
+      noise_multiplier: standard deviation of the noise on a score over its sensitivity.
+      clip_norm: C_H, the bound on the Frobenius norm, and so on the spectral one, of one record's
+        Hessian.
+      gradient_tolerance: alpha.
+      curvature_tolerance: sqrt(rho alpha).
+      objective: whose ``loss`` is differentiated.
+      data_size: the declared public n, the divisor.
+      relation: fixes the sensitivity.
+      dimension: number of parameters p.
+      candidates: K, the most there are to choose from.
+      unsafe_fast_noise: see ``mechanisms.noisy_argmax``.
+
+    Privacy: the exponential mechanism. By Weyl's inequality one record moves an eigenvalue by C_H /
+      n (``replace_one``: 2 C_H / n) at most, whatever p, where a noisy Hessian's eigenvalue has
+      noise that grows with sqrt(p). Of n p^2 numbers only a place leaves.
+
+    Reference: Wang, Chen and Xu, "Differentially private empirical risk minimization with
+      non-convex loss functions" (ICML 2019), for the criterion.
+    """
+
+    noise_multiplier: Array | float
+    clip_norm: Array | float
+    gradient_tolerance: Array | float
+    curvature_tolerance: Array | float
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    dimension: int = static()
+    candidates: int = static()
+    unsafe_fast_noise: bool = static(default=False)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "selection"
+
+    @property
+    def sampler(self) -> None:
+        """Nobody draws: every record is asked."""
+        return None
+
+    @property
+    def any_order(self) -> bool:
+        """Whether neighbours may have their common rows in other places."""
+        return not keeps_positions(self.relation)
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """How far one record moves a score, rounding of sums and eigenvalues included."""
+        moved = records_moved(self.relation) + rounding_slack(self.data_size, self.relation)
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR
+        return (moved / self.data_size + errors) * self.clip_norm / self.curvature_tolerance
+
+    def event(self, count: int) -> Event:
+        """Returns what ``count`` answers release: one exponential mechanism each."""
+        multiplier, sensitivity = float(self.noise_multiplier), float(self.sensitivity)
+        release = Release(
+            self.name,
+            count,
+            noise_multiplier=multiplier,
+            sensitivity=sensitivity,
+            components=(("score", multiplier * sensitivity),),
+            overflow=selection_error(self.candidates),
+            unsafe_fast_noise=self.unsafe_fast_noise,
+            mechanism="exponential",
+        )
+        return Event((release,), self.relation)
+
+    def answer(
+        self, key: Array, records: Records, params: Params, *, gradient_norms: Array, filled: Array
+    ) -> Array:
+        """Returns the place of the chosen candidate, int32.
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: the candidates, stacked along a leading axis of length K; all released before.
+          gradient_norms: (K,), released before.
+          filled: how many candidates there are, the first ones. With 0 of them no record is read,
+            nothing is released and the place is 0.
+        """
+        scores = self.exact_scores(records, params, gradient_norms, filled)
+        with jax.enable_x64(True):
+            wide, scale = join(scores), self.gumbel_scale
+        return noisy_argmax(
+            derive(key, "selection", 0), wide, scale, unsafe_fast_noise=self.unsafe_fast_noise
+        )
+
+    @property
+    def gumbel_scale(self) -> Array:
+        """Scale of the noise on a score, float64."""
+        with jax.enable_x64(True):
+            wide = dataclasses.replace(
+                self,
+                clip_norm=float64(self.clip_norm),
+                curvature_tolerance=float64(self.curvature_tolerance),
+            )
+            return float64(wide.sensitivity) * gumbel_scale(float64(self.noise_multiplier))
+
+    def exact_scores(
+        self, records: Records, params: Params, gradient_norms: Array, filled: Array
+    ) -> Wide:
+        """Returns the scores (K,), -inf beyond ``filled``. NOT PRIVATE; arguments as ``answer``."""
+        dtype = jnp.promote_types(gradient_norms.dtype, jnp.float32)
+        scores = zeros((self.candidates,), dtype)
+        scores = Wide((jnp.full_like(scores.narrow, -math.inf), *scores.words[1:]))
+
+        def one(place: Array, scores: Wide) -> Wide:
+            candidate = jax.tree.map(lambda leaf: leaf[place], params)
+            score = self._score(records, candidate, gradient_norms[place], dtype)
+            pairs = zip(scores.words, score.words, strict=True)
+            return Wide(tuple(words.at[place].set(word) for words, word in pairs))
+
+        # As many passes as there are candidates, also where runs are batched: a branch not taken
+        # would be computed there.
+        return lax.fori_loop(0, filled, one, scores)
+
+    def _score(
+        self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype
+    ) -> Wide:
+        total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
+            candidate, records, None, self.any_order
+        )
+        flat = flatten(candidate)[0]
+        regularizer = self.objective.regularize_hessian(
+            jnp.zeros((flat.size, flat.size), dtype), candidate
+        )
+        with jax.enable_x64(True):
+            mean = lax.div(join(total), lax.full_like(join(total), float(self.data_size)))
+            smallest = _smallest_eigenvalue(mean + float64(regularizer))
+            curvature = -smallest / float64(self.curvature_tolerance)
+            gradient = float64(gradient_norm) / float64(self.gradient_tolerance)
+            return split(-jnp.maximum(gradient, curvature), dtype)
+
+
+def _smallest_eigenvalue(matrix: Array) -> Array:
+    # In float32 it would err by as much as one record of a million moves it.
+    return lax.linalg.eigh(matrix, sort_eigenvalues=True)[1][0]
