@@ -33,7 +33,7 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
 if TYPE_CHECKING:
-    from dpjax import auditing
+    from dpjax import auditing, reproduce
 
 __all__ = [
     "ALGORITHMS",
@@ -65,6 +65,7 @@ __all__ = [
     "paper_schedule",
     "plotting",
     "random_key",
+    "reproduce",
     "run",
     "sampling",
     "save",
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 # Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing"}
+_LAZY = {"auditing", "reproduce"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import audit, calibrate, data, ledger, run
+from dpjax.cli import audit, calibrate, data, ledger, reproduce, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     _data_parser(commands)
     _ledger_parser(commands)
     audit.add_parser(commands)
+    reproduce.add_parser(commands)
     return whole
 
 

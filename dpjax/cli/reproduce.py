@@ -1,0 +1,82 @@
+"""``dpjax reproduce``: a paper's table or figure as CSV, picture and page, with ours beside it."""
+
+import argparse
+import sys
+import time
+
+from rich import progress as _rich
+from rich.console import Console
+
+import dpjax
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Adds the command to the parser."""
+    one = commands.add_parser(
+        "reproduce",
+        help="a paper's tables and figures on public data, with ours beside them",
+        description="Reproduce a paper's tables and figures as CSV, PNG and a Markdown page. NOT "
+        "PRIVATE: they hold exact values of public benchmark data. Interrupted, the same command "
+        "goes on where it was.",
+    )
+    one.set_defaults(command=command)
+    one.add_argument("paper", metavar="PAPER", help="trust-region")
+    one.add_argument(
+        "figure",
+        nargs="?",
+        default="all",
+        metavar="FIGURE",
+        help="fig2, fig4, fig6, fig8, fig10, table1 or all (default: all)",
+    )
+    one.add_argument(
+        "--quick",
+        action="store_true",
+        help="few rows, seeds and epsilons, under a minute; numbers that are no results",
+    )
+    one.add_argument(
+        "--out", metavar="DIR", help="folder to write to (default: dpjax-reproduce/PAPER)"
+    )
+    one.add_argument("--seeds", type=int, help="runs of each point (default: 10, quick 2)")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Makes what was asked for, says where it is, and returns 0."""
+    reproduce = dpjax.reproduce
+    chosen = reproduce.plan(
+        arguments.paper, arguments.figure, quick=arguments.quick, seeds=arguments.seeds
+    )
+    folder = arguments.out or f"dpjax-reproduce/{chosen.paper}{'-quick' * chosen.quick}"
+    begin = time.perf_counter()
+    for problem in chosen.problems:
+        if problem.stands_for:
+            print(
+                f"{problem.stands_for} is not on this machine (set DPJAX_DATA); the embedded "
+                f"{problem.data} stands in for it."
+            )
+    if chosen.left_out:
+        print(f"left out of the quick run: {', '.join(chosen.left_out)}")
+    with _bar() as bar:
+        task = bar.add_task(chosen.paper, total=chosen.trainings)
+        paths = reproduce.reproduce(
+            chosen,
+            folder,
+            advance=lambda what, more: bar.update(task, description=what, advance=more),
+        )
+    for path in paths:
+        print(f"wrote {path}")
+    print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
+    return 0
+
+
+def _bar() -> _rich.Progress:
+    return _rich.Progress(
+        _rich.TextColumn("{task.description}"),
+        _rich.BarColumn(),
+        _rich.TaskProgressColumn(),
+        _rich.TimeElapsedColumn(),
+        _rich.TextColumn("ETA"),
+        _rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not (sys.stderr and sys.stderr.isatty()),
+    )

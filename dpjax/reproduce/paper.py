@@ -1,0 +1,236 @@
+"""NOT PRIVATE: from a paper's name to pictures, tables and a page in a folder."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+from types import ModuleType
+
+from dpjax import _validate, plotting
+from dpjax.reproduce import figure as pictures
+from dpjax.reproduce import page, trust_region
+from dpjax.reproduce.cache import Cache
+from dpjax.reproduce.results import results
+from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Figure, Found, Problem
+
+PAPERS = {"trust-region": trust_region}
+_SEEDS, _QUICK_SEEDS = 10, 2
+_QUICK_DATA = "ijcnn1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What will be made, checked before anything is computed.
+
+    Args:
+      paper: name in ``PAPERS``.
+      figures: by name.
+      seeds: runs of each point.
+      quick: whether this is the small version.
+      left_out: figures that the small version leaves out, by name.
+    """
+
+    paper: str
+    figures: dict[str, Figure]
+    seeds: int
+    quick: bool
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> ModuleType:
+        """The paper's file."""
+        return PAPERS[self.paper]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Each problem once, in the order of the figures."""
+        return tuple(dict.fromkeys(p for one in self.figures.values() for p in one.problems))
+
+    @property
+    def command(self) -> str:
+        """The command that makes this."""
+        whole = PAPERS[self.paper].FIGURES
+        chosen = "all" if len(self.figures) + len(self.left_out) == len(whole) else "FIGURE"
+        if len(self.figures) == 1 and chosen == "FIGURE":
+            (chosen,) = self.figures
+        words = ["dpjax reproduce", self.paper, chosen]
+        if self.quick:
+            words.append("--quick")
+        if self.seeds != (_QUICK_SEEDS if self.quick else _SEEDS):
+            words.append(f"--seeds {self.seeds}")
+        return " ".join(words)
+
+    def epsilons(self, problem: Problem) -> tuple[float, ...]:
+        """Returns where ``problem`` is needed: a table alone takes one epsilon."""
+        drawn = any(
+            problem in one.problems and one.kind != "table" for one in self.figures.values()
+        )
+        return problem.epsilons if drawn else (TRACED_EPSILON,)
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings that is, if nothing is on the disk."""
+        points = sum(len(self.epsilons(problem)) for problem in self.problems)
+        return points * len(self.module.curves()) * self.seeds
+
+
+def plan(
+    paper: str = "trust-region",
+    figure: str = "all",
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+) -> Plan:
+    """Returns what is to be made, or raises before anything is computed.
+
+    Args:
+      paper: name in ``PAPERS``.
+      figure: one of the paper's figures and tables, or ``"all"``.
+      quick: few rows, seeds and epsilons; ``"all"`` is then what the smaller data set serves, and
+        data that are not on this machine are replaced by the embedded ones.
+      seeds: runs of each point; by default 10, quick 2.
+
+    Raises:
+      ValueError: for an unknown paper or figure, naming those there are, or a bad number.
+      ImportError: if matplotlib is not installed.
+
+    >>> plan("trust-region", "fig6").trainings > 0
+    True
+    >>> plan("trust-region", "fig3")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown figure 'fig3'; did you mean ... Choose from: fig2, fig4, ...
+    """
+    module = PAPERS[_validate.choice("paper", paper, PAPERS)]
+    _validate.choice("figure", figure, [*module.FIGURES, "all"])
+    default = _QUICK_SEEDS if quick else _SEEDS
+    seeds = default if seeds is None else _validate.positive_int("seeds", seeds)
+    plotting.require()
+    figures = module.FIGURES if figure == "all" else {figure: module.FIGURES[figure]}
+    if not quick:
+        return Plan(paper, dict(figures), seeds, quick)
+    small, left_out = {}, []
+    for name, one in figures.items():
+        kept = [p for p in one.problems if figure != "all" or p.data == _QUICK_DATA]
+        if kept:
+            problems = tuple(dict.fromkeys(module.quick(p) for p in kept))
+            small[name] = dataclasses.replace(one, problems=problems)
+        else:
+            left_out.append(name)
+    return Plan(paper, small, seeds, quick, tuple(left_out))
+
+
+def reproduce(
+    chosen: Plan,
+    out: str | os.PathLike,
+    *,
+    advance: Callable[[str, int], None] = lambda what, trainings: None,
+) -> list[pathlib.Path]:
+    """Makes the pictures, the tables and the page, and returns their paths.
+
+    Results of each point go to ``out/cache`` as soon as they are there: after an interruption the
+    same call goes on, and what was computed is not computed again. Remove that folder after a
+    change of dpjax's code.
+
+    Args:
+      chosen: what to make, from ``plan``.
+      out: folder, made if it is absent.
+      advance: told what is being done and how many more trainings are done.
+
+    Raises:
+      FileNotFoundError: if a data set is not on this machine, naming how to get it.
+      OSError: if ``out`` cannot be written.
+
+    Privacy: NOT PRIVATE; gaps, gradient norms and accuracies are exact values of the data.
+    """
+    folder = pathlib.Path(out)
+    cache = Cache(folder / "cache")
+    curves = chosen.module.curves()
+    found = {
+        problem: results(
+            problem,
+            curves,
+            cache,
+            seeds=chosen.seeds,
+            one_by_one=chosen.quick,
+            epsilons=chosen.epsilons(problem),
+            advance=advance,
+        )
+        for problem in chosen.problems
+    }
+    written, sections = [], []
+    for name, one in chosen.figures.items():
+        every = tuple(found[problem] for problem in one.problems)
+        advance(f"drawing {name}", 0)
+        files = _files(folder, name, one, every, curves)
+        written += files
+        sections += _section(chosen, name, one, every, files)
+    text = folder / f"{chosen.paper}.md"
+    text.write_text("\n".join(_head(chosen, found) + sections) + "\n")
+    return [*written, text]
+
+
+def _files(folder, name, one, every, curves) -> list[pathlib.Path]:
+    if one.kind == "table":
+        path = folder / f"{name}.csv"
+        page.write_csv(path, [row for f in every for row in page.cost_rows(f, curves)])
+        return [path]
+    picture, points = folder / f"{name}.png", folder / f"{name}.csv"
+    page.write_csv(points, [row for f in every for row in page.point_rows(f, curves)])
+    if one.kind == "accuracy":
+        pictures.plot_accuracy(every, curves, picture)
+        return [picture, points]
+    pictures.plot_panels(every[0], curves, picture)
+    times = folder / f"{name}-time.csv"
+    page.write_csv(times, page.trace_rows(every[0], curves))
+    return [picture, points, times]
+
+
+def _head(chosen: Plan, found: dict[Problem, Found]) -> list[str]:
+    module = chosen.module
+    lines = [
+        f"# {module.TITLE}",
+        "",
+        f"{module.REFERENCE}. Made by `{chosen.command}`. Gaps, gradient norms and accuracies are "
+        "exact values of public benchmark data: NOT PRIVATE.",
+        "",
+        f"Neighbours are {RELATION} with delta = 1/n, as in the paper; {chosen.seeds} seeds; every "
+        "training starts at 0 and is private at its epsilon by an exact accountant.",
+        "",
+        module.SETTINGS,
+        "",
+    ]
+    if chosen.quick:
+        lines += ["**A quick run: few rows, seeds and epsilons. Its numbers are no results.**", ""]
+    if chosen.left_out:
+        lines += [f"Left out of the quick run: {', '.join(chosen.left_out)}.", ""]
+    for problem, one in found.items():
+        lines.append(f"- {problem.title}: n = {one.rows:,}, p = {one.dimension}. ")
+        lines[-1] += page.optimum_line(one)
+        if problem.stands_for:
+            lines.append(
+                f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); the embedded "
+                f"{problem.data} stands in for it."
+            )
+    return [*lines, ""]
+
+
+def _section(chosen: Plan, name: str, one: Figure, every, files) -> list[str]:
+    curves = chosen.module.curves()
+    lines = [f"## {name}: {one.caption}", ""]
+    lines += [f"![{name}]({path.name})" for path in files if path.suffix == ".png"]
+    lines += ["", "Numbers: " + ", ".join(f"`{p.name}`" for p in files if p.suffix == ".csv"), ""]
+    if one.kind == "table":
+        lines += page.table([row for f in every for row in page.cost_rows(f, curves)])
+    for found in every:
+        if one.kind == "accuracy":
+            lines += [f"Mean accuracy, {found.problem.title}:", ""]
+            lines += [*page.table(page.mean_rows(found, curves, "accuracies")), ""]
+        elif one.kind == "panels":
+            for field, words in (("gaps", "gap"), ("norms", "gradient norm")):
+                lines += [f"Mean {words}:", ""]
+                lines += [*page.table(page.mean_rows(found, curves, field)), ""]
+            lines += [f"At epsilon {TRACED_EPSILON:g}:", ""]
+            lines += [*page.table(page.cost_rows(found, curves)), ""]
+    said = page.claim_lines(chosen.module.claims(one, every))
+    return [*lines, "", "What the paper says, held against these numbers:", "", *said, ""]

@@ -1,0 +1,171 @@
+"""NOT PRIVATE: what a problem, a curve, a figure is, and the results they are drawn from."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import datasets
+from dpjax.datasets import Dataset
+from dpjax.objectives import OBJECTIVES, Objective
+
+# Where the time panels are drawn and the local minima are looked for.
+TRACED_EPSILON = 1.0
+RELATION = "replace_one"
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A data set and an objective that figures are made of.
+
+    Args:
+      data: name of the data set.
+      objective: name in ``OBJECTIVES``.
+      batch: the paper's batch size on these data.
+      epsilons: where the curves have points.
+      known: the optimal value as known before, which the one found is held against, or None.
+      traced: whether times and local minima are wanted, at ``TRACED_EPSILON``.
+      rows: use so many of the first records; None for all.
+      starts: descents in the search for the optimum.
+      stands_for: the data set of the paper that ``data`` is here in place of, or None.
+    """
+
+    data: str
+    objective: str
+    batch: int
+    epsilons: tuple[float, ...]
+    known: float | None = None
+    traced: bool = True
+    rows: int | None = None
+    starts: int = 4
+    stands_for: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Data and objective, for people."""
+        where = f"{self.data} (for {self.stands_for})" if self.stands_for else self.data
+        return f"{where}, {self.objective}"
+
+    @property
+    def loss(self) -> Objective:
+        """The objective."""
+        return OBJECTIVES[self.objective]()
+
+    def load(self) -> Dataset:
+        """Returns the records as JAX arrays.
+
+        Raises:
+          FileNotFoundError: naming what to set, if they are not on this machine.
+        """
+        data = datasets.load(self.data)
+        kept = slice(self.rows)
+        return dataclasses.replace(data, x=jnp.asarray(data.x[kept]), y=jnp.asarray(data.y[kept]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A method, as a figure shows it.
+
+    Args:
+      label: what the legend says.
+      method: whose update rule; curves of one method share a colour.
+      algorithm: name in ``dpjax.ALGORITHMS``.
+      published: whether the noise is the paper's formula, corrected where it has to be.
+      tuned: what the factory is given beside the problem, the budget and the batch, by the names
+        of data set and objective.
+      batched: whether it draws batches of the problem's size.
+    """
+
+    label: str
+    method: str
+    algorithm: str
+    published: bool = False
+    tuned: Mapping[tuple[str, str], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    batched: bool = False
+
+    def chosen(self, problem: Problem, size: int) -> dict[str, Any]:
+        """Returns the factory's arguments on ``problem``, with ``size`` records."""
+        more = dict(self.tuned.get((problem.stands_for or problem.data, problem.objective), {}))
+        if self.published:
+            more["accountant"] = "paper"
+        if self.batched:
+            more["batch_size"] = min(problem.batch, size // 7)
+        return more
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """What is drawn: one picture a problem, or one picture of all of them.
+
+    Args:
+      kind: ``"panels"`` (gap, gradient norm, time), ``"accuracy"`` or ``"table"``.
+      problems: what it shows.
+      caption: one line.
+    """
+
+    kind: str
+    problems: tuple[Problem, ...]
+    caption: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The results on one problem.
+
+    Args:
+      problem: which one.
+      rows: n.
+      dimension: p.
+      optimum: the least value found, by descents from many starts or from an output.
+      searched: the least value that the descents from the starts alone found.
+      accuracy: at the optimum.
+      majority: share of the larger class, where accuracy is measured.
+      tested: whether accuracy is on a test set.
+      points: by curve label and epsilon, what ``measure`` returned.
+      times: by curve label, what ``seconds`` returned; all measured in turn.
+    """
+
+    problem: Problem
+    rows: int
+    dimension: int
+    optimum: float
+    searched: float
+    accuracy: float
+    majority: float
+    tested: bool
+    points: dict[tuple[str, float], dict[str, Any]]
+    times: dict[str, list[float]]
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """Where there are points."""
+        return tuple(sorted({epsilon for _, epsilon in self.points}))
+
+    def gaps(self, label: str, epsilon: float) -> np.ndarray:
+        """Gap of each seed to the best value known."""
+        return np.array(self.points[label, epsilon]["values"]) - self.optimum
+
+    def local_gaps(self, label: str, epsilon: float) -> np.ndarray | None:
+        """Gap of each seed to the local minimum it lies at, where that was looked for."""
+        point = self.points[label, epsilon]
+        if point["local_values"] is None:
+            return None
+        return np.array(point["values"]) - np.array(point["local_values"])
+
+    def norms(self, label: str, epsilon: float) -> np.ndarray:
+        """Gradient norm of each seed."""
+        return np.array(self.points[label, epsilon]["gradient_norms"])
+
+    def accuracies(self, label: str, epsilon: float) -> np.ndarray:
+        """Accuracy of each seed."""
+        return np.array(self.points[label, epsilon]["accuracies"])
+
+    def trace(self, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Steps, seconds, and gaps by step and seed, where they were recorded."""
+        trace = self.points[label, TRACED_EPSILON]["trace"]
+        if trace is None:
+            return None
+        gaps = np.array(trace["values"]) - self.optimum
+        return np.array(trace["steps"]), np.array(self.times[label]), gaps
