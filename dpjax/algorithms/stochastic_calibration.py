@@ -21,6 +21,7 @@ from dpjax.algorithms.stochastic_trust_region import (
     steps_of_stage,
 )
 from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
+from dpjax.linalg import SOLVERS
 from dpjax.objectives import Objective
 from dpjax.oracles import (
     GradientQuery,
@@ -51,6 +52,7 @@ def dp_stochastic_trust_region(
     sampling: str | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
+    subproblem: str = "auto",
     unsafe_fast_noise: bool = False,
 ) -> StochasticTrustRegion:
     """Returns the stochastic private trust-region method, calibrated to the budget.
@@ -81,6 +83,8 @@ def dp_stochastic_trust_region(
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 2 with
         the factor T that its gradient's variance lacks (replace-one, gradient and Hessian from
         subsets of their own). ``"paper-literal"`` is refused.
+      subproblem: ``"exact"``, ``"lanczos"``, or ``"auto"`` by dimension; the solver of
+        ``trust_region_step``.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
@@ -108,6 +112,7 @@ def dp_stochastic_trust_region(
         objective, budget, data_size, dimension, "paper" if literal else accountant
     )
     steps = _validate.positive_int("steps", steps)
+    subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
     batches = _batches(batch_size, problem.data_size, steps)
     radius = base.positive_leaf("radius", radius)
     final_radius = base.positive_leaf("final_radius", final_radius)
@@ -132,6 +137,7 @@ def dp_stochastic_trust_region(
         max_steps=steps,
         dimension=problem.dimension,
         accountant=accountant,
+        subproblem=subproblem,
     )
 
 

@@ -34,6 +34,7 @@ class StochasticTrustRegion:
     max_steps: int = static()
     dimension: int = static()
     accountant: str = static()
+    subproblem: str = static()
 
     @property
     def title(self) -> str:
@@ -66,7 +67,7 @@ class StochasticTrustRegion:
         answer = self._ask(key, state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
-        return take_step(self.objective, state, answer, radius, damping)
+        return take_step(self.objective, state, answer, radius, damping, self.subproblem)
 
     def done(self, state: State) -> Array:
         """Never stops early."""

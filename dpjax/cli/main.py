@@ -156,6 +156,9 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         help="declared n; needed under add_or_remove_one, else that of the data",
     )
     one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
+    one.add_argument(
+        "--batch-size", type=int, help="expected records of a batch, where batches are drawn"
+    )
     _table_arguments(one)
 
 

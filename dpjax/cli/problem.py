@@ -1,6 +1,7 @@
 """From arguments to a configured algorithm, shared by ``run`` and ``calibrate``."""
 
 import argparse
+import inspect
 from typing import NamedTuple
 
 import dpjax
@@ -49,7 +50,11 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
     objective = dpjax.objectives.OBJECTIVES[arguments.objective]()
-    more = {} if arguments.steps is None else {"steps": arguments.steps}
+    given = {"steps": arguments.steps, "batch_size": arguments.batch_size}
+    more = {key: value for key, value in given.items() if value is not None}
+    takes = inspect.signature(factories[name]).parameters
+    if more.keys() - takes.keys():
+        raise ValueError(f"{name} asks every record at every step; leave --batch-size out.")
     algorithm = factories[name](
         objective,
         budget,
