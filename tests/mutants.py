@@ -168,7 +168,8 @@ def _(patch):
 
     def quieter(key, scores, scale, **kwargs):
         with jax.enable_x64(True):
-            return whole(key, scores, scale * 0.5, **kwargs)
+            half = scale * 0.5
+        return whole(key, scores, half, **kwargs)
 
     patch.setattr(selection, "noisy_argmax", quieter)
 

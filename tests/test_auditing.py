@@ -429,7 +429,8 @@ def test_every_audit_claims_what_its_mechanism_says(name):
 
 
 def test_every_algorithm_is_attacked_as_a_whole():
-    assert dpjax.ALGORITHMS.keys() <= auditing.AUDITS.keys()
+    every = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+    assert every.keys() <= auditing.AUDITS.keys()
 
 
 # The command.
