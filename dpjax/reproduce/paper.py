@@ -47,12 +47,14 @@ class Plan:
         return tuple(dict.fromkeys(p for one in self.figures.values() for p in one.problems))
 
     @property
+    def whole(self) -> bool:
+        """Whether all of the paper's figures were asked for."""
+        return len(self.figures) + len(self.left_out) == len(self.module.FIGURES)
+
+    @property
     def command(self) -> str:
         """The command that makes this."""
-        whole = PAPERS[self.paper].FIGURES
-        chosen = "all" if len(self.figures) + len(self.left_out) == len(whole) else "FIGURE"
-        if len(self.figures) == 1 and chosen == "FIGURE":
-            (chosen,) = self.figures
+        chosen = "all" if self.whole else next(iter(self.figures))
         words = ["dpjax reproduce", self.paper, chosen]
         if self.quick:
             words.append("--quick")
@@ -165,7 +167,9 @@ def reproduce(
         files = _files(folder, name, one, every, curves)
         written += files
         sections += _section(chosen, name, one, every, files)
-    text = folder / f"{chosen.paper}.md"
+    # One figure has a page of its own, so that it leaves that of all as it was.
+    name = chosen.paper if chosen.whole else "-".join(chosen.figures)
+    text = folder / f"{name}.md"
     text.write_text("\n".join(_head(chosen, found) + sections) + "\n")
     return [*written, text]
 
