@@ -15,7 +15,8 @@ from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Figure, Found, Probl
 
 PAPERS = {"trust-region": trust_region}
 _SEEDS, _QUICK_SEEDS = 10, 2
-_QUICK_DATA = "ijcnn1"
+# One problem serves two figures; each other one compiles every method anew.
+_QUICK = ("ijcnn1", "logistic-nonconvex")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ def plan(
     Args:
       paper: name in ``PAPERS``.
       figure: one of the paper's figures and tables, or ``"all"``.
-      quick: few rows, seeds and epsilons; ``"all"`` is then what the smaller data set serves, and
+      quick: few rows, seeds and epsilons; ``"all"`` is then what one problem serves, and
         data that are not on this machine are replaced by the embedded ones.
       seeds: runs of each point; by default 10, quick 2.
 
@@ -113,7 +114,7 @@ def plan(
         return Plan(paper, dict(figures), seeds, quick)
     small, left_out = {}, []
     for name, one in figures.items():
-        kept = [p for p in one.problems if figure != "all" or p.data == _QUICK_DATA]
+        kept = [p for p in one.problems if figure != "all" or (p.data, p.objective) == _QUICK]
         if kept:
             problems = tuple(dict.fromkeys(module.quick(p) for p in kept))
             small[name] = dataclasses.replace(one, problems=problems)
