@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax.cli.main import main
-from dpjax.reproduce import exact, page, paper, results, runs, trust_region
+from dpjax.reproduce import exact, figure, page, paper, results, runs, trust_region
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.study import Curve, Figure, Found, Problem
 
@@ -93,9 +93,9 @@ def test_without_the_data_the_error_says_how_to_get_them(no_data, tmp_path):
         paper.reproduce(chosen, tmp_path)
 
 
-def test_the_quick_run_of_all_leaves_out_the_large_data_by_name():
+def test_the_quick_run_of_all_leaves_out_other_problems_by_name():
     chosen = paper.plan("trust-region", "all", quick=True)
-    assert chosen.left_out == ("fig4", "fig8")
+    assert chosen.left_out == ("fig2", "fig4", "fig8", "fig10")
     assert {problem.stands_for or problem.data for problem in chosen.problems} == {"ijcnn1"}
     assert paper.plan("trust-region", "fig4", quick=True).figures.keys() == {"fig4"}
 
@@ -143,7 +143,7 @@ def test_an_interrupted_run_goes_on_and_nothing_is_computed_twice(
     assert all(float(row["gap"]) >= 0 for row in rows)
     times = list(csv.DictReader((tmp_path / "fig6-time.csv").read_text().splitlines()))
     assert {(row["step"], row["seed"]) for row in times} >= {("1", "0"), ("3", "1")}
-    text = (tmp_path / "trust-region.md").read_text()
+    text = (tmp_path / "fig6.md").read_text()
     assert "A quick run" in text and "ijcnn1 is not on this machine" in text
     mean = np.mean([float(r["gap"]) for r in rows if r["curve"] == GD and r["epsilon"] == "1.0"])
     assert f"| {GD} |" in text and page.number(mean) in text
@@ -172,8 +172,7 @@ def test_the_cache_gives_back_what_belongs_to_a_configuration_alone(tmp_path):
 )
 def test_verdicts_turn_with_the_numbers(gaps, seconds, verdicts):
     one = found(dict(zip((GD, TR, STR), gaps, strict=True)), seconds)
-    figure = Figure("panels", (PROBLEM,), "")
-    claims = trust_region.claims(figure, (one,))
+    claims = trust_region.claims(Figure("panels", (PROBLEM,), ""), (one,))
     expected = [word if word == "agrees" else "does not agree" for word in verdicts]
     assert [claim.verdict for claim in claims] == expected
     assert page.number(gaps[1]) in claims[0].detail
@@ -186,9 +185,16 @@ def test_the_page_says_whether_the_optimum_is_the_known_one(known, word):
 
 def test_accuracy_is_held_against_the_majority_class():
     one = found({GD: 0.05, TR: 0.05, STR: 0.3})
-    figure = Figure("accuracy", (PROBLEM,), "")
-    texts = page.claim_lines(trust_region.claims(figure, (one,)))
+    claims = trust_region.claims(Figure("accuracy", (PROBLEM,), ""), (one,))
+    texts = page.claim_lines(claims)
     assert any("within a point" in line and "agrees in 2 of 3" in line for line in texts)
+
+
+def test_accuracy_is_drawn(tmp_path):
+    one = found({GD: 0.05, TR: 0.05, STR: 0.3})
+    chosen = tuple(curve for curve in trust_region.CURVES if curve.published)
+    figure.plot_accuracy((one, one), chosen, tmp_path / "accuracy.png")
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
 # Exact values.

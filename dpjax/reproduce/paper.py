@@ -15,7 +15,8 @@ from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Figure, Found, Probl
 
 PAPERS = {"trust-region": trust_region}
 _SEEDS, _QUICK_SEEDS = 10, 2
-_QUICK_DATA = "ijcnn1"
+# One problem serves two figures; each other one compiles every method anew.
+_QUICK = ("ijcnn1", "logistic-nonconvex")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +48,14 @@ class Plan:
         return tuple(dict.fromkeys(p for one in self.figures.values() for p in one.problems))
 
     @property
+    def whole(self) -> bool:
+        """Whether all of the paper's figures were asked for."""
+        return len(self.figures) + len(self.left_out) == len(self.module.FIGURES)
+
+    @property
     def command(self) -> str:
         """The command that makes this."""
-        whole = PAPERS[self.paper].FIGURES
-        chosen = "all" if len(self.figures) + len(self.left_out) == len(whole) else "FIGURE"
-        if len(self.figures) == 1 and chosen == "FIGURE":
-            (chosen,) = self.figures
+        chosen = "all" if self.whole else next(iter(self.figures))
         words = ["dpjax reproduce", self.paper, chosen]
         if self.quick:
             words.append("--quick")
@@ -86,7 +89,7 @@ def plan(
     Args:
       paper: name in ``PAPERS``.
       figure: one of the paper's figures and tables, or ``"all"``.
-      quick: few rows, seeds and epsilons; ``"all"`` is then what the smaller data set serves, and
+      quick: few rows, seeds and epsilons; ``"all"`` is then what one problem serves, and
         data that are not on this machine are replaced by the embedded ones.
       seeds: runs of each point; by default 10, quick 2.
 
@@ -111,7 +114,7 @@ def plan(
         return Plan(paper, dict(figures), seeds, quick)
     small, left_out = {}, []
     for name, one in figures.items():
-        kept = [p for p in one.problems if figure != "all" or p.data == _QUICK_DATA]
+        kept = [p for p in one.problems if figure != "all" or (p.data, p.objective) == _QUICK]
         if kept:
             problems = tuple(dict.fromkeys(module.quick(p) for p in kept))
             small[name] = dataclasses.replace(one, problems=problems)
@@ -165,7 +168,9 @@ def reproduce(
         files = _files(folder, name, one, every, curves)
         written += files
         sections += _section(chosen, name, one, every, files)
-    text = folder / f"{chosen.paper}.md"
+    # One figure has a page of its own, so that it leaves that of all as it was.
+    name = chosen.paper if chosen.whole else "-".join(chosen.figures)
+    text = folder / f"{name}.md"
     text.write_text("\n".join(_head(chosen, found) + sections) + "\n")
     return [*written, text]
 
