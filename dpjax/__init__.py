@@ -19,6 +19,7 @@ from dpjax.algorithms import (
     Certificate,
     Status,
     dp_gradient_descent,
+    dp_subspace_trust_region,
     dp_trust_region,
     paper_schedule,
 )
@@ -30,7 +31,7 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
 if TYPE_CHECKING:
-    from dpjax import auditing
+    from dpjax import auditing, models
 
 __all__ = [
     "ALGORITHMS",
@@ -51,10 +52,12 @@ __all__ = [
     "derivatives",
     "diagnostics",
     "dp_gradient_descent",
+    "dp_subspace_trust_region",
     "dp_trust_region",
     "joint_clipped",
     "load",
     "mechanisms",
+    "models",
     "objectives",
     "paper_schedule",
     "plotting",
@@ -67,7 +70,7 @@ __all__ = [
 ]
 
 # Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing"}
+_LAZY = {"auditing", "models"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,11 +3,16 @@
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.trust_region import paper_schedule
 from dpjax.algorithms.trust_region_calibration import dp_trust_region
 
 # The command line, the contract tests and the plots read this table.
-ALGORITHMS = {"dp-gd": dp_gradient_descent, "dp-tr": dp_trust_region}
+ALGORITHMS = {
+    "dp-gd": dp_gradient_descent,
+    "dp-tr": dp_trust_region,
+    "dp-subspace-tr": dp_subspace_trust_region,
+}
 
 __all__ = [
     "ALGORITHMS",
@@ -15,6 +20,7 @@ __all__ = [
     "Certificate",
     "Status",
     "dp_gradient_descent",
+    "dp_subspace_trust_region",
     "dp_trust_region",
     "paper_schedule",
 ]

@@ -3,6 +3,7 @@
 from dpjax.oracles.base import Query, bind, check_examples
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles.subspace import SubspaceQuery, poisson_batches
 
 __all__ = [
     "GradientQuery",
@@ -10,6 +11,8 @@ __all__ = [
     "JointQuery",
     "Query",
     "SecondOrderAnswer",
+    "SubspaceQuery",
     "bind",
     "check_examples",
+    "poisson_batches",
 ]

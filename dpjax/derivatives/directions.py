@@ -1,0 +1,270 @@
+"""Gradient and Hessian of one record's loss along a few directions, for about a gradient each.
+
+Differentiating twice record by record would build per-example gradients of all p parameters, one
+for each direction, and contract them with the directions again: 100 times the cost of a gradient
+step and more. Here the chain rule is applied to the steps of the loss instead. With ``a'`` the
+derivative of an intermediate value along a direction and ``c`` that of the loss in it,
+
+    d' S H S^T d = sum over the nonlinear steps y = f(a) of <c_y, f''(a)[a', a']>,
+
+and of a product with a weight W only ``a'`` and the pull-back of ``c`` through the direction's W'
+are needed, which all records share: large convolutions and matrix products, no array of p numbers
+for a record.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from dpjax._typing import Array, PyTree
+from dpjax.derivatives import convolution, primitives
+
+Store = Callable[[Array], Array]
+
+
+@dataclasses.dataclass(eq=False)
+class _Value:
+    """An intermediate value, and its derivative along a direction: one, later all of them."""
+
+    primal: Array
+    tangent: Any = None
+    of_record: bool = False
+    curved: bool = False  # whether a nonlinear step lies before it, so that its c is needed
+
+
+class _Step(NamedTuple):
+    """One step that matters to second derivatives, as a function of its active inputs."""
+
+    primitive: str
+    linear: bool
+    inputs: list[_Value]
+    outputs: list[_Value]
+    apply: Callable[..., list[Array]]
+    parameters: dict[str, Any]
+    store: Store
+
+
+def derivatives(
+    loss: Callable[[Array, PyTree], Array],
+    point: Array,
+    directions: Array,
+    record: PyTree,
+    store: Store = lambda value: value,
+) -> tuple[Array, Array]:
+    """Returns S g, shape (k,), and S H S^T, shape (k, k), of the loss of one record.
+
+    Args:
+      loss: ``loss(point, record) -> scalar``, of anything that ``jax.jvp`` of ``jax.grad`` takes,
+        but for functions with a ``jax.custom_vjp``, which have no forward derivative.
+      point: (p,).
+      directions: the rows of S, (k, p).
+      record: one example.
+      store: keeps an intermediate derivative in memory, where a compiler might recompute it.
+
+    Raises:
+      TypeError: if the loss is not a scalar.
+
+    Privacy: NOT a mechanism; reads one record.
+
+    >>> S = jnp.eye(3)[:2]
+    >>> _, H = derivatives(lambda w, x: jnp.sum(jnp.tanh(w * x)) ** 2, jnp.zeros(3), S, jnp.ones(3))
+    >>> H.tolist()
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+    kept: list[_Value] = []
+    steps: list[_Step] = []
+    traced = jax.make_jaxpr(loss)(point, record)
+    if [aval.shape for aval in traced.out_avals] != [()]:
+        raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
+
+    def push(direction: Array) -> list[Array]:
+        inputs = [_Value(point, direction)]
+        inputs += [_Value(leaf, of_record=True) for leaf in jax.tree.leaves(record)]
+        (out,) = _run(traced.jaxpr, traced.consts, inputs, steps, store)
+        if out.tangent is None:
+            return []
+        kept.append(out)
+        for step in steps:
+            kept.extend(value for value in step.inputs if not step.linear)
+        return [value.tangent for value in kept]
+
+    k, dtype = directions.shape[0], directions.dtype
+    tangents = jax.vmap(push)(directions)
+    if not kept:
+        return jnp.zeros(k, dtype), jnp.zeros((k, k), dtype)
+    for value, tangent in zip(kept, tangents, strict=True):
+        value.tangent = tangent
+    return kept[0].tangent.astype(dtype), _curvature(kept[0], steps, (k, dtype))
+
+
+def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree) -> int:
+    """Returns the size of the largest intermediate value whose derivatives are kept.
+
+    >>> widest(lambda w, x: jnp.sum(jnp.tanh(jnp.outer(x, w))), jnp.zeros(3), jnp.ones(5))
+    15
+    """
+    sizes = [1]
+
+    def measure(point: Array, record: PyTree) -> None:
+        steps: list[_Step] = []
+        traced = jax.make_jaxpr(loss)(point, record)
+        inputs = [_Value(point, point), *map(_Value, jax.tree.leaves(record))]
+        _run(traced.jaxpr, traced.consts, inputs, steps, lambda value: value)
+        sizes.extend(value.primal.size for step in steps for value in step.outputs)
+
+    jax.eval_shape(measure, point, record)
+    return max(sizes)
+
+
+def _run(
+    jaxpr: Any, consts: list, inputs: list[_Value], steps: list[_Step], store: Store
+) -> list[_Value]:
+    known = dict(zip(jaxpr.constvars, map(_Value, consts), strict=True))
+    known |= zip(jaxpr.invars, inputs, strict=True)
+
+    def read(atom: Any) -> _Value:
+        return _Value(atom.val) if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        values = [read(atom) for atom in equation.invars]
+        if equation.primitive.name in primitives.INLINED:
+            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+            closed = isinstance(inner, core.ClosedJaxpr)
+            body, own = (inner.jaxpr, inner.consts) if closed else (inner, [])
+            results = _run(body, own, values, steps, store)
+        else:
+            results = _push(equation, values, steps, store)
+        known |= zip(equation.outvars, results, strict=True)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _push(equation: Any, values: list[_Value], steps: list[_Step], store: Store) -> list[_Value]:
+    """Takes one step, with its derivative along the direction if it has one."""
+    name = equation.primitive.name
+    active = [i for i, value in enumerate(values) if value.tangent is not None]
+    moving = [
+        i for i, v in enumerate(equation.outvars) if jnp.issubdtype(v.aval.dtype, jnp.floating)
+    ]
+    of_record = any(value.of_record for value in values)
+
+    def whole(*changed: Array) -> tuple[list[Array], list[Array]]:
+        arguments = [value.primal for value in values]
+        for i, argument in zip(active, changed, strict=True):
+            arguments[i] = argument
+        results = _bind(equation, arguments)
+        return [results[i] for i in moving], results
+
+    points = [values[i].primal for i in active]
+    if not active or not moving:
+        return [_Value(result, of_record=of_record) for result in whole(*points)[1]]
+    alone = len(active) == 1
+    linear = (
+        name in primitives.LINEAR
+        or (alone and name in primitives.BILINEAR)
+        or (name == "div" and active == [0])
+    )
+    if not linear:
+        for value in (values[i] for i in active):
+            if value.of_record and value.primal.ndim:
+                value.tangent = store(value.tangent)
+    tangents = [values[i].tangent for i in active]
+    if name in primitives.BY_ENTRY and alone:
+        # The derivative once, and not once for every direction.
+        _, slopes, results = jax.jvp(whole, points, [jnp.ones_like(points[0])], has_aux=True)
+        pushed = [slopes[0] * tangents[0]]
+    else:
+        _, pushed, results = jax.jvp(whole, points, tangents, has_aux=True)
+    curved = not linear or any(values[i].curved for i in active)
+    outputs = [_Value(result, of_record=of_record) for result in results]
+    for i, tangent in zip(moving, pushed, strict=True):
+        outputs[i].tangent, outputs[i].curved = tangent, curved
+    if curved:
+        parts = [values[i] for i in active], [outputs[i] for i in moving]
+        form = lambda *changed: whole(*changed)[0]  # noqa: E731
+        steps.append(_Step(name, linear, *parts, form, equation.params, store))
+    return outputs
+
+
+def _bind(equation: Any, arguments: list[Array]) -> list[Array]:
+    parameters = equation.primitive.get_bind_params(equation.params)
+    results = equation.primitive.bind(*arguments, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def _curvature(out: _Value, steps: list[_Step], shape: tuple[int, Any]) -> Array:
+    """Goes back through the steps with c, the derivative of the loss in each value."""
+    total = jnp.zeros((shape[0], shape[0]), shape[1])
+    slopes = {id(out): jnp.ones_like(out.primal)}
+    for step in reversed(steps):
+        if not any(id(value) in slopes for value in step.outputs):
+            continue
+        found = [slopes.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
+        if not step.linear:
+            total = total + _second(step, found).astype(total.dtype)
+        for value, slope in _pull(step, found):
+            slopes[id(value)] = slopes[id(value)] + slope if id(value) in slopes else slope
+    return total
+
+
+def _pull(step: _Step, slopes: list[Array]) -> list[tuple[_Value, Array]]:
+    """The part of c in each input that needs it: never in a weight as it was given."""
+    needed = [i for i, value in enumerate(step.inputs) if value.curved]
+    if not needed:
+        return []
+
+    def of_needed(*changed: Array) -> list[Array]:
+        arguments = [value.primal for value in step.inputs]
+        for i, argument in zip(needed, changed, strict=True):
+            arguments[i] = argument
+        return step.apply(*arguments)
+
+    _, pull = jax.vjp(of_needed, *(step.inputs[i].primal for i in needed))
+    return list(zip((step.inputs[i] for i in needed), pull(slopes), strict=True))
+
+
+def _second(step: _Step, slopes: list[Array]) -> Array:
+    """Returns <c, f''[a'_i, a'_j]> of one nonlinear step for all pairs of directions, (k, k)."""
+    points = tuple(value.primal for value in step.inputs)
+    tangents = [value.tangent for value in step.inputs]
+
+    def slope(*point: Array) -> tuple[Array, ...]:
+        return jax.vjp(step.apply, *point)[1](slopes)
+
+    plain = step.primitive == "conv_general_dilated" and convolution.is_plain(step.parameters)
+    if plain and step.inputs[0].of_record and not step.inputs[1].of_record:
+        kernels = jax.vmap(lambda kernel: convolution.turned(step.parameters, kernel))(tangents[1])
+        back = jax.vmap(
+            lambda kernel: convolution.transposed(
+                step.parameters, kernel, slopes[0], points[0].shape
+            )
+        )(step.store(kernels))
+        half = _gram(tangents[0], back)
+        return half + half.T
+    if step.primitive in primitives.BILINEAR:
+        # Back into the factor that knows the record: the other one's derivative is shared.
+        one, other = (0, 1) if step.inputs[0].of_record else (1, 0)
+
+        def through(direction: Array) -> Array:
+            def product(factor: Array) -> list[Array]:
+                return step.apply(*((factor, direction) if one == 0 else (direction, factor)))
+
+            return jax.vjp(product, points[one])[1](slopes)[0]
+
+        half = _gram(tangents[one], jax.vmap(through)(tangents[other]))
+        return half + half.T
+    if step.primitive in primitives.BY_ENTRY:
+        _, (curvature,) = jax.jvp(slope, points, (jnp.ones_like(points[0]),))
+        return _gram(tangents[0] * curvature[None], tangents[0])
+    turned = jax.vmap(lambda *moves: jax.jvp(slope, points, moves)[1])(*tangents)
+    return sum(map(_gram, tangents, turned), jnp.zeros(()))
+
+
+def _gram(left: Array, right: Array) -> Array:
+    wide = jnp.promote_types(left.dtype, jnp.float32)
+    left, right = (part.reshape(part.shape[0], -1).astype(wide) for part in (left, right))
+    return lax.dot_general(left, right, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
