@@ -10,8 +10,8 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, PyTree, static
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, bind
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, subspace_clipped
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SubspaceQuery, bind
 
 
 class Scored(NamedTuple):
@@ -50,7 +50,7 @@ class Recorder:
         def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
             answer = ask(key, name, params, **public)
             worlds = (self.without, self.canary)
-            scores.append(log_ratio(queries[name], answer, params, worlds))
+            scores.append(log_ratio(queries[name], answer, params, worlds, **public))
             return answer
 
         state, _ = self.algorithm.step(key, state, listen)
@@ -62,7 +62,7 @@ class Recorder:
         return None, None
 
 
-def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Array:
+def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **public: Any) -> Array:
     """Returns log p(answer | D') - log p(answer | D), up to rounding, for Gaussian queries.
 
     Args:
@@ -70,6 +70,7 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Ar
       answer: what it released at ``params``.
       params: where it was asked.
       worlds: examples of D, then of D'.
+      **public: what else the question named.
 
     Raises:
       ValueError: for a query whose law is not known here.
@@ -81,7 +82,7 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Ar
     -0.5
     """
     without, canary = (
-        _exact_parts(query, bind(query, examples), params) for examples in worlds[:2]
+        _exact_parts(query, bind(query, examples), params, **public) for examples in worlds[:2]
     )
     total = jnp.zeros(())
     seen_parts = _parts(query, answer)
@@ -91,13 +92,16 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple) -> Ar
     return total
 
 
-def _exact_parts(query: Query, records: PyTree, params: Params) -> list[Array]:
+def _exact_parts(query: Query, records: PyTree, params: Params, **public: Any) -> list[Array]:
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,
             "hessian_weight": query.hessian_weight,
         }
-        total = joint_clipped(query.objective, **weights)(params, records)
+        if isinstance(query, SubspaceQuery):
+            total = subspace_clipped(query.objective, **weights)(params, records, **public)
+        else:
+            total = joint_clipped(query.objective, **weights)(params, records)
     elif isinstance(query, GradientQuery):
         total = clipped_grad(query.objective, clip_norm=query.clip_norm)(params, records)
     elif isinstance(query, HessianQuery):

@@ -10,7 +10,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import dp_gradient_descent, dp_trust_region
+from dpjax.algorithms import dp_gradient_descent, dp_subspace_trust_region, dp_trust_region
 from dpjax.auditing import canaries, estimators, games
 from dpjax.auditing.games import Game
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
@@ -96,6 +96,21 @@ def trust_region(relation: Relation = "zero_out") -> Game:
     return games.whole(algorithm, canaries.records(relation))
 
 
+def subspace_trust_region() -> Game:
+    """Returns the attack on a whole DP-TR in subspaces, 3 of 8 directions, 10 steps."""
+    algorithm = dp_subspace_trust_region(
+        canaries.winding(),
+        PrivacyBudget(3.341, DELTA),
+        data_size=2,
+        dimension=8,
+        subspace_dimension=3,
+        steps=10,
+        clip_norm=1.0,
+        hessian_clip_norm=3.0,
+    )
+    return games.whole(algorithm, canaries.records())
+
+
 AUDITS: dict[str, Row] = {
     "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
@@ -117,6 +132,7 @@ AUDITS: dict[str, Row] = {
     "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
     "dp-tr": Row(trust_region, 40_000, 0.80, 20_000, 0.75),
+    "dp-subspace-tr": Row(subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
 }
 """All audits; a later algorithm joins by one line."""
 

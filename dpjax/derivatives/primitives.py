@@ -1,4 +1,4 @@
-"""What is known of JAX's primitives to differentiate a loss twice; of the others nothing need be."""
+"""What is known of JAX's primitives when a loss is differentiated twice; others need nothing."""
 
 # Linear, or linear by pieces, in all that depends on parameters together.
 LINEAR = frozenset(
