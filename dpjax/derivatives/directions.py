@@ -29,24 +29,23 @@ Store = Callable[[Array], Array]
 
 @dataclasses.dataclass(eq=False)
 class _Value:
-    """An intermediate value, and its derivative along a direction: one, later all of them."""
+    """An intermediate value of the loss of one record."""
 
     primal: Array
-    tangent: Any = None
+    active: bool = False  # whether it depends on the parameters
     of_record: bool = False
     curved: bool = False  # whether a nonlinear step lies before it, so that its c is needed
 
 
 class _Step(NamedTuple):
-    """One step that matters to second derivatives, as a function of its active inputs."""
+    """One step from parameters to loss, as a function of its active inputs."""
 
     primitive: str
+    parameters: dict[str, Any]
     linear: bool
     inputs: list[_Value]
     outputs: list[_Value]
     apply: Callable[..., list[Array]]
-    parameters: dict[str, Any]
-    store: Store
 
 
 def derivatives(
@@ -76,30 +75,22 @@ def derivatives(
     >>> H.tolist()
     [[2.0, 2.0], [2.0, 2.0]]
     """
-    kept: list[_Value] = []
-    steps: list[_Step] = []
-    traced = jax.make_jaxpr(loss)(point, record)
-    if [aval.shape for aval in traced.out_avals] != [()]:
-        raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
-
-    def push(direction: Array) -> list[Array]:
-        inputs = [_Value(point, direction)]
-        inputs += [_Value(leaf, of_record=True) for leaf in jax.tree.leaves(record)]
-        (out,) = _run(traced.jaxpr, traced.consts, inputs, steps, store)
-        if out.tangent is None:
-            return []
-        kept.append(out)
-        for step in steps:
-            kept.extend(value for value in step.inputs if not step.linear)
-        return [value.tangent for value in kept]
-
+    start, out, steps = _taken(loss, point, record)
     k, dtype = directions.shape[0], directions.dtype
-    tangents = jax.vmap(push)(directions)
-    if not kept:
+    if not out.active:
         return jnp.zeros(k, dtype), jnp.zeros((k, k), dtype)
-    for value, tangent in zip(kept, tangents, strict=True):
-        value.tangent = tangent
-    return kept[0].tangent.astype(dtype), _curvature(kept[0], steps, (k, dtype))
+    kept = {id(value): value for step in steps if not step.linear for value in step.inputs}
+    kept[id(out)] = out
+
+    def push(direction: Array) -> dict[int, Array]:
+        tangents = {id(start): direction}
+        for step in steps:
+            _push(step, tangents, store)
+        return {name: tangents[name] for name in kept}
+
+    tangents = jax.vmap(push)(directions)
+    curvature = _curvature(out, steps, tangents, store)
+    return tangents[id(out)].astype(dtype), curvature.astype(dtype)
 
 
 def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree) -> int:
@@ -111,19 +102,29 @@ def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree)
     sizes = [1]
 
     def measure(point: Array, record: PyTree) -> None:
-        steps: list[_Step] = []
-        traced = jax.make_jaxpr(loss)(point, record)
-        inputs = [_Value(point, point), *map(_Value, jax.tree.leaves(record))]
-        _run(traced.jaxpr, traced.consts, inputs, steps, lambda value: value)
-        sizes.extend(value.primal.size for step in steps for value in step.outputs)
+        steps = _taken(loss, point, record)[2]
+        values = [value for step in steps for value in step.outputs if value.curved]
+        sizes.extend(value.primal.size for value in values)
 
     jax.eval_shape(measure, point, record)
     return max(sizes)
 
 
-def _run(
-    jaxpr: Any, consts: list, inputs: list[_Value], steps: list[_Step], store: Store
-) -> list[_Value]:
+def _taken(
+    loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree
+) -> tuple[_Value, _Value, list[_Step]]:
+    """Returns the point, the loss, and the steps that lead from one to the other."""
+    steps: list[_Step] = []
+    traced = jax.make_jaxpr(loss)(point, record)
+    if [aval.shape for aval in traced.out_avals] != [()]:
+        raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
+    start = _Value(point, active=True)
+    leaves = [_Value(leaf, of_record=True) for leaf in jax.tree.leaves(record)]
+    (out,) = _run(traced.jaxpr, traced.consts, [start, *leaves], steps)
+    return start, out, steps
+
+
+def _run(jaxpr: Any, consts: list, inputs: list[_Value], steps: list[_Step]) -> list[_Value]:
     known = dict(zip(jaxpr.constvars, map(_Value, consts), strict=True))
     known |= zip(jaxpr.invars, inputs, strict=True)
 
@@ -136,57 +137,43 @@ def _run(
             inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
             closed = isinstance(inner, core.ClosedJaxpr)
             body, own = (inner.jaxpr, inner.consts) if closed else (inner, [])
-            results = _run(body, own, values, steps, store)
+            results = _run(body, own, values, steps)
         else:
-            results = _push(equation, values, steps, store)
+            results = _take(equation, values, steps)
         known |= zip(equation.outvars, results, strict=True)
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _push(equation: Any, values: list[_Value], steps: list[_Step], store: Store) -> list[_Value]:
-    """Takes one step, with its derivative along the direction if it has one."""
+def _take(equation: Any, values: list[_Value], steps: list[_Step]) -> list[_Value]:
     name = equation.primitive.name
-    active = [i for i, value in enumerate(values) if value.tangent is not None]
-    moving = [
-        i for i, v in enumerate(equation.outvars) if jnp.issubdtype(v.aval.dtype, jnp.floating)
-    ]
+    primals = [value.primal for value in values]
     of_record = any(value.of_record for value in values)
+    outputs = [_Value(result, of_record=of_record) for result in _bind(equation, primals)]
+    active = [i for i, value in enumerate(values) if value.active]
+    moving = [
+        i for i, v in enumerate(outputs) if jnp.issubdtype(jnp.result_type(v.primal), jnp.floating)
+    ]
+    if not active or not moving:
+        return outputs
 
-    def whole(*changed: Array) -> tuple[list[Array], list[Array]]:
-        arguments = [value.primal for value in values]
+    def apply(*changed: Array) -> list[Array]:
+        arguments = list(primals)
         for i, argument in zip(active, changed, strict=True):
             arguments[i] = argument
         results = _bind(equation, arguments)
-        return [results[i] for i in moving], results
+        return [results[i] for i in moving]
 
-    points = [values[i].primal for i in active]
-    if not active or not moving:
-        return [_Value(result, of_record=of_record) for result in whole(*points)[1]]
     alone = len(active) == 1
     linear = (
         name in primitives.LINEAR
         or (alone and name in primitives.BILINEAR)
         or (name == "div" and active == [0])
     )
-    if not linear:
-        for value in (values[i] for i in active):
-            if value.of_record and value.primal.ndim:
-                value.tangent = store(value.tangent)
-    tangents = [values[i].tangent for i in active]
-    if name in primitives.BY_ENTRY and alone:
-        # The derivative once, and not once for every direction.
-        _, slopes, results = jax.jvp(whole, points, [jnp.ones_like(points[0])], has_aux=True)
-        pushed = [slopes[0] * tangents[0]]
-    else:
-        _, pushed, results = jax.jvp(whole, points, tangents, has_aux=True)
-    curved = not linear or any(values[i].curved for i in active)
-    outputs = [_Value(result, of_record=of_record) for result in results]
-    for i, tangent in zip(moving, pushed, strict=True):
-        outputs[i].tangent, outputs[i].curved = tangent, curved
-    if curved:
-        parts = [values[i] for i in active], [outputs[i] for i in moving]
-        form = lambda *changed: whole(*changed)[0]  # noqa: E731
-        steps.append(_Step(name, linear, *parts, form, equation.params, store))
+    for i in moving:
+        outputs[i].active = True
+        outputs[i].curved = not linear or any(values[i].curved for i in active)
+    parts = [values[i] for i in active], [outputs[i] for i in moving]
+    steps.append(_Step(name, equation.params, linear, *parts, apply))
     return outputs
 
 
@@ -196,16 +183,35 @@ def _bind(equation: Any, arguments: list[Array]) -> list[Array]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def _curvature(out: _Value, steps: list[_Step], shape: tuple[int, Any]) -> Array:
+def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
+    """Adds the derivatives of a step's outputs along one direction to ``tangents``."""
+    if not step.linear:
+        for value in step.inputs:
+            if value.of_record and jnp.ndim(value.primal):
+                tangents[id(value)] = store(tangents[id(value)])
+    points = tuple(value.primal for value in step.inputs)
+    moves = tuple(tangents[id(value)] for value in step.inputs)
+    if step.primitive in primitives.BY_ENTRY:
+        # The derivative once, and not once for every direction.
+        _, slopes = jax.jvp(step.apply, points, (jnp.ones_like(points[0]),))
+        pushed = [slopes[0] * moves[0]]
+    else:
+        _, pushed = jax.jvp(step.apply, points, moves)
+    tangents |= {id(value): move for value, move in zip(step.outputs, pushed, strict=True)}
+
+
+def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], store: Store) -> Array:
     """Goes back through the steps with c, the derivative of the loss in each value."""
-    total = jnp.zeros((shape[0], shape[0]), shape[1])
+    k = tangents[id(out)].shape[0]
+    total = jnp.zeros((k, k), jnp.promote_types(out.primal.dtype, jnp.float32))
     slopes = {id(out): jnp.ones_like(out.primal)}
     for step in reversed(steps):
-        if not any(id(value) in slopes for value in step.outputs):
+        if not any(value.curved and id(value) in slopes for value in step.outputs):
             continue
         found = [slopes.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
         if not step.linear:
-            total = total + _second(step, found).astype(total.dtype)
+            moves = [tangents[id(value)] for value in step.inputs]
+            total = total + _second(step, moves, found, store).astype(total.dtype)
         for value, slope in _pull(step, found):
             slopes[id(value)] = slopes[id(value)] + slope if id(value) in slopes else slope
     return total
@@ -227,10 +233,9 @@ def _pull(step: _Step, slopes: list[Array]) -> list[tuple[_Value, Array]]:
     return list(zip((step.inputs[i] for i in needed), pull(slopes), strict=True))
 
 
-def _second(step: _Step, slopes: list[Array]) -> Array:
+def _second(step: _Step, tangents: list[Array], slopes: list[Array], store: Store) -> Array:
     """Returns <c, f''[a'_i, a'_j]> of one nonlinear step for all pairs of directions, (k, k)."""
     points = tuple(value.primal for value in step.inputs)
-    tangents = [value.tangent for value in step.inputs]
 
     def slope(*point: Array) -> tuple[Array, ...]:
         return jax.vjp(step.apply, *point)[1](slopes)
@@ -242,7 +247,7 @@ def _second(step: _Step, slopes: list[Array]) -> Array:
             lambda kernel: convolution.transposed(
                 step.parameters, kernel, slopes[0], points[0].shape
             )
-        )(step.store(kernels))
+        )(store(kernels))
         half = _gram(tangents[0], back)
         return half + half.T
     if step.primitive in primitives.BILINEAR:
