@@ -169,11 +169,16 @@ def test_bad_input_is_named(bad, message):
         build(**bad)
 
 
-def test_directions_are_public_orthonormal_and_new_at_every_step():
+@pytest.mark.parametrize("dimension", [8, 4, 400])
+def test_directions_are_orthonormal(dimension):
+    found = build(subspace_dimension=4, dimension=dimension).sketch(0)
+    np.testing.assert_allclose(found @ found.T, np.eye(4), atol=1e-5)
+
+
+def test_directions_are_public_and_new_at_every_step():
     algorithm = build(subspace_dimension=4)
     assert isinstance(algorithm.query, SubspaceQuery)
     first, second = algorithm.sketch(0), algorithm.sketch(1)
-    np.testing.assert_allclose(first @ first.T, np.eye(4), atol=1e-5)
     assert not np.allclose(first, second, atol=0.1)
     assert not np.allclose(first, build(subspace_dimension=4, subspace_seed=1).sketch(0), atol=0.1)
     np.testing.assert_array_equal(first, build(subspace_dimension=4).sketch(0))

@@ -95,9 +95,15 @@ class SubspaceTrustRegion:
         """
         words = jnp.stack([jnp.asarray(self.seed_high), jnp.asarray(self.seed_low)])
         key = jax.random.wrap_key_data(words.astype(jnp.uint32), impl="threefry2x32")
-        shape = (self.dimension, self.subspace_dimension)
-        drawn = jax.random.normal(jax.random.fold_in(key, iteration), shape, dtype)
-        return jnp.linalg.qr(drawn)[0].T
+        shape = (self.subspace_dimension, self.dimension)
+        rows = jax.random.normal(jax.random.fold_in(key, iteration), shape, dtype)
+        if 8 * self.subspace_dimension > self.dimension:
+            return jnp.linalg.qr(rows.T)[0].T
+        # So few Gaussian rows are nearly orthogonal: this is as exact, and several times faster.
+        for _ in range(2):
+            root = jnp.linalg.cholesky(jnp.matmul(rows, rows.T, precision="highest"))
+            rows = jax.scipy.linalg.solve_triangular(root, rows, lower=True)
+        return rows
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
