@@ -98,16 +98,10 @@ def trust_region(relation: Relation = "zero_out") -> Game:
 
 def subspace_trust_region() -> Game:
     """Returns the attack on a whole DP-TR in subspaces, 3 of 8 directions, 10 steps."""
-    algorithm = dp_subspace_trust_region(
-        canaries.winding(),
-        PrivacyBudget(3.341, DELTA),
-        data_size=2,
-        dimension=8,
-        subspace_dimension=3,
-        steps=10,
-        clip_norm=1.0,
-        hessian_clip_norm=3.0,
-    )
+    clips = {"clip_norm": 1.0, "hessian_clip_norm": 3.0}
+    sizes = {"data_size": 2, "dimension": 8, "subspace_dimension": 3, "steps": 10}
+    budget = PrivacyBudget(3.341, DELTA)
+    algorithm = dp_subspace_trust_region(canaries.winding(), budget, **sizes, **clips)
     return games.whole(algorithm, canaries.records())
 
 
