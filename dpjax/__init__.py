@@ -22,6 +22,7 @@ from dpjax.algorithms import (
     dp_adam,
     dp_gradient_descent,
     dp_stochastic_trust_region,
+    dp_subspace_trust_region,
     dp_trust_region,
     paper_schedule,
 )
@@ -33,7 +34,7 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
 if TYPE_CHECKING:
-    from dpjax import auditing, reproduce
+    from dpjax import auditing, models, reproduce
 
 __all__ = [
     "ALGORITHMS",
@@ -57,10 +58,12 @@ __all__ = [
     "dp_adam",
     "dp_gradient_descent",
     "dp_stochastic_trust_region",
+    "dp_subspace_trust_region",
     "dp_trust_region",
     "joint_clipped",
     "load",
     "mechanisms",
+    "models",
     "objectives",
     "paper_schedule",
     "plotting",
@@ -74,7 +77,7 @@ __all__ = [
 ]
 
 # Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing", "reproduce"}
+_LAZY = {"auditing", "models", "reproduce"}
 
 
 def __getattr__(name: str) -> Any:

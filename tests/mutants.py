@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import sampling
+from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
 from dpjax.derivatives import (
     chunks,
@@ -29,7 +29,7 @@ from dpjax.derivatives import (
 from dpjax.driver import loop
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
-from dpjax.oracles import GradientQuery, SelectionQuery, gradient, hessian, selection
+from dpjax.oracles import GradientQuery, SelectionQuery, gradient, hessian, selection, subspace
 from dpjax.oracles import base as oracles
 from dpjax.sampling import samplers
 
@@ -285,6 +285,23 @@ def _(patch):
         return types.SimpleNamespace(wide=wide)
 
     patch.setattr(hessian, "joint_clipped", apart)
+
+
+@mutant("subspace gradient and Hessian clipped apart")
+def _(patch):
+    def apart(loss, *, gradient_weight, hessian_weight):
+        huge = 1e12
+
+        def wide(*asked):
+            first, second = (
+                derivatives.subspace_clipped(loss, gradient_weight=g, hessian_weight=h).wide(*asked)
+                for g, h in ((gradient_weight, huge), (huge, hessian_weight))
+            )
+            return per_example.WideJointSum(first.gradient, second.hessian)
+
+        return types.SimpleNamespace(wide=wide)
+
+    patch.setattr(subspace, "subspace_clipped", apart)
 
 
 @mutant("a NaN record not dropped")

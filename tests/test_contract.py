@@ -24,6 +24,7 @@ GENERAL = {
     "dp-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-str": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-adam": {"clip_norm": 1.0, "learning_rate": 0.1},
+    "dp-subspace-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-gd-selected": {
         "clip_norm": 1.0,
         "step_size": 0.3,
@@ -41,6 +42,7 @@ USUAL = {
 REFUSED = {
     ("dp-adam", "replace_one", "paper"): "no paper states",
     ("dp-adam", "replace_one", "rdp"): "no Renyi bound is known",
+    ("dp-subspace-tr", "replace_one", "paper"): "no paper has",
     ("dp-str", "replace_one", "rdp"): "no Renyi bound is known",
 }
 # Each statistical check fails by chance with this probability at most.
@@ -387,7 +389,9 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
         if query.event(1).releases[0].mechanism != "gaussian":
             continue  # its noise does not leave; tests/test_selection.py has its law
         null = bind(query, (jnp.zeros((N, P)), jnp.ones(N)))
-        answers = jax.vmap(lambda key: query.answer(key, null, jnp.zeros(P)))(keys)  # noqa: B023
+        # What a question names beside the parameters.
+        public = {"sketch": algorithm.sketch(0)} if hasattr(algorithm, "sketch") else {}
+        answers = jax.vmap(lambda key: query.answer(key, null, jnp.zeros(P), **public))(keys)  # noqa: B023
         (release,) = query.event(1).releases
         parts = list(draws_of(answers))
         assert len(parts) == len(release.components)

@@ -25,6 +25,7 @@ AUDITED = {
     "dp-adam": (10_000, 0.75, "noise x0.8"),
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
+    "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),
 }
 # Bug -> tests that fail by it, each on its own; audits as above beside them.
 AUDIT = "test_mutants.py::test_an_audit_stands"
@@ -75,6 +76,10 @@ KILLED_BY = {
     "gradient and Hessian clipped apart, booked as one": [
         "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
         "[zero_out-joint]",
+    ],
+    "subspace gradient and Hessian clipped apart": [
+        "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
+        "[zero_out-subspace]",
     ],
     "a NaN record not dropped": [
         "test_oracles.py::test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for[nan]",

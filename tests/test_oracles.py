@@ -7,7 +7,7 @@ import pytest
 
 import dpjax
 from dpjax.accounting import RELATIONS, records_moved
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, bind
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SubspaceQuery, bind
 
 N, P = 8, 4
 # So little noise that an answer is its exact mean to about six digits.
@@ -25,7 +25,14 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
         "gradient": GradientQuery(noise_multiplier, 0.5, *common),
         "hessian": HessianQuery(noise_multiplier, 0.5, *common),
         "joint": JointQuery(noise_multiplier, 0.5, 2.0, *common),
+        "subspace": SubspaceQuery(noise_multiplier, 0.5, 2.0, *common),
     }
+
+
+def ask(query, key, records, params):
+    """An answer, asked with what the query wants beside the parameters."""
+    public = {"sketch": jnp.eye(2, P)} if isinstance(query, SubspaceQuery) else {}
+    return query.answer(key, bind(query, records), params, **public)
 
 
 def weighted(query, answer):
@@ -36,7 +43,7 @@ def weighted(query, answer):
     return np.ravel(answer).astype(float)
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     """Gradient and Hessian of one sample are one vector: clipped apart they would move sqrt(2)."""
@@ -48,7 +55,7 @@ def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
         "add_or_remove_one": canary[1:],
     }[relation].astype(np.float32)
     first, second = (
-        weighted(query, query.answer(jax.random.key(0), bind(query, rows), jnp.zeros(P)))
+        weighted(query, ask(query, jax.random.key(0), rows, jnp.zeros(P)))
         for rows in (canary, other)
     )
     moved = np.linalg.norm(first - second)
@@ -56,34 +63,31 @@ def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     assert moved == pytest.approx(records_moved(relation) * float(query.unit) / N, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
 def test_c38_an_empty_sum_is_answered_with_all_its_noise(name):
     query = queries("zero_out", 3.0)[name]
-    null = bind(query, jnp.zeros(N))
-    ask = jax.jit(lambda key: query.answer(key, null, jnp.zeros(P)))
-    for answer in jax.tree.leaves(ask(jax.random.key(1))):
+    asked = jax.jit(lambda key: ask(query, key, jnp.zeros(N), jnp.zeros(P)))
+    for answer in jax.tree.leaves(asked(jax.random.key(1))):
         assert (np.asarray(answer) != 0).all()
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
 @pytest.mark.parametrize("rows", [1, N, 5 * N])
 def test_c39_the_divisor_of_an_answer_is_declared_and_not_counted(rows, name):
     query = queries("add_or_remove_one")[name]
-    answer = query.answer(jax.random.key(0), bind(query, jnp.ones(rows)), jnp.zeros(P))
+    answer = ask(query, jax.random.key(0), jnp.ones(rows), jnp.zeros(P))
     moved = np.linalg.norm(weighted(query, answer))
     assert moved == pytest.approx(rows * float(query.unit) / N, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint"])
+@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
 def test_c17_many_loud_records_add_up_and_one_counts_for_no_more(name):
     """A clipped mean would be as long for one loud record among null ones as for eight."""
     query = queries("zero_out")[name]
     one = np.zeros(N, np.float32)
     one[2] = 1
     lengths = [
-        np.linalg.norm(
-            weighted(query, query.answer(jax.random.key(0), bind(query, x), jnp.zeros(P)))
-        )
+        np.linalg.norm(weighted(query, ask(query, jax.random.key(0), x, jnp.zeros(P))))
         for x in (one, np.ones(N, np.float32))
     ]
     assert lengths[1] == pytest.approx(N * lengths[0], rel=1e-4)
@@ -150,5 +154,5 @@ def test_c32_a_loss_sees_one_example():
 
     for query in queries("zero_out", loss=loss).values():
         examples = (jnp.ones((N, 3)), jnp.ones(N))
-        query.answer(jax.random.key(0), bind(query, examples), jnp.zeros(P))
+        ask(query, jax.random.key(0), examples, jnp.zeros(P))
     assert shapes == {((3,), ())}

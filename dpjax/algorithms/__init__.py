@@ -5,6 +5,7 @@ from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
+from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.trust_region import paper_schedule
 from dpjax.algorithms.trust_region_calibration import dp_trust_region
 
@@ -14,6 +15,7 @@ ALGORITHMS = {
     "dp-tr": dp_trust_region,
     "dp-str": dp_stochastic_trust_region,
     "dp-adam": dp_adam,
+    "dp-subspace-tr": dp_subspace_trust_region,
 }
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "dp_adam",
     "dp_gradient_descent",
     "dp_stochastic_trust_region",
+    "dp_subspace_trust_region",
     "dp_trust_region",
     "paper_schedule",
 ]

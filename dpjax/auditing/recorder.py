@@ -10,13 +10,14 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, PyTree, static
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
     Query,
     SelectionQuery,
+    SubspaceQuery,
     bind,
 )
 from dpjax.sampling import Poisson
@@ -93,7 +94,7 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     if isinstance(query, SelectionQuery):
         return _selection_ratio(query, answer, params, worlds, **public)
     without, canary = (
-        _exact_parts(query, bind(query, examples), params) for examples in worlds[:2]
+        _exact_parts(query, bind(query, examples), params, **public) for examples in worlds[:2]
     )
     total = jnp.zeros(())
     seen_parts = _parts(query, answer)
@@ -123,13 +124,16 @@ def _selection_ratio(
     return logs[1] - logs[0]
 
 
-def _exact_parts(query: Any, records: PyTree, params: Params) -> list[Array]:
+def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,
             "hessian_weight": query.hessian_weight,
         }
-        total = joint_clipped(query.objective, **weights)(params, records)
+        if isinstance(query, SubspaceQuery):
+            total = subspace_clipped(query.objective, **weights)(params, records, **public)
+        else:
+            total = joint_clipped(query.objective, **weights)(params, records)
     elif isinstance(query, GradientQuery):
         total = clipped_grad(query.objective, clip_norm=query.clip_norm)(params, records)
     elif isinstance(query, HessianQuery):

@@ -9,9 +9,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Relation
-from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import dp_gradient_descent, dp_stochastic_trust_region, dp_trust_region
-from dpjax.auditing import answers, canaries, comparisons, estimators, games
+from dpjax.auditing import answers, comparisons, estimators, games, trainings
 from dpjax.auditing.games import Game
 
 DELTA = 1e-5
@@ -36,59 +34,6 @@ class Row(NamedTuple):
     quick_gate: float
 
 
-def gradient_descent(relation: Relation = "zero_out") -> Game:
-    """Returns the attack on a whole DP-GD, 20 steps.
-
-    Args:
-      relation: of the budget and of the data sets.
-    """
-    algorithm = dp_gradient_descent(
-        canaries.alternating(),
-        PrivacyBudget(4.0, DELTA, relation),
-        data_size=2,
-        dimension=2,
-        steps=20,
-        step_size=1.0,
-        clip_norm=1e-3,
-        certify=None,
-    )
-    return games.whole(algorithm, canaries.records(relation))
-
-
-def trust_region(relation: Relation = "zero_out") -> Game:
-    """Returns the attack on a whole DP-TR, 5 parameters, 20 steps.
-
-    Args:
-      relation: of the budget and of the data sets.
-    """
-    algorithm = dp_trust_region(
-        canaries.winding(),
-        PrivacyBudget(3.341, DELTA, relation),
-        data_size=2,
-        dimension=5,
-        steps=20,
-        clip_norm=1.0,
-        hessian_clip_norm=3.0,
-        certify=None,
-    )
-    return games.whole(algorithm, canaries.records(relation))
-
-
-def stochastic_trust_region() -> Game:
-    """Returns the attack on a whole DP-STR, 2 parameters, 10 steps, 1 record in 5 a batch."""
-    algorithm = dp_stochastic_trust_region(
-        canaries.winding(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=10,
-        dimension=2,
-        batch_size=2,
-        steps=10,
-        clip_norm=1.0,
-        hessian_clip_norm=3.0,
-    )
-    return games.whole(algorithm, canaries.records(null=9))
-
-
 AUDITS: dict[str, Row] = {
     "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
@@ -108,13 +53,16 @@ AUDITS: dict[str, Row] = {
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
     "hessian": Row(answers.hessian, 1_000_000, 0.94, 100_000, 0.85),
     "joint": Row(answers.joint, 1_000_000, 0.94, 100_000, 0.85),
-    "dp-gd": Row(gradient_descent, 100_000, 0.90, 20_000, 0.75),
-    "dp-gd-replace-one": Row(lambda: gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75),
+    "dp-gd": Row(trainings.gradient_descent, 100_000, 0.90, 20_000, 0.75),
+    "dp-gd-replace-one": Row(
+        lambda: trainings.gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75
+    ),
     "selection": Row(comparisons.selection, 200_000, 0.90, 50_000, 0.80),
     "dp-gd-selected": Row(comparisons.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
     "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
-    "dp-tr": Row(trust_region, 40_000, 0.80, 20_000, 0.75),
-    "dp-str": Row(stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
+    "dp-tr": Row(trainings.trust_region, 40_000, 0.80, 20_000, 0.75),
+    "dp-str": Row(trainings.stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
+    "dp-subspace-tr": Row(trainings.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
 }
 """All audits; a later algorithm joins by one line."""
 

@@ -12,12 +12,14 @@ from dpjax.derivatives.per_example import (
     joint_clipped,
 )
 from dpjax.derivatives.rounding import keeps_positions, rounding_slack
+from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
 __all__ = [
     "ClippedGrad",
     "ClippedHessian",
     "JointClipped",
     "JointSum",
+    "SubspaceClipped",
     "clipped_grad",
     "clipped_hessian",
     "clipping",
@@ -26,4 +28,5 @@ __all__ = [
     "keeps_positions",
     "linear_model",
     "rounding_slack",
+    "subspace_clipped",
 ]

@@ -1,6 +1,7 @@
 """Losses of one example with their constants, and the regularizers added after the noise."""
 
 from dpjax.objectives.base import Constants, Objective
+from dpjax.objectives.classifier import cross_entropy
 from dpjax.objectives.margin import (
     free_hessian_ratio,
     has_proven_constants,
@@ -24,6 +25,7 @@ __all__ = [
     "Constants",
     "Nonconvex",
     "Objective",
+    "cross_entropy",
     "free_hessian_ratio",
     "has_proven_constants",
     "logistic",

@@ -5,6 +5,7 @@ from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sa
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.selection import SelectionQuery
+from dpjax.oracles.subspace import SubspaceQuery
 
 __all__ = [
     "GradientQuery",
@@ -13,6 +14,7 @@ __all__ = [
     "Query",
     "SecondOrderAnswer",
     "SelectionQuery",
+    "SubspaceQuery",
     "bind",
     "check_batch_size",
     "check_examples",

@@ -56,6 +56,11 @@ class Query(Protocol):
         ...
 
     @property
+    def closed_form(self) -> bool:
+        """Whether records of a margin loss are prepared for its closed form."""
+        ...
+
+    @property
     def answer(self) -> Callable[..., PyTree]:
         """``(key, records, params, **public) -> noisy answer`` at ``params``.
 
@@ -96,6 +101,11 @@ class GaussianQuery:
     def components(self) -> tuple[tuple[str, float], ...]:
         """Name and standard deviation of each part of the released mean; on the host."""
         raise NotImplementedError
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether records of a margin loss are prepared for its closed form, once per training."""
+        return self.sampler is None
 
     @property
     def divisor(self) -> Array | float:
@@ -192,7 +202,7 @@ def bind(query: Query, examples: PyTree) -> Records:
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
-    if query.objective.margin is not None and query.sampler is None:
+    if query.objective.margin is not None and query.closed_form:
         return linear_model.prepare(examples)
     return jax.tree.map(jnp.asarray, examples)
 

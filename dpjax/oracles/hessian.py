@@ -7,6 +7,7 @@ import jax
 
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.derivatives import clipped_hessian, joint_clipped
+from dpjax.derivatives.per_example import WideJointSum
 from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
@@ -141,6 +142,9 @@ class JointQuery(GaussianQuery):
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
         ).wide(params, batch, mask, self.any_order)
+        return self._noisy(key, total)
+
+    def _noisy(self, key: Array, total: WideJointSum) -> SecondOrderAnswer:
         gradient = perturb(
             derive(key, "gradient", 0),
             total.gradient,

@@ -72,6 +72,11 @@ class SelectionQuery:
         return None
 
     @property
+    def closed_form(self) -> bool:
+        """Records of a margin loss are prepared, as for the gradients beside it."""
+        return True
+
+    @property
     def any_order(self) -> bool:
         """Whether neighbours may have their common rows in other places."""
         return not keeps_positions(self.relation)

@@ -51,12 +51,13 @@ def gap_table(threshold: int, n: int) -> np.ndarray:
     return np.array(words, np.uint32)
 
 
-def gap_error(table: Array | np.ndarray, count: int) -> float:
+def gap_error(table: Array | np.ndarray | None, count: int) -> float:
     """Returns a bound on the total variation between ``count`` gaps as drawn and as they should be.
 
-    Each threshold is off by less than 2^-64, and by at most that the longest gaps are cut.
+    Each threshold is off by less than 2^-64, and by at most that the longest gaps are cut. Without
+    a table each record has its own coin, and nothing is off.
     """
-    return count * (table.shape[-1] + 2) * 2.0**-64
+    return 0.0 if table is None else count * (table.shape[-1] + 2) * 2.0**-64
 
 
 def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Array, Array]:

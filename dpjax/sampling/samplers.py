@@ -191,7 +191,7 @@ class Poisson(Sampler):
     def overflow(self) -> float:
         """P(Binomial(data_size, probability) > capacity) and what 64 bits miss; on the host."""
         tail = gaps.overflow_probability(self.probability, self.capacity, self.data_size)
-        return tail + (0.0 if self.table is None else gaps.gap_error(self.table, self.capacity))
+        return tail + gaps.gap_error(self.table, self.capacity)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw, of shape (capacity,); it may be empty, and is released all the same.

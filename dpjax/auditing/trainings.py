@@ -1,0 +1,82 @@
+"""Attacks on whole trainings, by name in the registry; NOT PRIVATE, on made-up records only."""
+
+from dpjax._typing import Relation
+from dpjax.accounting import PrivacyBudget
+from dpjax.algorithms import (
+    dp_gradient_descent,
+    dp_stochastic_trust_region,
+    dp_subspace_trust_region,
+    dp_trust_region,
+)
+from dpjax.auditing import canaries, games
+from dpjax.auditing.games import Game
+
+DELTA = 1e-5
+
+
+def gradient_descent(relation: Relation = "zero_out") -> Game:
+    """Returns the attack on a whole DP-GD, 20 steps.
+
+    Args:
+      relation: of the budget and of the data sets.
+    """
+    algorithm = dp_gradient_descent(
+        canaries.alternating(),
+        PrivacyBudget(4.0, DELTA, relation),
+        data_size=2,
+        dimension=2,
+        steps=20,
+        step_size=1.0,
+        clip_norm=1e-3,
+        certify=None,
+    )
+    return games.whole(algorithm, canaries.records(relation))
+
+
+def trust_region(relation: Relation = "zero_out") -> Game:
+    """Returns the attack on a whole DP-TR, 5 parameters, 20 steps.
+
+    Args:
+      relation: of the budget and of the data sets.
+    """
+    algorithm = dp_trust_region(
+        canaries.winding(),
+        PrivacyBudget(3.341, DELTA, relation),
+        data_size=2,
+        dimension=5,
+        steps=20,
+        clip_norm=1.0,
+        hessian_clip_norm=3.0,
+        certify=None,
+    )
+    return games.whole(algorithm, canaries.records(relation))
+
+
+def stochastic_trust_region() -> Game:
+    """Returns the attack on a whole DP-STR, 2 parameters, 10 steps, 1 record in 5 a batch."""
+    algorithm = dp_stochastic_trust_region(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=10,
+        dimension=2,
+        batch_size=2,
+        steps=10,
+        clip_norm=1.0,
+        hessian_clip_norm=3.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))
+
+
+def subspace_trust_region() -> Game:
+    """Returns the attack on a whole DP-TR in subspaces, 3 of 8 directions, 10 steps."""
+    algorithm = dp_subspace_trust_region(
+        canaries.winding(),
+        PrivacyBudget(3.341, DELTA),
+        data_size=2,
+        dimension=8,
+        subspace_dimension=3,
+        steps=10,
+        clip_norm=1.0,
+        hessian_clip_norm=3.0,
+    )
+    return games.whole(algorithm, canaries.records())

@@ -1,0 +1,275 @@
+"""Gradient and Hessian of one record's loss along a few directions, for about a gradient each.
+
+Differentiating twice record by record would build per-example gradients of all p parameters, one
+for each direction, and contract them with the directions again: 100 times the cost of a gradient
+step and more. Here the chain rule is applied to the steps of the loss instead. With ``a'`` the
+derivative of an intermediate value along a direction and ``c`` that of the loss in it,
+
+    d' S H S^T d = sum over the nonlinear steps y = f(a) of <c_y, f''(a)[a', a']>,
+
+and of a product with a weight W only ``a'`` and the pull-back of ``c`` through the direction's W'
+are needed, which all records share: large convolutions and matrix products, no array of p numbers
+for a record.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from dpjax._typing import Array, PyTree
+from dpjax.derivatives import convolution, primitives
+
+Store = Callable[[Array], Array]
+
+
+@dataclasses.dataclass(eq=False)
+class _Value:
+    """An intermediate value of the loss of one record."""
+
+    primal: Array
+    active: bool = False  # whether it depends on the parameters
+    of_record: bool = False
+    curved: bool = False  # whether a nonlinear step lies before it, so that its c is needed
+
+
+class _Step(NamedTuple):
+    """One step from parameters to loss, as a function of its active inputs."""
+
+    primitive: str
+    parameters: dict[str, Any]
+    linear: bool
+    inputs: list[_Value]
+    outputs: list[_Value]
+    apply: Callable[..., list[Array]]
+
+
+def derivatives(
+    loss: Callable[[Array, PyTree], Array],
+    point: Array,
+    directions: Array,
+    record: PyTree,
+    store: Store = lambda value: value,
+) -> tuple[Array, Array]:
+    """Returns S g, shape (k,), and S H S^T, shape (k, k), of the loss of one record.
+
+    Args:
+      loss: ``loss(point, record) -> scalar``, of anything that ``jax.jvp`` of ``jax.grad`` takes,
+        but for functions with a ``jax.custom_vjp``, which have no forward derivative.
+      point: (p,).
+      directions: the rows of S, (k, p).
+      record: one example.
+      store: keeps an intermediate derivative in memory, where a compiler might recompute it.
+
+    Raises:
+      TypeError: if the loss is not a scalar.
+
+    Privacy: NOT a mechanism; reads one record.
+
+    >>> S = jnp.eye(3)[:2]
+    >>> _, H = derivatives(lambda w, x: jnp.sum(jnp.tanh(w * x)) ** 2, jnp.zeros(3), S, jnp.ones(3))
+    >>> H.tolist()
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+    start, out, steps = _taken(loss, point, record)
+    k, dtype = directions.shape[0], directions.dtype
+    if not out.active:
+        return jnp.zeros(k, dtype), jnp.zeros((k, k), dtype)
+    kept = {id(value): value for step in steps if not step.linear for value in step.inputs}
+    kept[id(out)] = out
+
+    def push(direction: Array) -> dict[int, Array]:
+        tangents = {id(start): direction}
+        for step in steps:
+            _push(step, tangents, store)
+        return {name: tangents[name] for name in kept}
+
+    tangents = jax.vmap(push)(directions)
+    curvature = _curvature(out, steps, tangents, store)
+    return tangents[id(out)].astype(dtype), curvature.astype(dtype)
+
+
+def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree) -> int:
+    """Returns the size of the largest intermediate value whose derivatives are kept.
+
+    >>> widest(lambda w, x: jnp.sum(jnp.tanh(jnp.outer(x, w))), jnp.zeros(3), jnp.ones(5))
+    15
+    """
+    sizes = [1]
+
+    def measure(point: Array, record: PyTree) -> None:
+        steps = _taken(loss, point, record)[2]
+        values = [value for step in steps for value in step.outputs if value.curved]
+        sizes.extend(value.primal.size for value in values)
+
+    jax.eval_shape(measure, point, record)
+    return max(sizes)
+
+
+def _taken(
+    loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree
+) -> tuple[_Value, _Value, list[_Step]]:
+    """Returns the point, the loss, and the steps that lead from one to the other."""
+    steps: list[_Step] = []
+    traced = jax.make_jaxpr(loss)(point, record)
+    if [aval.shape for aval in traced.out_avals] != [()]:
+        raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
+    start = _Value(point, active=True)
+    leaves = [_Value(leaf, of_record=True) for leaf in jax.tree.leaves(record)]
+    (out,) = _run(traced.jaxpr, traced.consts, [start, *leaves], steps)
+    return start, out, steps
+
+
+def _run(jaxpr: Any, consts: list, inputs: list[_Value], steps: list[_Step]) -> list[_Value]:
+    known = dict(zip(jaxpr.constvars, map(_Value, consts), strict=True))
+    known |= zip(jaxpr.invars, inputs, strict=True)
+
+    def read(atom: Any) -> _Value:
+        return _Value(atom.val) if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        values = [read(atom) for atom in equation.invars]
+        if equation.primitive.name in primitives.INLINED:
+            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+            closed = isinstance(inner, core.ClosedJaxpr)
+            body, own = (inner.jaxpr, inner.consts) if closed else (inner, [])
+            results = _run(body, own, values, steps)
+        else:
+            results = _take(equation, values, steps)
+        known |= zip(equation.outvars, results, strict=True)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _take(equation: Any, values: list[_Value], steps: list[_Step]) -> list[_Value]:
+    name = equation.primitive.name
+    primals = [value.primal for value in values]
+    of_record = any(value.of_record for value in values)
+    outputs = [_Value(result, of_record=of_record) for result in _bind(equation, primals)]
+    active = [i for i, value in enumerate(values) if value.active]
+    moving = [
+        i for i, v in enumerate(outputs) if jnp.issubdtype(jnp.result_type(v.primal), jnp.floating)
+    ]
+    if not active or not moving:
+        return outputs
+
+    def apply(*changed: Array) -> list[Array]:
+        arguments = list(primals)
+        for i, argument in zip(active, changed, strict=True):
+            arguments[i] = argument
+        results = _bind(equation, arguments)
+        return [results[i] for i in moving]
+
+    alone = len(active) == 1
+    linear = (
+        name in primitives.LINEAR
+        or (alone and name in primitives.BILINEAR)
+        or (name == "div" and active == [0])
+    )
+    for i in moving:
+        outputs[i].active = True
+        outputs[i].curved = not linear or any(values[i].curved for i in active)
+    parts = [values[i] for i in active], [outputs[i] for i in moving]
+    steps.append(_Step(name, equation.params, linear, *parts, apply))
+    return outputs
+
+
+def _bind(equation: Any, arguments: list[Array]) -> list[Array]:
+    parameters = equation.primitive.get_bind_params(equation.params)
+    results = equation.primitive.bind(*arguments, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
+    """Adds the derivatives of a step's outputs along one direction to ``tangents``."""
+    if not step.linear:
+        for value in step.inputs:
+            if value.of_record and jnp.ndim(value.primal):
+                tangents[id(value)] = store(tangents[id(value)])
+    points = tuple(value.primal for value in step.inputs)
+    moves = tuple(tangents[id(value)] for value in step.inputs)
+    if step.primitive in primitives.BY_ENTRY:
+        # The derivative once, and not once for every direction.
+        _, slopes = jax.jvp(step.apply, points, (jnp.ones_like(points[0]),))
+        pushed = [slopes[0] * moves[0]]
+    else:
+        _, pushed = jax.jvp(step.apply, points, moves)
+    tangents |= {id(value): move for value, move in zip(step.outputs, pushed, strict=True)}
+
+
+def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], store: Store) -> Array:
+    """Goes back through the steps with c, the derivative of the loss in each value."""
+    k = tangents[id(out)].shape[0]
+    total = jnp.zeros((k, k), jnp.promote_types(out.primal.dtype, jnp.float32))
+    slopes = {id(out): jnp.ones_like(out.primal)}
+    for step in reversed(steps):
+        if not any(value.curved and id(value) in slopes for value in step.outputs):
+            continue
+        found = [slopes.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
+        if not step.linear:
+            moves = [tangents[id(value)] for value in step.inputs]
+            total = total + _second(step, moves, found, store).astype(total.dtype)
+        for value, slope in _pull(step, found):
+            slopes[id(value)] = slopes[id(value)] + slope if id(value) in slopes else slope
+    return total
+
+
+def _pull(step: _Step, slopes: list[Array]) -> list[tuple[_Value, Array]]:
+    """The part of c in each input that needs it: never in a weight as it was given."""
+    needed = [i for i, value in enumerate(step.inputs) if value.curved]
+    if not needed:
+        return []
+
+    def of_needed(*changed: Array) -> list[Array]:
+        arguments = [value.primal for value in step.inputs]
+        for i, argument in zip(needed, changed, strict=True):
+            arguments[i] = argument
+        return step.apply(*arguments)
+
+    _, pull = jax.vjp(of_needed, *(step.inputs[i].primal for i in needed))
+    return list(zip((step.inputs[i] for i in needed), pull(slopes), strict=True))
+
+
+def _second(step: _Step, tangents: list[Array], slopes: list[Array], store: Store) -> Array:
+    """Returns <c, f''[a'_i, a'_j]> of one nonlinear step for all pairs of directions, (k, k)."""
+    points = tuple(value.primal for value in step.inputs)
+
+    def slope(*point: Array) -> tuple[Array, ...]:
+        return jax.vjp(step.apply, *point)[1](slopes)
+
+    plain = step.primitive == "conv_general_dilated" and convolution.is_plain(step.parameters)
+    if plain and step.inputs[0].of_record and not step.inputs[1].of_record:
+        kernels = jax.vmap(lambda kernel: convolution.turned(step.parameters, kernel))(tangents[1])
+        back = jax.vmap(
+            lambda kernel: convolution.transposed(
+                step.parameters, kernel, slopes[0], points[0].shape
+            )
+        )(store(kernels))
+        half = _gram(tangents[0], back)
+        return half + half.T
+    if step.primitive in primitives.BILINEAR:
+        # Back into the factor that knows the record: the other one's derivative is shared.
+        one, other = (0, 1) if step.inputs[0].of_record else (1, 0)
+
+        def through(direction: Array) -> Array:
+            def product(factor: Array) -> list[Array]:
+                return step.apply(*((factor, direction) if one == 0 else (direction, factor)))
+
+            return jax.vjp(product, points[one])[1](slopes)[0]
+
+        half = _gram(tangents[one], jax.vmap(through)(tangents[other]))
+        return half + half.T
+    if step.primitive in primitives.BY_ENTRY:
+        _, (curvature,) = jax.jvp(slope, points, (jnp.ones_like(points[0]),))
+        return _gram(tangents[0] * curvature[None], tangents[0])
+    turned = jax.vmap(lambda *moves: jax.jvp(slope, points, moves)[1])(*tangents)
+    return sum(map(_gram, tangents, turned), jnp.zeros(()))
+
+
+def _gram(left: Array, right: Array) -> Array:
+    wide = jnp.promote_types(left.dtype, jnp.float32)
+    left, right = (part.reshape(part.shape[0], -1).astype(wide) for part in (left, right))
+    return lax.dot_general(left, right, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)

@@ -1,0 +1,140 @@
+"""Sums over records of clipped derivatives in a subspace: what a large model can afford."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
+from dpjax._wide import Wide, zeros
+from dpjax.accounting.budget import records_moved
+from dpjax.derivatives import clipping, directions, general, rounding
+from dpjax.derivatives.chunks import (
+    Chunk,
+    blocks,
+    common_length,
+    compute_once,
+    rows_per_chunk,
+    sum_chunks,
+)
+from dpjax.derivatives.per_example import JointSum, WideJointSum
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SubspaceClipped:
+    """What ``subspace_clipped`` returns."""
+
+    gradient_weight: Array | float
+    hessian_weight: Array | float
+    loss: Any = static()
+
+    def __call__(
+        self, params: Params, batch: PyTree, sketch: Array, mask: Array | None = None
+    ) -> JointSum:
+        """Returns the sums of S g, shape (k,), and S H S^T, shape (k, k)."""
+        total = self.wide(params, batch, sketch, mask)
+        return JointSum(total.gradient.narrow, total.hessian.narrow)
+
+    def wide(
+        self,
+        params: Params,
+        batch: PyTree,
+        sketch: Array,
+        mask: Array | None = None,
+        any_order: bool = False,
+    ) -> WideJointSum:
+        """Returns the same with all the digits added."""
+        weights = (self.gradient_weight, self.hessian_weight)
+        return WideJointSum(
+            *_sums(self.loss, params, sketch, batch, mask, weights, any_order=any_order)
+        )
+
+    def sensitivity(self, relation: Relation) -> Array | float:
+        """Returns that of (S g / gradient_weight, svec(S H S^T) / hessian_weight)."""
+        return 1.0 * records_moved(relation)
+
+
+def subspace_clipped(
+    loss: Loss, *, gradient_weight: Array | float, hessian_weight: Array | float
+) -> SubspaceClipped:
+    """Returns ``f(params, batch, sketch, mask=None)``: derivatives in a subspace, jointly clipped.
+
+    One record's vector is (S g / gradient_weight, svec(S H S^T) / hessian_weight) for a public
+    sketch S (k, p); one factor brings it to norm 1. It costs about k gradients, and memory for the
+    derivatives of a chunk of records along k directions: neither p x p nor rows x p numbers.
+
+    Args:
+      loss: ``loss(params, example) -> scalar`` sees one example.
+      gradient_weight: w_g, above 0.
+      hessian_weight: w_h, above 0.
+
+    Returns:
+      A callable with ``.sensitivity(relation)``; its result is a ``JointSum`` in natural units.
+
+    Raises:
+      ValueError: if a weight is not above 0.
+
+    Privacy: NOT a mechanism. The sensitivity holds for every sketch that no record has chosen,
+      orthonormal or not, since it is the projected vector that is clipped.
+
+    >>> total = subspace_clipped(
+    ...     lambda w, x: (w @ x) ** 2 / 2, gradient_weight=1.0, hessian_weight=1.0)
+    >>> sketch = jnp.array([[0.6, 0.8]])
+    >>> print(total(jnp.zeros(2), jnp.array([[0.6, 0.8], [30.0, 40.0]]), sketch).hessian.round(3))
+    [[2.]]
+    """
+    return SubspaceClipped(
+        clipping.positive_number("gradient_weight", gradient_weight),
+        clipping.positive_number("hessian_weight", hessian_weight),
+        loss,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+def _sums(
+    loss: Loss,
+    params: Params,
+    sketch: Array,
+    batch: PyTree,
+    mask: Array | None,
+    weights: tuple[Array | float, Array | float],
+    any_order: bool,
+) -> tuple[Wide, Wide]:
+    n = common_length(batch, mask)
+    flat, unflatten = general.flatten(params)
+    if sketch.ndim != 2 or sketch.shape[1] != flat.size:
+        raise ValueError(f"sketch must have shape (k, {flat.size}), got {sketch.shape}.")
+    k, sketch = sketch.shape[0], sketch.astype(flat.dtype)
+
+    def of_flat(point: Array, record: PyTree) -> Array:
+        return loss(unflatten(point), record)
+
+    def contribution(chunk: Chunk) -> tuple[Array, Array]:
+        records, keep = general._records(chunk, batch, mask)
+
+        def store(value: Array) -> Array:
+            return compute_once(chunk, lambda: value)
+
+        def rows() -> tuple[Array, Array]:
+            gradients, hessians = jax.vmap(
+                lambda record: directions.derivatives(of_flat, flat, sketch, record, store)
+            )(records)
+            return clipping.mark(gradients), clipping.mark(hessians.reshape(-1, k * k))
+
+        gradients, hessians = compute_once(chunk, rows)
+        factors = clipping.clip_factors(
+            1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
+        )
+        return (
+            rounding.block_products(blocks(factors), blocks(gradients), any_order, axis=1),
+            rounding.block_products(blocks(factors), blocks(hessians), any_order, axis=1),
+        )
+
+    record = jax.tree.map(lambda leaf: leaf[0], batch)
+    numbers = k * directions.widest(of_flat, flat, record)
+    zero = (zeros((k,), flat.dtype), zeros((k * k,), flat.dtype))
+    gradient, hessian = sum_chunks(n, rows_per_chunk(n, numbers), contribution, zero)
+    square = jax.tree.map(lambda word: word.reshape(k, k), hessian)
+    return gradient, clipping.symmetrize(square)

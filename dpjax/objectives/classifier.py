@@ -1,0 +1,59 @@
+"""From a network to an ``Objective``: the cross-entropy of one labelled example."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params
+from dpjax.objectives.base import Objective
+
+
+@dataclasses.dataclass(frozen=True)
+class _CrossEntropy:
+    """Negative log-probability of the label; equal when made from the same function."""
+
+    apply: Callable[..., Array]
+
+    def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
+        x, y = example
+        logits = self.apply(params, x)
+        if logits.ndim != 1:
+            raise ValueError(
+                f"the network must give logits (classes,) for one example, got {logits.shape}."
+            )
+        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        # A label that is no class makes the loss NaN and its derivatives 0, hence a null record:
+        # an index would wrap around, or be clamped to the last class.
+        label = jnp.arange(logits.size) == y
+        loss = jax.nn.logsumexp(logits) - jnp.sum(jnp.where(label, logits, 0))
+        return jnp.where(label.any(), loss, jnp.nan)
+
+
+def cross_entropy(
+    apply: Callable[..., Array], regularizer: Any = None, name: str = "cross-entropy"
+) -> Objective:
+    """Returns the softmax cross-entropy of a network that sees one example.
+
+    Args:
+      apply: ``apply(params, x) -> logits (classes,)`` for one x without a batch axis, such as the
+        ``apply`` method of a flax linen module.
+      regularizer: see ``Objective``.
+      name: what people call it.
+
+    Returns:
+      An ``Objective`` on examples ``(x, y)``, y a class from 0 up, as any number. An impossible
+      label makes a null record.
+
+    Raises:
+      ValueError: when it is traced, if the logits of one example are not a vector.
+
+    Privacy: NOT a mechanism. No layer may look at other examples: it sees one at a time.
+
+    >>> objective = cross_entropy(lambda w, x: w @ x)
+    >>> print(objective(jnp.zeros((4, 2)), (jnp.ones(2), 3)).round(3))
+    1.386
+    """
+    return Objective(_CrossEntropy(apply), regularizer, name=name)

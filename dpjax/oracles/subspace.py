@@ -1,0 +1,44 @@
+"""The oracle of a subspace: gradient and Hessian along public directions, as one release."""
+
+import dataclasses
+
+import jax
+
+from dpjax._typing import Array, Params
+from dpjax.derivatives import subspace_clipped
+from dpjax.oracles.base import Records
+from dpjax.oracles.hessian import JointQuery, SecondOrderAnswer
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SubspaceQuery(JointQuery):
+    """Asks for (S g / gradient_weight, svec(S H S^T) / hessian_weight) for a sketch S (k, p).
+
+    The fields are those of ``JointQuery``; the sketch comes with each question, as ``sketch=``.
+
+    Privacy: one Gaussian mechanism of multiplier ``noise_multiplier`` for every sketch that is
+      public or made of earlier answers, since one record's projected vector is clipped to norm 1.
+    """
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "subspace_gradient_and_hessian"
+
+    @property
+    def closed_form(self) -> bool:
+        """False: records are read as they are."""
+        return False
+
+    def answer(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, key: Array, records: Records, params: Params, *, sketch: Array
+    ) -> SecondOrderAnswer:
+        """Returns the noisy means of S g (k,) and S H S^T (k, k)."""
+        batch, mask = self._drawn(key, records)
+        total = subspace_clipped(
+            self.objective,
+            gradient_weight=self.gradient_weight,
+            hessian_weight=self.hessian_weight,
+        ).wide(params, batch, sketch, mask, self.any_order)
+        return self._noisy(key, total)
