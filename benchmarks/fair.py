@@ -35,28 +35,28 @@ GRIDS = {
     "DP-TR": (
         "dp-tr",
         grid(
-            steps=[12, 20, 32, 48],
-            radius=[8.0, 12.0, 18.0],
-            final_radius=[0.5, 2.0],
-            damping=[0.25, 0.5],
+            steps=[20, 32, 48, 64],
+            radius=[5.0, 8.0, 12.0],
+            final_radius=[0.25, 0.5],
+            damping=[0.5, 1.0],
         ),
     ),
     "DP-STR": (
         "dp-str",
         grid(
-            batch_size=[2_500, 5_000, 10_000],
-            steps=[20, 40],
-            radius=[8.0, 12.0],
-            final_radius=[0.5, 2.0],
-            damping=[0.25, 0.5],
+            batch_size=[5_000, 10_000, 15_000],
+            steps=[30, 50],
+            radius=[5.0, 8.0],
+            final_radius=[0.25, 0.5],
+            damping=[0.5, 1.0],
         ),
     ),
     "DP-Adam": (
         "dp-adam",
         grid(
-            batch_size=[2_500, 5_000, 12_500],
+            batch_size=[1_250, 2_500, 5_000],
             steps=[200, 400, 800, 1_600],
-            learning_rate=[0.3, 0.6, 1.2, 2.4],
+            learning_rate=[0.6, 1.2, 2.4, 4.8],
         ),
     ),
     "DP-GD": (
