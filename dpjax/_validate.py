@@ -58,8 +58,8 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     if value in options:
         return value
     near = difflib.get_close_matches(str(value), options, n=2, cutoff=0.5)
-    hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(f"unknown {name} {value!r};{hint} Choose from: {', '.join(options)}.")
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    raise ValueError(f"unknown {name} {value!r}{hint} Choose from: {', '.join(options)}.")
 
 
 def word(name: str, value: Any) -> str:

@@ -61,6 +61,7 @@ def result(
         "noise": [release.to_json() for release in event.releases],
         "steps": np.asarray(solution.steps).tolist(),
         "max_steps": setting.algorithm.max_steps,
+        "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": _certificate(solution.certificate),
         **_exact(arguments, setting, data, solution),
@@ -88,7 +89,7 @@ def summary(content: dict[str, Any]) -> list[str]:
         )
     lines += [
         f"status: {_each(content['status'], str)} after {_each(content['steps'], str)} of "
-        f"{content['noise'][0]['count']} passes",
+        f"{content['planned_steps']} steps",
         *(
             f"  {name}: {dpjax.Status[name.upper()].message}"
             for name in _distinct(content["status"])
