@@ -134,10 +134,12 @@ def test_an_audit_stands(name):
     assert least <= found.ratio <= 1
 
 
-def test_the_product_passes_every_test_that_kills():
+def test_the_product_passes_the_tests_that_kill():
+    """One of each file, in the way a mutant is tried; this very run makes the others."""
     nodes = {node for bug in KILLED_BY for node in killers(bug) if not node.startswith(AUDIT)}
-    found = mutants.outcomes(*sorted(nodes))
-    assert found == dict.fromkeys(nodes)
+    first = {node.split("::")[0]: node for node in sorted(nodes, reverse=True)}
+    found = mutants.outcomes(*first.values())
+    assert found == dict.fromkeys(first.values())
 
 
 @pytest.mark.parametrize("bug", mutants.MUTANTS)

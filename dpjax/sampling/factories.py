@@ -10,7 +10,7 @@ from dpjax.sampling.gaps import gap_error, overflow_probability
 from dpjax.sampling.samplers import FixedSize, FullBatch, Poisson
 
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
-_RARE = 1e-15
+_RARE = 1e-20
 
 
 def full_batch(data_size: int) -> FullBatch:
@@ -47,7 +47,7 @@ def poisson(
       count: number of draws it makes.
       delta_share: part of delta that overflows may cost, (1 + e^epsilon) count P(overflow).
       capacity: the most records a batch holds; by default the fewest of which more are
-        drawn with probability 1e-15 at most, and cost at most half of ``delta_share``.
+        drawn with probability 1e-20 at most, and cost at most half of ``delta_share``.
 
     Raises:
       ValueError: for a number out of range, or a capacity that costs all of delta.
@@ -57,7 +57,7 @@ def poisson(
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> sampler = poisson(256, 60_000, budget=budget, count=10_000)
     >>> sampler.probability == 256 / 60_000, sampler.capacity
-    (True, 393)
+    (True, 417)
     """
     n = _validate.positive_int("data_size", data_size)
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
