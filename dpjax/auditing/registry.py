@@ -45,7 +45,7 @@ AUDITS: dict[str, Row] = {
         0.80,
     ),
     "subsampled-query": Row(answers.sampled, 1_000_000, 0.90, 200_000, 0.80),
-    "subsampled-joint": Row(answers.sampled_joint, 1_000_000, 0.90, 200_000, 0.80),
+    "subsampled-joint": Row(answers.sampled_joint, 1_000_000, 0.90, 500_000, 0.80),
     "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
     "symmetric-off-diagonal": Row(
         lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
