@@ -79,6 +79,7 @@ def subspace_clipped(
     Privacy: NOT a mechanism. The sensitivity holds for every sketch that no record has chosen,
       orthonormal or not, since it is the projected vector that is clipped.
 
+    >>> import jax.numpy as jnp
     >>> total = subspace_clipped(
     ...     lambda w, x: (w @ x) ** 2 / 2, gradient_weight=1.0, hessian_weight=1.0)
     >>> sketch = jnp.array([[0.6, 0.8]])
