@@ -74,8 +74,7 @@ class Event:
         """Bound on the total variation between all draws and selections as made and as accounted.
 
         ``epsilon`` charges delta with (1 + e^epsilon) times this (for selections with (1 + e^r), r
-        their own pure epsilon); whoever accounts by ``renyi``
-        alone must do the same.
+        their own pure epsilon); whoever accounts by ``renyi`` alone must do the same.
         """
         return math.fsum(release.count * release.overflow for release in self.releases)
 
