@@ -215,9 +215,9 @@ def _paper_queries(
     common = (problem.objective, n, budget.relation)
     sampler = draw(batch, 2 * steps)
     # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
-    # p M^2 in place of G^2 for the Hessian. As printed, the gradient's variance has no factor T. The
-    # paper's lemmas give 512 for 2 T mechanisms; the recount below shows that 256 is far more than
-    # enough wherever batches are not tiny, and the less noise is the fairer comparison.
+    # p M^2 in place of G^2 for the Hessian. As printed, the gradient's variance has no factor T.
+    # The paper's lemmas give 512 for 2 T mechanisms; the recount shows that 256 is far more than
+    # enough wherever batches are not tiny, and less noise is the fairer comparison.
     logs = math.log(5 * steps / budget.delta) * math.log(2 / budget.delta)
     hessian_mean = 16 * math.sqrt(steps * logs) / (n * budget.epsilon)
     mean = hessian_mean / math.sqrt(steps) if literal else hessian_mean
