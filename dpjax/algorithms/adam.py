@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import Certificate, widen
+from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.common import Common
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, poisson_sampler
 
@@ -39,7 +40,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Adam:
+class Adam(Common):
     """Configuration of DP-Adam; made by ``dp_adam``."""
 
     query: GradientQuery
@@ -58,16 +59,6 @@ class Adam:
     def title(self) -> str:
         """Name for people."""
         return "DP-Adam"
-
-    @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.query.objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.query.relation
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -93,22 +84,6 @@ class Adam:
         params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
         taken = state.taken + 1
         return State(params, taken, moments), Info(optax.tree.norm(whole), optax.tree.norm(move))
-
-    def done(self, state: State) -> Array:
-        """Never stops early."""
-        del state
-        return jnp.asarray(False)
-
-    def output(self, state: State) -> Params:
-        """Returns the last iterate."""
-        return state.params
-
-    def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
-    ) -> tuple[Certificate | None, Params | None]:
-        """Returns nothing: the answers of batches bound no derivative of the whole sum."""
-        del key, state, ask, unit_rows
-        return None, None
 
     def _moments(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.b1, self.b2, self.eps)  # pyright: ignore[reportArgumentType]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import (
@@ -19,6 +19,7 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
+from dpjax.algorithms.common import Common
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query
@@ -45,7 +46,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(Common):
     """Configuration of DP-GD; made by ``dp_gradient_descent``."""
 
     query: GradientQuery
@@ -64,16 +65,6 @@ class GradientDescent:
     def title(self) -> str:
         """Name for people."""
         return "DP-GD"
-
-    @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.query.objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.query.relation
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -98,15 +89,6 @@ class GradientDescent:
         )
         norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
         return State(params, state.params, gradient), Info(norm, self.step_size * norm)
-
-    def done(self, state: State) -> Array:
-        """Never stops early."""
-        del state
-        return jnp.asarray(False)
-
-    def output(self, state: State) -> Params:
-        """Returns the last iterate."""
-        return state.params
 
     def certify(
         self, key: Array, state: State, ask: base.Ask, unit_rows: bool

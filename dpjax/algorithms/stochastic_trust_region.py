@@ -7,18 +7,17 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.common import Common
 from dpjax.algorithms.model_step import Info, State, start, take_step
-from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StochasticTrustRegion:
+class StochasticTrustRegion(Common):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``queries`` are one joint query for each batch size, in the order in which they are asked, or a
@@ -42,16 +41,6 @@ class StochasticTrustRegion:
         return "DP-STR"
 
     @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.queries[0].objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.queries[0].relation
-
-    @property
     def event(self) -> Event:
         """Each query as often as it is asked."""
         return event_of(self.queries, int(self.steps))
@@ -68,22 +57,6 @@ class StochasticTrustRegion:
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
         return take_step(self.objective, state, answer, radius, damping, self.subproblem)
-
-    def done(self, state: State) -> Array:
-        """Never stops early."""
-        del state
-        return jnp.asarray(False)
-
-    def output(self, state: State) -> Params:
-        """Returns the last iterate."""
-        return state.params
-
-    def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
-    ) -> tuple[Certificate | None, Params | None]:
-        """Returns nothing: how far a batch is from the data is not known."""
-        del key, state, ask, unit_rows
-        return None, None
 
     def _ask(self, key: Array, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
         if isinstance(self.queries[0], GradientQuery):

@@ -10,10 +10,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.common import Common
 from dpjax.algorithms.model_step import Info
 from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
 from dpjax.linalg import trust_region_step
@@ -33,7 +34,7 @@ class State(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SubspaceTrustRegion:
+class SubspaceTrustRegion(Common):
     """Configuration of DP-TR in subspaces; made by ``dp_subspace_trust_region``."""
 
     query: SubspaceQuery
@@ -53,16 +54,6 @@ class SubspaceTrustRegion:
     def title(self) -> str:
         """Name for people."""
         return "DP-TR in subspaces"
-
-    @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.query.objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.query.relation
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -126,22 +117,6 @@ class SubspaceTrustRegion:
         slope = jax.grad(lambda w: regularizer(unravel(w)))
         own = jax.vmap(lambda row: jax.jvp(slope, (flat,), (row,))[1])(sketch) @ sketch.T
         return gradient + sketch @ slope(flat), hessian + own
-
-    def done(self, state: State) -> Array:
-        """Never stops early."""
-        del state
-        return jnp.asarray(False)
-
-    def output(self, state: State) -> Params:
-        """Returns the last iterate."""
-        return state.params
-
-    def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
-    ) -> tuple[None, None]:
-        """Returns nothing: what was released says nothing of the other directions."""
-        del key, state, ask, unit_rows
-        return None, None
 
 
 def dp_subspace_trust_region(

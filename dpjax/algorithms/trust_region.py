@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
+from dpjax.algorithms.common import Common
 from dpjax.algorithms.model_step import Info, State, start, take_step
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer
@@ -19,7 +20,7 @@ from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, Second
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TrustRegion:
+class TrustRegion(Common):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
     queries: tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
@@ -45,16 +46,6 @@ class TrustRegion:
         return "DP-TR"
 
     @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.queries[0].objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.queries[0].relation
-
-    @property
     def event(self) -> Event:
         """``steps`` answers, and one more if the output is certified."""
         return event_of(self.queries, int(self.steps), self.certified)
@@ -74,10 +65,6 @@ class TrustRegion:
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
-
-    def output(self, state: State) -> Params:
-        """Returns the last iterate, w_T if the stopping rule never fired."""
-        return state.params
 
     def certify(
         self, key: Array, state: State, ask: base.Ask, unit_rows: bool

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.objectives import Objective
+from dpjax.algorithms.common import Common
 from dpjax.oracles import GradientQuery, Query, SelectionQuery
 
 
@@ -40,7 +40,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SelectedGradientDescent:
+class SelectedGradientDescent(Common):
     """Configuration of DP-GD with selection; see the calibration."""
 
     query: GradientQuery
@@ -60,16 +60,6 @@ class SelectedGradientDescent:
     def title(self) -> str:
         """Name for people."""
         return "DP-GD with selection"
-
-    @property
-    def objective(self) -> Objective:
-        """What is minimised."""
-        return self.query.objective
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.query.relation
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -129,11 +119,6 @@ class SelectedGradientDescent:
             State(params, state.taken + 1, points, gradients, norms, chosen),
             Info(norm, self.step_size * norm),
         )
-
-    def done(self, state: State) -> Array:
-        """Never stops early."""
-        del state
-        return jnp.asarray(False)
 
     def output(self, state: State) -> Params:
         """Returns the selected iterate."""
