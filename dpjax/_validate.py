@@ -19,6 +19,14 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
+def finite(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not a finite number."""
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    return number
+
+
 def non_negative(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number of at least 0."""
     number = _number(name, value)

@@ -75,6 +75,24 @@ class Objective:
         own = 0.0 if self.regularizer is None else getattr(self.regularizer, "smoothness", None)
         return None if own is None else self.constants.smoothness + own
 
+    @property
+    def prox(self) -> Callable[[Params, Array | float], Params]:
+        """``(params, step_size) -> params``, the proximal operator of the regularizer.
+
+        Raises:
+          ValueError: if the regularizer has none.
+        """
+        if self.regularizer is None:
+            return lambda params, step_size: params
+        found = getattr(self.regularizer, "prox", None)
+        if found is None:
+            raise ValueError(
+                f"the regularizer of {self.name}, {self.regularizer!r}, has no proximal operator; "
+                "take one of L1, L2, ElasticNet or a convex set of dpjax.objectives, or give "
+                "yours a method prox(params, step_size)."
+            )
+        return found
+
     def regularize_gradient(self, gradient: Params, params: Params) -> Params:
         """Returns ``gradient`` plus the regularizer's exact gradient; post-processing."""
         if self.regularizer is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpjax._typing import Array
 from dpjax.objectives.base import Constants, Objective
-from dpjax.objectives.regularizers import L2, Nonconvex
+from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
 _LOGISTIC = Constants(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 _SIGMOID = Constants(1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)
@@ -58,6 +58,15 @@ def logistic_l2(regularization: float = 1e-3) -> Objective:
     0.75
     """
     return Objective(_logistic_loss, L2(regularization), _logistic_margin, _LOGISTIC, "logistic-l2")
+
+
+def logistic_l1(regularization: float = 1e-3) -> Objective:
+    """Returns the logistic loss plus ``regularization`` times the l1 norm, which is not smooth.
+
+    >>> logistic_l1().smoothness is None
+    True
+    """
+    return Objective(_logistic_loss, L1(regularization), _logistic_margin, _LOGISTIC, "logistic-l1")
 
 
 def logistic_nonconvex(regularization: float = 1e-3) -> Objective:

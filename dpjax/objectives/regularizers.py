@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params
+from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +28,76 @@ class L2:
         """Largest eigenvalue of the Hessian."""
         return self.strength
 
+    @property
+    def strong_convexity(self) -> float:
+        """Least eigenvalue of the Hessian."""
+        return self.strength
+
     def __call__(self, params: Params) -> Array:
         """Returns the penalty, shape ()."""
         squares = [jnp.sum(w * w) for w in jax.tree.leaves(params)]
         return self.strength / 2 * jnp.asarray(sum(squares))
+
+    def prox(self, params: Params, step_size: Array | float) -> Params:
+        """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
+        return prox_l2(params, step_size * self.strength)
+
+
+@dataclasses.dataclass(frozen=True)
+class L1:
+    """strength times the l1 norm, which sets weights to zero; it has no smoothness.
+
+    >>> float(L1(2.0)(jnp.array([1.0, -2.0])))
+    6.0
+    """
+
+    strength: float
+
+    def __post_init__(self):
+        object.__setattr__(self, "strength", _validate.non_negative("strength", self.strength))
+
+    @property
+    def strong_convexity(self) -> float:
+        """None of it."""
+        return 0.0
+
+    def __call__(self, params: Params) -> Array:
+        """Returns the penalty, shape ()."""
+        return self.strength * _absolute_sum(params)
+
+    def prox(self, params: Params, step_size: Array | float) -> Params:
+        """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
+        return prox_l1(params, step_size * self.strength)
+
+
+@dataclasses.dataclass(frozen=True)
+class ElasticNet:
+    """l1 times the l1 norm, plus l2 / 2 times the squared l2 norm.
+
+    >>> float(ElasticNet(1.0, 2.0)(jnp.array([1.0, -2.0])))
+    8.0
+    """
+
+    l1: float
+    l2: float
+
+    def __post_init__(self):
+        for field in ("l1", "l2"):
+            value = _validate.non_negative(field, getattr(self, field))
+            object.__setattr__(self, field, value)
+
+    @property
+    def strong_convexity(self) -> float:
+        """That of the squared norm."""
+        return self.l2
+
+    def __call__(self, params: Params) -> Array:
+        """Returns the penalty, shape ()."""
+        return self.l1 * _absolute_sum(params) + L2(self.l2)(params)
+
+    def prox(self, params: Params, step_size: Array | float) -> Params:
+        """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
+        return prox_elastic_net(params, step_size * self.l1, step_size * self.l2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,3 +124,7 @@ class Nonconvex:
         """Returns the penalty, shape ()."""
         penalties = [jnp.sum(w * w / (1 + w * w)) for w in jax.tree.leaves(params)]
         return self.strength * jnp.asarray(sum(penalties))
+
+
+def _absolute_sum(params: Params) -> Array:
+    return jnp.asarray(sum(jnp.sum(jnp.abs(w)) for w in jax.tree.leaves(params)))

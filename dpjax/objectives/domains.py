@@ -1,0 +1,185 @@
+"""Convex sets to stay in: balls, a box, the simplex; each can stand as an objective's regularizer.
+
+As a regularizer a set is its indicator: the penalty is 0 inside and infinite outside, and the
+proximal operator is the projection, for any step size. All is post-processing.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import optax
+from scipy import integrate, special
+
+from dpjax import _validate
+from dpjax._typing import Array, Params
+
+# How far outside, relative to the set, rounding may leave a projected point.
+_ROUNDING = 1e-5
+
+
+class _Domain:
+    """What the sets share; a subclass has ``project`` and ``excess``."""
+
+    @property
+    def strong_convexity(self) -> float:
+        """None of it."""
+        return 0.0
+
+    def __call__(self, params: Params) -> Array:
+        """Returns the indicator, shape (): 0 inside (up to rounding), infinite outside."""
+        return jnp.where(self.excess(params) <= _ROUNDING, 0.0, jnp.inf)
+
+    def prox(self, params: Params, step_size: Array | float) -> Params:
+        """Returns the projection, whatever the step size."""
+        del step_size
+        return self.project(params)
+
+    def project(self, params: Params) -> Params:
+        """Returns the nearest point of the set, in the l2 norm."""
+        raise NotImplementedError
+
+    def excess(self, params: Params) -> Array:
+        """Returns how far outside ``params`` is, relative to the set; not above 0 inside."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class L2Ball(_Domain):
+    """All points of l2 norm at most ``radius``.
+
+    >>> print(L2Ball(1.0).project(jnp.array([3.0, 4.0])).round(2))
+    [0.6 0.8]
+    """
+
+    radius: float
+
+    def __post_init__(self):
+        object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
+
+    def project(self, params: Params) -> Params:
+        """Returns the nearest point of the ball."""
+        return optax.projections.projection_l2_ball(params, self.radius)
+
+    def excess(self, params: Params) -> Array:
+        """Returns the Minkowski norm minus 1."""
+        return self.norm(params) - 1
+
+    def norm(self, params: Params) -> Array:
+        """Returns the Minkowski norm: the least r such that ``params`` lies in r times the set."""
+        return optax.tree.norm(params) / self.radius
+
+    @property
+    def l2_radius(self) -> float:
+        """Largest l2 norm in the set, so that |v|_2 <= l2_radius * norm(v)."""
+        return self.radius
+
+    def gaussian_width(self, dimension: int) -> float:
+        """Returns E max <b, w> over the set, b standard normal: radius times E |b|_2.
+
+        >>> round(L2Ball(2.0).gaussian_width(1), 4)
+        1.5958
+        """
+        half = _validate.positive_int("dimension", dimension) / 2
+        log_mean = special.gammaln(half + 0.5) - special.gammaln(half)
+        return self.radius * math.sqrt(2) * math.exp(log_mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class L1Ball(_Domain):
+    """All points of l1 norm at most ``radius``.
+
+    >>> L1Ball(1.0).project(jnp.array([2.0, 0.5])).tolist()
+    [1.0, 0.0]
+    """
+
+    radius: float
+
+    def __post_init__(self):
+        object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
+
+    def project(self, params: Params) -> Params:
+        """Returns the nearest point of the ball."""
+        return optax.projections.projection_l1_ball(params, self.radius)
+
+    def excess(self, params: Params) -> Array:
+        """Returns the Minkowski norm minus 1."""
+        return self.norm(params) - 1
+
+    def norm(self, params: Params) -> Array:
+        """Returns the Minkowski norm: the least r such that ``params`` lies in r times the set."""
+        return optax.tree.norm(params, ord=1) / self.radius
+
+    @property
+    def l2_radius(self) -> float:
+        """Largest l2 norm in the set, that of its corners."""
+        return self.radius
+
+    def gaussian_width(self, dimension: int) -> float:
+        """Returns E max <b, w> over the set, b standard normal: radius times E max_i |b_i|.
+
+        The mean of the largest of p half-normals is the integral over t > 0 of 1 - F(t)^p.
+
+        >>> round(L1Ball(1.0).gaussian_width(1), 4), round(L1Ball(1.0).gaussian_width(1000), 3)
+        (0.7979, 3.435)
+        """
+        p = _validate.positive_int("dimension", dimension)
+
+        def beyond(t: float) -> float:
+            # erfc, so that the tail keeps its digits where F(t) rounds to 1.
+            return -math.expm1(p * math.log1p(-special.erfc(t / math.sqrt(2)))) if t else 1.0
+
+        return self.radius * integrate.quad(beyond, 0, 40, limit=200)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Box(_Domain):
+    """All points whose every coordinate lies from ``lower`` to ``upper``.
+
+    >>> Box(-1.0, 1.0).project(jnp.array([3.0, 0.5])).tolist()
+    [1.0, 0.5]
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self):
+        for field in ("lower", "upper"):
+            object.__setattr__(self, field, _validate.finite(field, getattr(self, field)))
+        if not self.lower < self.upper:
+            raise ValueError(f"lower must be below upper, got {self.lower!r} and {self.upper!r}.")
+
+    def project(self, params: Params) -> Params:
+        """Returns the nearest point of the box."""
+        return optax.projections.projection_box(params, self.lower, self.upper)
+
+    def excess(self, params: Params) -> Array:
+        """Returns the largest distance past a side, relative to the longest coordinate."""
+        past = [jnp.maximum(w - self.upper, self.lower - w).max() for w in jax.tree.leaves(params)]
+        return jnp.stack(past).max() / max(abs(self.lower), abs(self.upper))
+
+
+@dataclasses.dataclass(frozen=True)
+class Simplex(_Domain):
+    """All points with coordinates not below 0 that sum to ``total``.
+
+    >>> Simplex(1.0).project(jnp.array([2.0, 0.5])).tolist()
+    [1.0, 0.0]
+    """
+
+    total: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "total", _validate.positive("total", self.total))
+
+    def project(self, params: Params) -> Params:
+        """Returns the nearest point of the simplex."""
+        return optax.projections.projection_simplex(params, self.total)
+
+    def excess(self, params: Params) -> Array:
+        """Returns the distance from the sum, or below zero, relative to the sum."""
+        leaves = jax.tree.leaves(params)
+        off = jnp.abs(jnp.asarray(sum(jnp.sum(w) for w in leaves)) - self.total)
+        below = jnp.stack([-jnp.min(w) for w in leaves]).max()
+        return jnp.maximum(off, below) / self.total
