@@ -49,8 +49,8 @@ class _Domain:
 class L2Ball(_Domain):
     """All points of l2 norm at most ``radius``.
 
-    >>> print(L2Ball(1.0).project(jnp.array([3.0, 4.0])).round(2))
-    [0.6 0.8]
+    >>> [round(float(w), 3) for w in L2Ball(1.0).project(jnp.array([3.0, 4.0]))]
+    [0.6, 0.8]
     """
 
     radius: float
