@@ -2,25 +2,8 @@
 
 import os
 import pathlib
-import shutil
-import tempfile
 
 import pytest
-
-# Most of the time goes into compiling, often the same program in several tests and processes. What
-# one has compiled the others read, for this session alone; workers inherit the folder.
-_OWN_CACHE = None
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    _OWN_CACHE = tempfile.mkdtemp(prefix="dpjax-tests-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-
-
-def pytest_unconfigure():
-    """Removes the programs that this session compiled."""
-    if _OWN_CACHE is not None:
-        shutil.rmtree(_OWN_CACHE, ignore_errors=True)
-
 
 @pytest.fixture
 def real_data():
