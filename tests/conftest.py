@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+
 @pytest.fixture
 def real_data():
     """The folder with the real ijcnn1 and covtype; skips where there is none."""
