@@ -14,7 +14,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.gradient_descent import (
+from dpjax.algorithms.gradient_descent_calibration import (
     LONGEST,
     default_step_size,
     paper_multiplier,
