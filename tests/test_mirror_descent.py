@@ -116,11 +116,15 @@ def test_the_p_norm_function_is_1_strongly_convex_in_the_l1_norm(p):
         flat, swing = np.ones(p), 1e-3 * np.resize([1.0, -1.0], p)
         assert divergence(flat + swing, flat) == pytest.approx(0.5e-6 * p**2, rel=1e-3)
         # What noise costs to first order: the trace of the inverse Hessian, largest at flat points.
-        if p == 8:
-            own = jax.hessian(lambda v: jnp.sum(jnp.abs(v) ** psi.q) ** (2 / psi.q))
-            for point in (flat, a):
-                cost = np.trace(np.linalg.inv(own(point) / (2 * psi.modulus)))
-                assert cost <= geometry(L1Ball(1.0), p).noise
+        for point in (flat, np.arange(1.0, p + 1)) if p < 10 else ():
+            moves = 1e-5 * np.eye(p)
+            ahead, behind = (
+                np.array([to_dual(jnp.asarray(point + sign * move), psi) for move in moves])
+                for sign in (1, -1)
+            )
+            cost = np.trace(np.linalg.inv((ahead - behind) / 2e-5))
+            assert cost <= geometry(L1Ball(1.0), p).noise * (1 + 1e-6)
+            assert cost > 0.5
     assert p_norm(p).q <= 2
     # No other p-norm function has a smaller range on the ball.
     log = math.log(p)
@@ -159,9 +163,11 @@ def test_a_start_outside_is_brought_back_along_its_ray():
 # With noise.
 
 
-@each_ball
-def test_the_mean_gap_is_within_the_bound(ball):
-    """Mean of 64 runs, at a tenth of the bound; by chance above it with probability below 1e-9."""
+def test_the_mean_gap_is_within_the_bound(ball="l1"):
+    """Mean of 64 runs, a tenth of the bound; by chance above a third with probability below 1e-9.
+
+    Noise ten times as large, which the bound for it allows, is above that third.
+    """
     domain = BALLS[ball]
     algorithm = build(domain=domain, steps=30, budget=dpjax.PrivacyBudget(1.0, 1e-3))
     stddev, h = float(algorithm.query.stddev), float(algorithm.step_size)
@@ -180,7 +186,9 @@ def test_the_mean_gap_is_within_the_bound(ball):
         ends = jax.vmap(lambda key: dpjax.solve(algorithm, records(), key=key).params)(keys)
         return float(jax.vmap(exact)(ends).mean()) - least(ball)
 
-    assert 0 < gap(algorithm) < bound(h, worst) / 3
+    gaps = gap(algorithm), gap(quiet(algorithm, 10.0))
+    print(gaps, bound(h, worst))
+    assert 0 < gaps[0] < bound(h, worst) / 3 < gaps[1]
 
 
 def test_a_radius_and_a_step_size_are_leaves():
