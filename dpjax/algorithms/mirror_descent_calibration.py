@@ -49,7 +49,8 @@ def dp_accelerated_mirror_descent(
     """Returns private accelerated mirror descent: convex losses in an l2 or l1 ball, p above n too.
 
     On the l1 ball the noise is felt in the largest of its p entries and not in their norm, so that
-    the excess risk grows with ln p where projected gradient descent's grows with sqrt(p).
+    the bound on the excess risk grows with ln p, where that of projected gradient descent grows with
+    sqrt(p).
 
     Args:
       objective: what to minimise, convex; a regularizer must be smooth and is added exactly.
@@ -100,7 +101,7 @@ def dp_accelerated_mirror_descent(
       least at 1 / h = L + sqrt(V S / (8 D)), and for sigma^2 = T sigma_1^2 its second term then
       hardly depends on T. On the l1 ball V counts the largest of p entries, about 2 ln p; to first
       order in the step the noise costs what the inverse Hessian of psi makes of it, sigma^2 at
-      most. The default h and T take that for V, since the bound's is met by no run.
+      most. The default h and T take that for V; with the bound's own the steps come out too short.
 
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
