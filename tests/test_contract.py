@@ -601,7 +601,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
         for of_data in [np.float32, *wide]:
             data = (jnp.asarray(x, of_data), jnp.ones(20, of_data))
             # Of those that share DP-GD's gradient, the two in which the loop's types broke before.
-            shared = name in ("dp-adam", "dp-gd-selected")
+            shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd")
             for of_params in [None, jnp.float16] + [np.float32, *wide] * (not shared):
                 params = None if of_params is None else jnp.zeros(2, of_params)
                 solution = dpjax.solve(algorithm, data, key=jax.random.key(0), params=params)

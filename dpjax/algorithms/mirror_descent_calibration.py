@@ -49,8 +49,7 @@ def dp_accelerated_mirror_descent(
     """Returns private accelerated mirror descent: convex losses in an l2 or l1 ball, p above n too.
 
     On the l1 ball the noise is felt in the largest of its p entries and not in their norm, so that
-    the bound on the excess risk grows with ln p, where that of projected gradient descent grows with
-    sqrt(p).
+    the bound on the excess risk grows with ln p, that of projected gradient descent with sqrt(p).
 
     Args:
       objective: what to minimise, convex; a regularizer must be smooth and is added exactly.
@@ -108,7 +107,7 @@ def dp_accelerated_mirror_descent(
     >>> algorithm = dp_accelerated_mirror_descent(objectives.logistic(), budget,
     ...     data_size=10_000, dimension=20_000, domain=objectives.L1Ball(20.0))
     >>> algorithm.steps
-    183
+    764
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
