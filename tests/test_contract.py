@@ -25,6 +25,7 @@ GENERAL = {
     "dp-str": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-adam": {"clip_norm": 1.0, "learning_rate": 0.1},
     "dp-subspace-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
+    "dp-accmd": {"clip_norm": 1.0, "smoothness": 4.0},
     "dp-gd-selected": {
         "clip_norm": 1.0,
         "step_size": 0.3,
@@ -32,6 +33,8 @@ GENERAL = {
         "hessian_lipschitz": 1.0,
     },
 }
+# What has no default.
+NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
 # Even in a short run every record is read, and the start is not among what is selected from.
 USUAL = {
     "dp-str": {"batch_size": N // 2},
@@ -56,6 +59,7 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 def build(name, budget=BUDGET, objective=None, **more):
     objective = dpjax.objectives.logistic_nonconvex() if objective is None else objective
     more = {"data_size": N, "dimension": P, "steps": STEPS} | USUAL.get(name, {}) | more
+    more = NEEDED.get(name, {}) | more
     return FACTORIES[name](objective, budget, **more)
 
 
@@ -591,12 +595,13 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
             data_size=20,
             dimension=2,
             steps=2,
+            **NEEDED.get(name, {}),
         )
         wide = [np.float64] if x64 else []
         for of_data in [np.float32, *wide]:
             data = (jnp.asarray(x, of_data), jnp.ones(20, of_data))
             # Of those that share DP-GD's gradient, the two in which the loop's types broke before.
-            shared = name in ("dp-adam", "dp-gd-selected")
+            shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd")
             for of_params in [None, jnp.float16] + [np.float32, *wide] * (not shared):
                 params = None if of_params is None else jnp.zeros(2, of_params)
                 solution = dpjax.solve(algorithm, data, key=jax.random.key(0), params=params)

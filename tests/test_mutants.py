@@ -23,6 +23,7 @@ AUDITED = {
     "selection": (10_000, 0.75, "half the Gumbel noise"),
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
+    "dp-accmd": (10_000, 0.75, "noise x0.8"),
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
     "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),

@@ -3,7 +3,8 @@
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
+from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.trust_region import paper_schedule
@@ -16,6 +17,7 @@ ALGORITHMS = {
     "dp-str": dp_stochastic_trust_region,
     "dp-adam": dp_adam,
     "dp-subspace-tr": dp_subspace_trust_region,
+    "dp-accmd": dp_accelerated_mirror_descent,
 }
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Algorithm",
     "Certificate",
     "Status",
+    "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",
     "dp_stochastic_trust_region",

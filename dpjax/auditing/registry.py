@@ -62,6 +62,7 @@ AUDITS: dict[str, Row] = {
     "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
     "dp-tr": Row(trainings.trust_region, 40_000, 0.80, 20_000, 0.75),
     "dp-str": Row(trainings.stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
+    "dp-accmd": Row(trainings.accelerated_mirror_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-subspace-tr": Row(trainings.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
 }
 """All audits; a later algorithm joins by one line."""

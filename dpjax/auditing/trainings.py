@@ -3,6 +3,7 @@
 from dpjax._typing import Relation
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import (
+    dp_accelerated_mirror_descent,
     dp_gradient_descent,
     dp_stochastic_trust_region,
     dp_subspace_trust_region,
@@ -10,6 +11,7 @@ from dpjax.algorithms import (
 )
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
+from dpjax.objectives import L1Ball
 
 DELTA = 1e-5
 
@@ -78,5 +80,20 @@ def subspace_trust_region() -> Game:
         steps=10,
         clip_norm=1.0,
         hessian_clip_norm=3.0,
+    )
+    return games.whole(algorithm, canaries.records())
+
+
+def accelerated_mirror_descent() -> Game:
+    """Returns the attack on a whole DP-AccMD in an l1 ball, 4 parameters, 20 steps."""
+    algorithm = dp_accelerated_mirror_descent(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=2,
+        dimension=4,
+        domain=L1Ball(5.0),
+        steps=20,
+        smoothness=1.0,
+        clip_norm=1.0,
     )
     return games.whole(algorithm, canaries.records())

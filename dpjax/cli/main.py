@@ -159,6 +159,9 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--batch-size", type=int, help="expected records of a batch, where batches are drawn"
     )
+    one.add_argument(
+        "--domain", metavar="BALL:RADIUS", help="ball to stay in, l1:10 or l2:10 (dp-accmd)"
+    )
     _table_arguments(one)
 
 

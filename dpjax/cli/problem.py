@@ -50,11 +50,17 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
     objective = dpjax.objectives.OBJECTIVES[arguments.objective]()
-    given = {"steps": arguments.steps, "batch_size": arguments.batch_size}
+    given = {
+        "steps": arguments.steps,
+        "batch_size": arguments.batch_size,
+        "domain": None if arguments.domain is None else ball(arguments.domain),
+    }
     more = {key: value for key, value in given.items() if value is not None}
     takes = inspect.signature(factories[name]).parameters
-    if more.keys() - takes.keys():
+    if "batch_size" in more.keys() - takes.keys():
         raise ValueError(f"{name} asks every record at every step; leave --batch-size out.")
+    if "domain" in more.keys() - takes.keys():
+        raise ValueError(f"{name} stays in no ball; leave --domain out.")
     algorithm = factories[name](
         objective,
         budget,
@@ -64,3 +70,17 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
         **more,
     )
     return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+
+
+def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
+    """Returns the ball that ``text`` names.
+
+    Raises:
+      ValueError: if it is not l1 or l2, a colon, and a radius above 0.
+
+    >>> ball("l1:2.5")
+    L1Ball(radius=2.5)
+    """
+    shape, _, radius = text.partition(":")
+    balls = {"l1": dpjax.objectives.L1Ball, "l2": dpjax.objectives.L2Ball}
+    return balls[_validate.choice("domain", shape, balls)](_validate.positive("radius", radius))
