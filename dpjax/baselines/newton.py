@@ -1,4 +1,4 @@
-"""DP-Newton with double noise (Ganesh et al. 2023, algorithm 3): noisy gradient, noisy direction."""
+"""DP-Newton with double noise (Ganesh et al. 2023): noisy gradients and noisy directions."""
 
 import dataclasses
 import math
@@ -78,7 +78,7 @@ class Newton(Common):
         return State(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """w <- w - step_size (f(H) (gradient + first noise) + second noise)."""
+        """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
         wide = widen(state.params)
         noisy = ask(key, self.gradient.name, state.params)
         whole, unravel = ravel_pytree(self.objective.regularize_gradient(noisy, wide))
