@@ -6,7 +6,11 @@ from dpjax.accounting import PrivacyBudget, gumbel_multiplier
 from dpjax.algorithms import dp_adam
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
-from dpjax.baselines import dp_gradient_descent_with_selection, dp_newton
+from dpjax.baselines import (
+    dp_gradient_descent_with_selection,
+    dp_newton,
+    output_perturbation,
+)
 from dpjax.oracles import SelectionQuery
 
 DELTA = 1e-5
@@ -76,3 +80,11 @@ def newton() -> Game:
         hessian_clip_norm=1e-3,
     )
     return games.whole(algorithm, canaries.records())
+
+
+def output() -> Game:
+    """Returns the attack on output perturbation, whose canary moves the minimum as far as any."""
+    algorithm = output_perturbation(
+        canaries.falling(), PrivacyBudget(4.0, DELTA), data_size=2, dimension=1
+    )
+    return games.whole(algorithm, canaries.labelled())

@@ -4,6 +4,7 @@ from dpjax.baselines.gradient_descent_selected_calibration import (
     dp_gradient_descent_with_selection,
 )
 from dpjax.baselines.newton import dp_newton
+from dpjax.baselines.perturbation import output_perturbation
 
 # The command line and the contract tests read this table beside ``dpjax.ALGORITHMS``.
 BASELINES = {
@@ -11,4 +12,13 @@ BASELINES = {
     "dp-newton": dp_newton,
 }
 
-__all__ = ["BASELINES", "dp_gradient_descent_with_selection", "dp_newton"]
+# These release once, and only for strongly convex losses of the margin; no steps are planned.
+ONE_RELEASE = {"output-perturbation": output_perturbation}
+
+__all__ = [
+    "BASELINES",
+    "ONE_RELEASE",
+    "dp_gradient_descent_with_selection",
+    "dp_newton",
+    "output_perturbation",
+]
