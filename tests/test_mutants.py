@@ -24,6 +24,7 @@ AUDITED = {
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
     "dp-newton": (10_000, 0.75, "a Newton direction booked by its floor alone"),
+    "dp-sgd": (40_000, 0.70, "all steps booked as one"),
     "output-perturbation": (20_000, 0.75, "a minimum that moves by half of G / (n mu)"),
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),

@@ -9,6 +9,7 @@ from dpjax.auditing.games import Game
 from dpjax.baselines import (
     dp_gradient_descent_with_selection,
     dp_newton,
+    dp_sgd,
     output_perturbation,
 )
 from dpjax.oracles import SelectionQuery
@@ -88,3 +89,18 @@ def output() -> Game:
         canaries.falling(), PrivacyBudget(4.0, DELTA), data_size=2, dimension=1
     )
     return games.whole(algorithm, canaries.labelled())
+
+
+def stochastic_gradient() -> Game:
+    """Returns the attack on a whole DP-SGD, 5 steps, 1 record in 5 a batch."""
+    algorithm = dp_sgd(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=10,
+        dimension=2,
+        batch_size=2,
+        steps=5,
+        step_size=1.0,
+        clip_norm=1.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))

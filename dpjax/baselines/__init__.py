@@ -5,11 +5,13 @@ from dpjax.baselines.gradient_descent_selected_calibration import (
 )
 from dpjax.baselines.newton import dp_newton
 from dpjax.baselines.perturbation import output_perturbation
+from dpjax.baselines.stochastic_gradient import dp_sgd
 
 # The command line and the contract tests read this table beside ``dpjax.ALGORITHMS``.
 BASELINES = {
     "dp-gd-selected": dp_gradient_descent_with_selection,
     "dp-newton": dp_newton,
+    "dp-sgd": dp_sgd,
 }
 
 # These release once, and only for strongly convex losses of the margin; no steps are planned.
@@ -20,5 +22,6 @@ __all__ = [
     "ONE_RELEASE",
     "dp_gradient_descent_with_selection",
     "dp_newton",
+    "dp_sgd",
     "output_perturbation",
 ]
