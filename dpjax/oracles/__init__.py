@@ -6,6 +6,7 @@ from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
+from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
@@ -15,6 +16,7 @@ __all__ = [
     "JointQuery",
     "MinimizerQuery",
     "NewtonQuery",
+    "ObjectiveQuery",
     "Query",
     "SecondOrderAnswer",
     "SelectionQuery",
