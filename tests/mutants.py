@@ -33,6 +33,7 @@ from dpjax.oracles import (
     GradientQuery,
     MinimizerQuery,
     NewtonQuery,
+    ObjectiveQuery,
     SelectionQuery,
     gradient,
     hessian,
@@ -210,6 +211,16 @@ def _(patch):
 def _(patch):
     unit = MinimizerQuery.unit.fget
     patch.setattr(MinimizerQuery, "unit", property(lambda self: unit(self) / 2))
+
+
+@mutant("half the noise in the objective")
+def _(patch):
+    tilt = ObjectiveQuery._tilt
+
+    def quieter(self, *args):
+        return jax.tree.map(lambda word: word / 2, tilt(self, *args))
+
+    patch.setattr(ObjectiveQuery, "_tilt", quieter)
 
 
 # Keys used twice.

@@ -1,12 +1,13 @@
 """One noisy minimiser: how far a record moves it, how near the minimum it is, and what it costs."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import dpjax
 from dpjax._wide import join
@@ -108,8 +109,8 @@ def test_it_is_as_near_the_minimum_as_was_proved(name):
 def test_epsilon_is_within_the_budget_and_nothing_is_wasted(name, relation):
     for eps in (0.1, 1.0, 8.0):
         budget = dpjax.PrivacyBudget(eps, 1e-6, relation)
-        algorithm = build(name, budget=budget)
-        assert eps * (1 - 1e-4) < dpjax.accounting.epsilon(algorithm.event, 1e-6, relation) <= eps
+        algorithm = build(name, budget=budget, data_size=1_000)
+        assert eps * (1 - 2e-3) < dpjax.accounting.epsilon(algorithm.event, 1e-6, relation) <= eps
 
 
 def test_the_noise_added_is_the_noise_accounted():
@@ -134,16 +135,13 @@ def test_it_runs_like_any_algorithm(name):
     assert int(solution.steps) == 1 and solution.params.shape == (P,)
     assert solution.epsilon(BUDGET.delta) <= BUDGET.epsilon
     assert "is (1, 0.0001)-differentially private" in solution.guarantee()
-    again = dpjax.run(algorithm, data, key=key, progress=False)
-    np.testing.assert_array_equal(again.params, solution.params)
-    other = dpjax.solve(algorithm, data, key=jax.random.key(6)).params
-    assert not np.array_equal(other, solution.params)
     # Another epsilon is another leaf: one structure, so one program.
     louder = build(name, budget=dpjax.PrivacyBudget(3.0, 1e-5))
     assert jax.tree.structure(louder) == jax.tree.structure(algorithm)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), algorithm, louder)
     swept = jax.vmap(lambda one: dpjax.solve(one, data, key=key).params)(stacked)
     np.testing.assert_allclose(swept[0], solution.params, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(swept[1], solution.params, rtol=1e-2)
 
 
 @each
@@ -180,3 +178,93 @@ TOO_FLAT = dataclasses.replace(OBJECTIVE, constants=(1.0, 0.1, 0.1))
 def test_bad_arguments(name, bad, message):
     with pytest.raises(ValueError, match=message):
         build(name, **bad)
+
+
+# Objective perturbation: its law, and the bound on its privacy loss.
+
+
+def test_the_tilt_has_the_noise_accounted():
+    """The minimum over null records is -tilt / mu: a chi-squared test at LEVEL."""
+    algorithm = build("objective-perturbation")
+    null = (jnp.zeros((N, P)), jnp.ones(N))
+    keys = jax.random.split(jax.random.key(4), 4_000)
+    params = jax.vmap(lambda key: dpjax.solve(algorithm, null, key=key).params)(keys)
+    tilted, hidden = algorithm.event.releases
+    stddev = np.hypot(tilted.stddev / MU, hidden.stddev)
+    assert tilted.stddev == pytest.approx(tilted.noise_multiplier / N)
+    assert hidden.stddev < 0.02 * stddev
+    for scale, good in ((1.0, True), (0.95, False), (1 / 0.95, False)):
+        squares = float(((np.asarray(params, float) * scale / stddev) ** 2).sum())
+        p_value = stats.chi2(params.size).cdf(squares)
+        assert (LEVEL / 2 < p_value < 1 - LEVEL / 2) == good
+
+
+def densities(stddev, strength, *worlds):
+    """Those of exact objective perturbation in one dimension on a grid, and its step.
+
+    Records are numbers z; the minimum of sum log(1 + e^(-z w)) + strength w^2 / 2 + b w.
+    """
+    w = np.linspace(-1, 1, 200_001) * (9 * stddev + 3) / strength
+    found = []
+    for records in worlds:
+        slope, curvature = strength * w, np.full(w.shape, strength)
+        for z in records:
+            chance = special.expit(-z * w)
+            slope = slope - z * chance
+            curvature = curvature + z * z * chance * (1 - chance)
+        found.append(stats.norm.pdf(slope, scale=stddev) * curvature)
+        assert found[-1].sum() * (w[1] - w[0]) == pytest.approx(1, abs=1e-7)
+    return *found, w[1] - w[0]
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_the_bound_on_delta_holds_and_needs_its_parts(relation):
+    """Against the exact law; without the Hessian's part, or with half of the slope, it fails."""
+    moved, bound, broken = records_moved(relation), dpjax.accounting.perturbed_delta, [0, 0]
+    others = [0.3, -0.5]
+    worlds = [1.0, *others], [-1.0, *others] if relation == "replace_one" else others
+    for stddev, strength in itertools.product([0.5, 1.0, 3.0, 20.0], [0.05, 0.5]):
+        release = dpjax.accounting.Release(
+            "w",
+            1,
+            stddev / moved,
+            mechanism="objective",
+            log_shift=float(np.log1p(0.25 / strength)),
+        )
+        less = [
+            dataclasses.replace(release, log_shift=0.0),
+            dataclasses.replace(release, noise_multiplier=2 * stddev),
+        ]
+        p, q, step = densities(stddev, strength, *worlds)
+        for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0):
+            for one, other in ((p, q), (q, p)):
+                true = float(np.maximum(one - np.exp(epsilon) * other, 0).sum() * step)
+                assert true <= bound(release, relation, epsilon) + 1e-6
+                for i, wrong in enumerate(less):
+                    broken[i] += true > bound(wrong, relation, epsilon) + 1e-5
+    # For a replaced record there is room enough in the plane to hide the first fault.
+    assert broken[1] and (broken[0] or relation == "replace_one")
+
+
+def test_a_slope_that_rises_or_a_strength_too_small_is_refused():
+    rising = dataclasses.replace(OBJECTIVE, margin=lambda m: jnp.logaddexp(m, -m) / 4)
+    with pytest.raises(ValueError, match="must fall"):
+        build("objective-perturbation", objective=rising)
+    weak = dpjax.objectives.logistic_l2(1e-4)
+    with pytest.raises(ValueError, match="strength must be at least"):
+        build("objective-perturbation", objective=weak)
+
+
+def test_other_accountings_refuse_it():
+    event = build("objective-perturbation").event
+    for ask in (
+        lambda: dpjax.accounting.epsilon(event, 1e-4, "zero_out", "rdp"),
+        lambda: dpjax.accounting.epsilon(
+            dpjax.accounting.Event(event.releases * 2, "zero_out"), 1e-4, "zero_out"
+        ),
+        lambda: dpjax.accounting.renyi(event, 2.0),
+        lambda: event.gaussian_mu,
+        lambda: build("objective-perturbation", accountant="rdp"),
+    ):
+        with pytest.raises(ValueError, match=r"Renyi|beside|sampled releases"):
+            ask()

@@ -10,6 +10,7 @@ from dpjax.baselines import (
     dp_gradient_descent_with_selection,
     dp_newton,
     dp_sgd,
+    objective_perturbation,
     output_perturbation,
 )
 from dpjax.oracles import SelectionQuery
@@ -104,3 +105,11 @@ def stochastic_gradient() -> Game:
         clip_norm=1.0,
     )
     return games.whole(algorithm, canaries.records(null=9))
+
+
+def inside_objective() -> Game:
+    """Returns the attack on objective perturbation, whose canary has the steepest slope."""
+    algorithm = objective_perturbation(
+        canaries.falling(), PrivacyBudget(4.0, DELTA), data_size=2, dimension=1
+    )
+    return games.whole(algorithm, canaries.labelled())

@@ -17,6 +17,7 @@ from dpjax.oracles import (
     JointQuery,
     MinimizerQuery,
     NewtonQuery,
+    ObjectiveQuery,
     Query,
     SelectionQuery,
     SubspaceQuery,
@@ -95,6 +96,8 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     """
     if isinstance(query, SelectionQuery):
         return _selection_ratio(query, answer, params, worlds, **public)
+    if isinstance(query, ObjectiveQuery):
+        return _objective_ratio(query, answer, worlds)
     without, canary = (
         _exact_parts(query, bind(query, examples), params, **public) for examples in worlds[:2]
     )
@@ -124,6 +127,17 @@ def _selection_ratio(
         scores = jnp.where(filled > 0, scores, 0.0) / query.gumbel_scale.astype(scores.dtype)
         logs.append(jax.nn.log_softmax(scores)[chosen])
     return logs[1] - logs[0]
+
+
+def _objective_ratio(query: ObjectiveQuery, answer: Array, worlds: tuple) -> Array:
+    # The tilt that makes a point the minimum is minus the gradient there. Up to the determinants of
+    # the Hessians, which are alike, and the little noise that is added afterwards.
+    objective, squares = query.objective, []
+    for examples in worlds[:2]:
+        total = clipped_grad(objective, clip_norm=query.unit)(answer, bind(query, examples))
+        tilt = objective.regularize_gradient(total / query.data_size, answer)
+        squares.append(jnp.sum((tilt / query.stddev) ** 2) / 2)
+    return squares[0] - squares[1]
 
 
 def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
