@@ -29,7 +29,17 @@ from dpjax.derivatives import (
 from dpjax.driver import loop
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
-from dpjax.oracles import GradientQuery, SelectionQuery, gradient, hessian, selection, subspace
+from dpjax.oracles import (
+    GradientQuery,
+    MinimizerQuery,
+    NewtonQuery,
+    ObjectiveQuery,
+    SelectionQuery,
+    gradient,
+    hessian,
+    selection,
+    subspace,
+)
 from dpjax.oracles import base as oracles
 from dpjax.sampling import samplers
 
@@ -190,6 +200,27 @@ def _(patch):
         return float64(jax.numpy.linalg.eigvalsh(matrix.astype(jnp.float32))[0])
 
     patch.setattr(selection, "_smallest_eigenvalue", narrow)
+
+
+@mutant("a Newton direction booked by its floor alone")
+def _(patch):
+    patch.setattr(NewtonQuery, "unit", property(lambda self: self.clip_norm / self.floor))
+
+
+@mutant("a minimum that moves by half of G / (n mu)")
+def _(patch):
+    unit = MinimizerQuery.unit.fget
+    patch.setattr(MinimizerQuery, "unit", property(lambda self: unit(self) / 2))
+
+
+@mutant("half the noise in the objective")
+def _(patch):
+    tilt = ObjectiveQuery._tilt
+
+    def quieter(self, *args):
+        return jax.tree.map(lambda word: word / 2, tilt(self, *args))
+
+    patch.setattr(ObjectiveQuery, "_tilt", quieter)
 
 
 # Keys used twice.

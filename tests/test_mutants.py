@@ -24,6 +24,10 @@ AUDITED = {
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
     "dp-accmd": (10_000, 0.75, "noise x0.8"),
+    "dp-newton": (10_000, 0.75, "a Newton direction booked by its floor alone"),
+    "dp-sgd": (40_000, 0.70, "all steps booked as one"),
+    "objective-perturbation": (20_000, 0.75, "half the noise in the objective"),
+    "output-perturbation": (20_000, 0.75, "a minimum that moves by half of G / (n mu)"),
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
     "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),
@@ -52,6 +56,15 @@ KILLED_BY = {
     ],
     "a selection in float32": [
         "test_selection.py::test_a_score_moves_by_its_sensitivity_and_no_more[zero_out]",
+    ],
+    "a Newton direction booked by its floor alone": [
+        "test_newton.py::test_one_record_moves_a_direction_by_its_sensitivity[zero_out-add]",
+    ],
+    "a minimum that moves by half of G / (n mu)": [
+        "test_perturbation.py::test_one_record_moves_the_minimum_by_its_sensitivity[zero_out]",
+    ],
+    "half the noise in the objective": [
+        "test_perturbation.py::test_the_tilt_has_the_noise_accounted",
     ],
     "key reused across steps": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "key reused across purposes": [

@@ -15,6 +15,9 @@ from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
+    MinimizerQuery,
+    NewtonQuery,
+    ObjectiveQuery,
     Query,
     SelectionQuery,
     SubspaceQuery,
@@ -93,6 +96,8 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     """
     if isinstance(query, SelectionQuery):
         return _selection_ratio(query, answer, params, worlds, **public)
+    if isinstance(query, ObjectiveQuery):
+        return _objective_ratio(query, answer, worlds)
     without, canary = (
         _exact_parts(query, bind(query, examples), params, **public) for examples in worlds[:2]
     )
@@ -124,7 +129,20 @@ def _selection_ratio(
     return logs[1] - logs[0]
 
 
+def _objective_ratio(query: ObjectiveQuery, answer: Array, worlds: tuple) -> Array:
+    # The tilt that makes a point the minimum is minus the gradient there. Up to the determinants of
+    # the Hessians, which are alike, and the little noise that is added afterwards.
+    objective, squares = query.objective, []
+    for examples in worlds[:2]:
+        total = clipped_grad(objective, clip_norm=query.unit)(answer, bind(query, examples))
+        tilt = objective.regularize_gradient(total / query.data_size, answer)
+        squares.append(jnp.sum((tilt / query.stddev) ** 2) / 2)
+    return squares[0] - squares[1]
+
+
 def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
+    if isinstance(query, NewtonQuery | MinimizerQuery):
+        return [query.exact(records, params, **public).narrow]
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,

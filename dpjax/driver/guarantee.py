@@ -93,6 +93,11 @@ def profile(event: Event) -> str:
             f"Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon "
             "at every delta."
         )
+    if any(release.mechanism == "objective" for release in event.releases):
+        return (
+            "Whole profile: that of an objective perturbation, by a bound on its privacy loss; "
+            "epsilon(delta) reads it."
+        )
     causes = ["above the capacity of a batch"] * any(r.sampling != "none" for r in event.releases)
     causes += ["by rounding in a selection"] * selects(event)
     return (

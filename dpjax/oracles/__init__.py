@@ -4,6 +4,9 @@ from dpjax.oracles.base import Query, bind, check_examples
 from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
+from dpjax.oracles.newton import NewtonQuery
+from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
@@ -11,6 +14,9 @@ __all__ = [
     "GradientQuery",
     "HessianQuery",
     "JointQuery",
+    "MinimizerQuery",
+    "NewtonQuery",
+    "ObjectiveQuery",
     "Query",
     "SecondOrderAnswer",
     "SelectionQuery",
@@ -19,5 +25,6 @@ __all__ = [
     "check_batch_size",
     "check_examples",
     "fixed_size_sampler",
+    "iterations_of",
     "poisson_sampler",
 ]
