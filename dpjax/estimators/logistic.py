@@ -166,7 +166,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Returns the likelier label (n,) of each row."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        positive = self.decision_function(X) > 0
+        return self.classes_[positive.astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Returns probabilities (n, 2), in the order of ``classes_``."""
@@ -256,6 +257,17 @@ def _signs(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
             "classes in the labels' own type."
         )
     signs = np.full(y.shape, np.nan, np.float32)
-    signs[y == classes[0]] = -1
-    signs[y == classes[1]] = 1
+    for label, sign in zip(classes.tolist(), (-1, 1), strict=True):
+        if y.dtype.kind != "O":
+            signs[y == label] = sign
+        else:
+            signs[[_is(cell, label) for cell in y]] = sign
     return signs
+
+
+def _is(cell: Any, label: Any) -> bool:
+    # A cell may be anything, such as pandas' NA, which is neither equal nor unequal.
+    try:
+        return bool(cell == label)
+    except (TypeError, ValueError):
+        return False

@@ -8,6 +8,9 @@ import numpy as np
 from dpjax import _validate
 from dpjax.datasets.base import ROWS_AT_ONCE, Ranges, finite_or_nan, normalise
 
+# Larger multiples of the declared norm are clamped to it, whose square is finite.
+_LARGEST = 1e150
+
 
 class Scaling(NamedTuple):
     """How features become the rows that are trained on; everything in it is declared.
@@ -49,6 +52,7 @@ class Scaling(NamedTuple):
             place = out[start : start + ROWS_AT_ONCE]
             with np.errstate(over="ignore", invalid="ignore"):
                 block /= self.norm
+                np.clip(block, -_LARGEST, _LARGEST, out=block)
                 length = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
                 block *= self._weight / np.maximum(length, 1.0)
             place[:, :features] = np.where(np.isnan(length), np.nan, block)
