@@ -1,6 +1,6 @@
-"""``DPLogisticRegression`` beside IBM diffprivlib's ``LogisticRegression``, and its time on Covertype.
+"""``DPLogisticRegression`` beside IBM diffprivlib's ``LogisticRegression``; its time on Covertype.
 
-Run ``python benchmarks/estimator.py compare --python PYTHON`` with the interpreter of an environment
+Run ``python benchmarks/estimator.py compare --python PYTHON``, the interpreter of an environment
 that holds diffprivlib, which needs an older scikit-learn:
 
     python -m venv other && other/bin/pip install diffprivlib 'scikit-learn<1.7'
@@ -8,8 +8,8 @@ that holds diffprivlib, which needs an older scikit-learn:
     python benchmarks/estimator.py covtype
 
 Both get the same rows of norm at most 1, the same epsilon and an intercept. Theirs is objective
-perturbation with delta = 0, for replace-one neighbours; ours has delta = 1/(10 n). Accuracies on the
-held-out rows are NOT PRIVATE.
+perturbation with delta = 0, for replace-one neighbours; ours has delta = 1/(10 n). What is measured
+on the held-out rows is NOT PRIVATE.
 """
 
 import argparse

@@ -231,9 +231,17 @@ def test_what_does_not_fit_together_is_named(more, message):
 def test_every_solver_is_configured_from_the_same_arguments(solver):
     model = make(solver=solver, solver_options=None, regularization=1e-3)
     algorithm = model._configure(7_000, 3)
-    assert isinstance(algorithm, type(dpjax.ALGORITHMS[solver](
-        dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-5), data_size=7_000, dimension=3
-    )))
+    assert isinstance(
+        algorithm,
+        type(
+            dpjax.ALGORITHMS[solver](
+                dpjax.objectives.logistic(),
+                dpjax.PrivacyBudget(1.0, 1e-5),
+                data_size=7_000,
+                dimension=3,
+            )
+        ),
+    )
     assert algorithm.objective == dpjax.objectives.logistic_l2(1e-3)
 
 

@@ -106,7 +106,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         self.classes = classes
         self.bounds = bounds
         self.data_norm = data_norm
-        self.relation = relation
+        self.relation: Relation = relation
         self.data_size = data_size
         self.fit_intercept = fit_intercept
         self.regularization = regularization
@@ -115,7 +115,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         self.ledger = ledger
         self.unit = unit
 
-    def fit(self, X: Any, y: Any) -> "DPLogisticRegression":  # noqa: N803
+    def fit(self, X: Any, y: Any) -> "DPLogisticRegression":
         """Trains privately, which spends the budget once.
 
         Args:
@@ -131,7 +131,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
-        x = _numbers(validate_data(self, X, dtype=None, ensure_all_finite=False))
+        x = _numbers(np.asarray(validate_data(self, X, dtype=None, ensure_all_finite=False)))
         y = column_or_1d(y, warn=True)
         check_consistent_length(x, y)
         classes = _two_labels(self._declared_classes(y))
@@ -153,7 +153,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_, self.intercept_ = weights[None], np.array([constant])
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+    def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds (n,) of the positive class, on rows scaled as those of ``fit``.
 
         Raises:
@@ -161,15 +161,15 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
           NotFittedError: before ``fit``.
         """
         check_is_fitted(self)
-        x = validate_data(self, X, reset=False)
+        x = np.asarray(validate_data(self, X, reset=False))
         return self._scaling.rows(x) @ self._params
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Any) -> np.ndarray:
         """Returns the likelier label (n,) of each row."""
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Returns probabilities (n, 2), in the order of ``classes_``."""
         odds = self.decision_function(X)
         # Each from the smaller exponential, so that neither is 1 minus a number near 1.
@@ -211,10 +211,10 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def _train(self, algorithm: Algorithm, data: Dataset) -> Solution:
         seed = self.random_state
-        chosen = {"key": random_key()} if seed is None else {"seed": seed}
+        key = random_key() if seed is None else None
         if self.ledger is not None:
-            return run(algorithm, data, progress=False, ledger=self.ledger, **chosen)
-        solution = solve(algorithm, data, **chosen)
+            return run(algorithm, data, key=key, seed=seed, progress=False, ledger=self.ledger)
+        solution = solve(algorithm, data, key=key, seed=seed)
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
         return solution

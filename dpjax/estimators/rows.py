@@ -21,12 +21,12 @@ class Scaling(NamedTuple):
 
     Args:
       ranges: lowest and highest value of each feature, or None.
-      norm: declared bound on the norm of a row, or None. One of the two is set.
+      norm: declared bound on the norm of a row, where there are no ranges.
       intercept: whether to append a constant feature.
     """
 
     ranges: Ranges | None
-    norm: float | None
+    norm: float
     intercept: bool
 
     def rows(self, x: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ class Scaling(NamedTuple):
                [0.6, 0.8],
                [nan, nan]], dtype=float32)
         """
-        if self.norm is None:
+        if self.ranges is not None:
             x = x.view()
             x.flags.writeable = False  # the caller's array is not scaled in place
             return normalise(x, self.ranges, self.intercept)
@@ -117,4 +117,4 @@ def declare(bounds: Any, data_norm: Any, intercept: bool, features: int) -> Scal
             f"bounds must be finite with lower < upper; feature {i} has {low[i]} and {high[i]}. "
             "Leave out a feature that is constant."
         )
-    return Scaling((low, high), None, intercept)
+    return Scaling((low, high), 1.0, intercept)
