@@ -23,6 +23,8 @@ from dpjax.mechanisms import random_key
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
 _SAID = ("objective", "budget", "data_size", "dimension")
+# Chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``.
+_PENALTY = 2.0
 
 
 class DPLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -46,7 +48,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
       data_size: declared number of records; by default that of ``X``.
       fit_intercept: whether to append a constant feature, which is regularized like the others.
-      regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows.
+      regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
+        default 2 / (n epsilon), which grows and falls with the noise. 0 for none.
       random_state: None for noise that cannot be repeated, as a release needs; an integer for
         research, which makes ``releasable_`` False.
       solver_options: further arguments of the solver's factory, such as ``{"steps": 64}``.
@@ -94,7 +97,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         relation: Relation = "zero_out",
         data_size: int | None = None,
         fit_intercept: bool = True,
-        regularization: float = 0.0,
+        regularization: float | None = None,
         random_state: int | None = None,
         solver_options: Mapping[str, Any] | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
@@ -199,7 +202,10 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        strength = _validate.non_negative("regularization", self.regularization)
+        strength = self.regularization
+        if strength is None:
+            strength = _PENALTY / (size * budget.epsilon)
+        strength = _validate.non_negative("regularization", strength)
         objective = objectives.logistic_l2(strength) if strength else objectives.logistic()
         factories = ALGORITHMS | BASELINES
         factory = factories[_validate.choice("solver", self.solver, factories)]
