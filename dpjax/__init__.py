@@ -35,7 +35,7 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
 if TYPE_CHECKING:
-    from dpjax import auditing, models, reproduce
+    from dpjax import auditing, estimators, models, reproduce
 
 __all__ = [
     "ALGORITHMS",
@@ -62,6 +62,7 @@ __all__ = [
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
     "dp_trust_region",
+    "estimators",
     "joint_clipped",
     "load",
     "mechanisms",
@@ -79,7 +80,7 @@ __all__ = [
 ]
 
 # Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing", "models", "reproduce"}
+_LAZY = {"auditing", "estimators", "models", "reproduce"}
 
 
 def __getattr__(name: str) -> Any:

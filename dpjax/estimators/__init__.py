@@ -1,0 +1,10 @@
+"""Estimators for scikit-learn: the same trainings behind ``fit`` and ``predict``."""
+
+try:
+    from dpjax.estimators.logistic import DPLogisticRegression
+except ImportError as error:
+    raise ImportError(
+        "dpjax.estimators needs scikit-learn 1.6 or newer: pip install 'dpjax[sklearn]'."
+    ) from error
+
+__all__ = ["DPLogisticRegression"]

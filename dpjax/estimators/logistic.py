@@ -1,0 +1,279 @@
+"""``DPLogisticRegression``: private logistic regression as a scikit-learn classifier."""
+
+import inspect
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpjax import _validate, objectives
+from dpjax._typing import Relation
+from dpjax.accounting import Ledger, PrivacyBudget
+from dpjax.algorithms import ALGORITHMS, Algorithm, Status
+from dpjax.baselines import BASELINES
+from dpjax.datasets import Dataset
+from dpjax.driver import Solution, run, solve
+from dpjax.estimators import rows
+from dpjax.mechanisms import random_key
+
+# What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
+_SAID = ("objective", "budget", "data_size", "dimension")
+# Chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``.
+_PENALTY = 2.0
+
+
+class DPLogisticRegression(ClassifierMixin, BaseEstimator):
+    """Binary logistic regression whose whole ``fit`` is (epsilon, delta)-differentially private.
+
+    What describes the data is declared, never read off them: the two labels, and the range of each
+    feature or a bound on the norm of a row. A record that does not fit what was declared is no
+    error, which would tell of it. A value out of its range is clamped and a row that is too long
+    scaled down; a record with a missing value or another label contributes exactly zero.
+
+    Args:
+      epsilon: of the budget that one ``fit`` spends.
+      delta: of that budget; by default 1 / (10 n).
+      solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
+      classes: the two labels. The larger is the positive class, as scikit-learn has it.
+      bounds: (lower, upper), each a number or one per feature. Values are clamped to them and
+        mapped to [0, 1]; each row, with its intercept, is then divided by its own norm.
+      data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
+        down to it.
+      relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
+        ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
+      data_size: declared number of records; by default that of ``X``.
+      fit_intercept: whether to append a constant feature, which is regularized like the others.
+      regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
+        default 2 / (n epsilon), which grows and falls with the noise. 0 for none.
+      random_state: None for noise that cannot be repeated, as a release needs; an integer for
+        research, which makes ``releasable_`` False.
+      solver_options: further arguments of the solver's factory, such as ``{"steps": 64}``.
+      ledger: a ``Ledger`` or its file. Each ``fit`` is booked before it asks the data anything, or
+        refused; cross-validation is as many fits.
+      unit: what one row stands for, in the guarantee's words.
+
+    Attributes:
+      coef_: weights (1, p) for features in their own units.
+      intercept_: (1,). ``X @ coef_[0] + intercept_`` has the sign of ``decision_function`` for
+        features within their bounds; with ``data_norm`` it is the decision, for rows within it.
+      classes_: the two labels, sorted.
+      n_features_in_: number of features p.
+      guarantee_: what the fit guarantees, in words to publish.
+      releasable_: whether that may be relied on; False with an integer ``random_state``.
+      solution_: the ``Solution`` of the training, in the units of the scaled rows.
+
+    Privacy: all fitted attributes are covered by the guarantee. What they are applied to is not:
+      predictions and scores on the training data tell of those data.
+
+    scikit-learn's own checks hold but for these, which no private estimator can pass: data with a
+    NaN, an infinite label, numbers as labels of a regression, or a cell that is no number must not
+    raise, since each is about single records.
+
+    >>> import numpy as np
+    >>> from dpjax.estimators import DPLogisticRegression
+    >>> x = np.random.default_rng(0).uniform(0, 100, (2000, 2))
+    >>> y = np.where(x[:, 0] > x[:, 1], "rain", "sun")
+    >>> model = DPLogisticRegression(classes=("rain", "sun"), bounds=(0, 100), random_state=0)
+    >>> bool(model.fit(x, y).score(x, y) > 0.9)
+    True
+    >>> print(model.guarantee_.splitlines()[1])
+    DP-TR is (1, 5e-05)-differentially private.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        solver: str = "dp-tr",
+        *,
+        classes: Sequence[Any] | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        data_norm: float | None = None,
+        relation: Relation = "zero_out",
+        data_size: int | None = None,
+        fit_intercept: bool = True,
+        regularization: float | None = None,
+        random_state: int | None = None,
+        solver_options: Mapping[str, Any] | None = None,
+        ledger: Ledger | str | os.PathLike | None = None,
+        unit: str = "row",
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.classes = classes
+        self.bounds = bounds
+        self.data_norm = data_norm
+        self.relation: Relation = relation
+        self.data_size = data_size
+        self.fit_intercept = fit_intercept
+        self.regularization = regularization
+        self.random_state = random_state
+        self.solver_options = solver_options
+        self.ledger = ledger
+        self.unit = unit
+
+    def fit(self, X: Any, y: Any) -> "DPLogisticRegression":
+        """Trains privately, which spends the budget once.
+
+        Args:
+          X: (n, p) numbers: an array, a list of lists, or a data frame.
+          y: (n,) labels.
+
+        Returns:
+          The estimator itself.
+
+        Raises:
+          ValueError: before anything is spent, for arguments that do not fit together and arrays of
+            the wrong shape or kind; never for a single record.
+        """
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None.")
+        x = _numbers(np.asarray(validate_data(self, X, dtype=None, ensure_all_finite=False)))
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(x, y)
+        classes = _two_labels(self._declared_classes(y))
+        scaling = rows.declare(self.bounds, self.data_norm, bool(self.fit_intercept), x.shape[1])
+        algorithm = self._configure(len(x), x.shape[1] + scaling.intercept)
+        data = Dataset(
+            scaling.rows(x),
+            _signs(y, classes),
+            unit=_validate.word("unit", self.unit),
+            max_norm=1.0,
+        )
+        self.solution_ = self._train(algorithm, data)
+        self.guarantee_ = self.solution_.guarantee()
+        self.releasable_ = self.solution_.releasable
+        self.classes_ = classes
+        self._scaling = scaling
+        self._params = np.asarray(self.solution_.params, np.float64)
+        weights, constant = scaling.in_units(self._params)
+        self.coef_, self.intercept_ = weights[None], np.array([constant])
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Returns the log-odds (n,) of the positive class, on rows scaled as those of ``fit``.
+
+        Raises:
+          ValueError: for a missing value, or another number of features than in ``fit``.
+          NotFittedError: before ``fit``.
+        """
+        check_is_fitted(self)
+        x = np.asarray(validate_data(self, X, reset=False))
+        return self._scaling.rows(x) @ self._params
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns the likelier label (n,) of each row."""
+        positive = self.decision_function(X) > 0
+        return self.classes_[positive.astype(int)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Returns probabilities (n, 2), in the order of ``classes_``."""
+        odds = self.decision_function(X)
+        # Each from the smaller exponential, so that neither is 1 minus a number near 1.
+        return np.exp(-np.logaddexp(0, np.stack([odds, -odds], axis=1)))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _declared_classes(self, y: np.ndarray) -> Sequence[Any]:
+        del y
+        if self.classes is None:
+            raise ValueError(
+                "classes is required: declare the two labels, such as classes=(0, 1). They are not "
+                "read off the data, which would tell whether a record with a label is among them."
+            )
+        return self.classes
+
+    def _configure(self, count: int, dimension: int) -> Algorithm:
+        delta, size = self.delta, self.data_size
+        if self.relation == "add_or_remove_one" and (delta is None or size is None):
+            raise ValueError(
+                "under add_or_remove_one n is private: declare delta and data_size yourself."
+            )
+        size = count if size is None else size
+        if delta is None:
+            delta = 1 / (10 * _validate.positive_int("data_size", size))
+        budget = PrivacyBudget(self.epsilon, delta, self.relation)
+        strength = self.regularization
+        if strength is None:
+            strength = _PENALTY / (size * budget.epsilon)
+        strength = _validate.non_negative("regularization", strength)
+        objective = objectives.logistic_l2(strength) if strength else objectives.logistic()
+        factories = ALGORITHMS | BASELINES
+        factory = factories[_validate.choice("solver", self.solver, factories)]
+        takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
+        options = dict(self.solver_options or {})
+        for name in options:
+            _validate.choice(f"option of {self.solver}", name, takes)
+        return factory(objective, budget, data_size=size, dimension=dimension, **options)
+
+    def _train(self, algorithm: Algorithm, data: Dataset) -> Solution:
+        seed = self.random_state
+        key = random_key() if seed is None else None
+        if self.ledger is not None:
+            return run(algorithm, data, key=key, seed=seed, progress=False, ledger=self.ledger)
+        solution = solve(algorithm, data, key=key, seed=seed)
+        if int(solution.status) == Status.NOT_FINITE:
+            warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
+        return solution
+
+
+def _numbers(x: np.ndarray) -> np.ndarray:
+    """Returns ``x``, an array of objects cell by cell: one that is no number becomes NaN."""
+    if x.dtype.kind in "biuf":
+        return x
+    if x.dtype.kind != "O":
+        raise ValueError(f"X must hold numbers, got an array of {x.dtype}.")
+    return np.vectorize(_number, otypes=[np.float64])(x)
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
+def _two_labels(classes: Sequence[Any]) -> np.ndarray:
+    labels = np.unique(np.asarray(classes))
+    if len(labels) == 2:
+        return labels
+    kind = "multiclass. " if len(labels) > 2 else "one class. "
+    raise ValueError(
+        f"Only binary classification is supported. The type of the target is {kind}"
+        f"classes must be two labels, got {classes!r}; of more, train one against the rest, each "
+        "with its share of the budget."
+    )
+
+
+def _signs(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Returns -1 and +1 for the two classes, NaN for any other label: a null record."""
+    words = {array.dtype.kind in "US" for array in (y, classes) if array.dtype.kind != "O"}
+    if len(words) == 2:
+        raise ValueError(
+            f"y holds {y.dtype} and classes {classes.dtype}, of which none can be equal: declare "
+            "classes in the labels' own type."
+        )
+    signs = np.full(y.shape, np.nan, np.float32)
+    for label, sign in zip(classes.tolist(), (-1, 1), strict=True):
+        if y.dtype.kind != "O":
+            signs[y == label] = sign
+        else:
+            signs[[_is(cell, label) for cell in y]] = sign
+    return signs
+
+
+def _is(cell: Any, label: Any) -> bool:
+    # A cell may be anything, such as pandas' NA, which is neither equal nor unequal.
+    try:
+        return bool(cell == label)
+    except (TypeError, ValueError):
+        return False
