@@ -101,7 +101,7 @@ def test_a_strange_record_is_no_error_and_contributes_nothing(kind):
     x, y = problem()
     signs = np.where(np.arange(60) == 7, np.nan, 2.0 * y - 1).astype(np.float32)
     algorithm = make()._configure(60, 3)
-    nulled = dpjax.solve(algorithm, (scaling.rows(x), signs), seed=0)
+    nulled = dpjax.solve(algorithm, dpjax.Dataset(scaling.rows(x), signs, max_norm=1.0), seed=0)
     weights, _ = scaling.in_units(np.asarray(nulled.params, float))
     np.testing.assert_array_equal(found[0], weights)
     assert (found != make().fit(x, y).coef_).all()  # a record that is there would show
@@ -139,11 +139,15 @@ def test_rows_have_norm_at_most_one_and_the_array_is_left_alone(declared, interc
 @pytest.mark.parametrize("intercept", [True, False])
 def test_weights_are_in_the_units_of_the_features(intercept):
     x, y = problem()
-    model = make(fit_intercept=intercept).fit(x, y)
+    if not intercept:
+        x = np.hstack([x, x[:, :1] ** 2])  # as many weights, one compile
+    norm = {"data_norm": 2.0, "fit_intercept": intercept}
+    model = make(**norm).fit(x, y)
     np.testing.assert_allclose(
         model.decision_function(x), x @ model.coef_[0] + model.intercept_, atol=1e-6
     )
-    model = make(fit_intercept=intercept, bounds=([-1, -2], 1), data_norm=None).fit(x, y)
+    ranges = {"data_norm": None, "bounds": (np.full(x.shape[1], -2), 1)}
+    model = make(**norm | ranges).fit(x, y)
     ours = model.decision_function(x)
     sure = np.abs(ours) > 1e-4
     assert sure.mean() > 0.9
@@ -182,13 +186,12 @@ def test_a_copy_is_the_same_and_a_clone_unfitted():
     assert not hasattr(clone(model), "coef_")
 
 
-def test_each_fit_is_booked_and_one_too_many_refused(tmp_path):
-    x, y = problem()
+def test_a_fit_that_the_ledger_cannot_pay_is_refused(tmp_path):
     dpjax.Ledger.create(tmp_path / "book", dpjax.PrivacyBudget(1.0, 1e-4))
-    model = make(epsilon=1.0, delta=1e-4, random_state=None, ledger=tmp_path / "book")
-    model.fit(x, y)
+    model = make(epsilon=2.0, delta=1e-4, ledger=tmp_path / "book")
     with pytest.raises(ValueError, match="budget"):
-        model.fit(x, y)
+        model.fit(*problem())
+    assert not hasattr(model, "coef_")
 
 
 def test_weights_that_blow_up_are_reported():
