@@ -78,7 +78,7 @@ def least(ball):
 # Mirror maps.
 
 
-@pytest.mark.parametrize("p", [1, 5, 4000])
+@pytest.mark.parametrize("p", [1, 4000])
 def test_the_way_back_into_the_ball_solves_its_problem(p):
     """KKT: the gradient of psi differs from the dual by one threshold, on the sphere."""
     psi, random = p_norm(p), np.random.default_rng(p)
