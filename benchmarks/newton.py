@@ -36,8 +36,8 @@ def newton_grid(epsilon):
     """Floors that serve an epsilon, twice as large where it is five times smaller."""
     scale = 3.8e-3 * epsilon**-0.45
     return grid(
-        steps=[24, 48, 96],
-        floor=[scale * factor for factor in (0.5, 0.75, 1.1, 1.6)],
+        steps=[48, 96, 192],
+        floor=[scale * factor for factor in (0.75, 1.1, 1.6, 2.4)],
         gradient_share=[0.5, 0.75],
         modification=["add", "clip"],
     )
@@ -46,8 +46,8 @@ def newton_grid(epsilon):
 def grids(epsilon):
     return {
         "dp-tr": grid(
-            steps=[20, 32, 48, 64],
-            radius=[5.0, 8.0, 12.0],
+            steps=[32, 48, 64, 96],
+            radius=[8.0, 12.0, 18.0],
             final_radius=[0.25, 0.5],
             damping=[0.5, 1.0],
             certify=[None],

@@ -12,6 +12,7 @@ from scipy import special, stats
 import dpjax
 from dpjax._wide import join
 from dpjax.accounting import RELATIONS, records_moved
+from dpjax.accounting.filters import Filter
 from dpjax.auditing import canaries
 from dpjax.derivatives import distance_bound
 from dpjax.oracles import MinimizerQuery, bind, iterations_of
@@ -263,8 +264,9 @@ def test_other_accountings_refuse_it():
             dpjax.accounting.Event(event.releases * 2, "zero_out"), 1e-4, "zero_out"
         ),
         lambda: dpjax.accounting.renyi(event, 2.0),
+        lambda: Filter(BUDGET).cost(event),
         lambda: event.gaussian_mu,
         lambda: build("objective-perturbation", accountant="rdp"),
     ):
-        with pytest.raises(ValueError, match=r"Renyi|beside|sampled releases"):
+        with pytest.raises(ValueError, match=r"Renyi|beside|sampled releases|ledger"):
             ask()

@@ -74,6 +74,11 @@ class Filter:
                 "this run adds unsafe_fast_noise, which keeps no budget; a ledger books releases. "
                 "Run it without a ledger, or with the safe noise."
             )
+        if any(release.mechanism == "objective" for release in event.releases):
+            raise ValueError(
+                "an objective perturbation has an epsilon at each delta and no cost that a ledger "
+                "adds up; book it by hand, or take output_perturbation."
+            )
         if self.order is not None:
             return renyi(event, self.order)
         if not event.is_gaussian:

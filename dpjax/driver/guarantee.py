@@ -27,6 +27,8 @@ _SAMPLED_ACCOUNTANTS = {
 }
 
 
+_MINIMA = {"minimizer", "perturbed_minimizer"}
+
 _REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
 _UNSAFE = (
     "NOT FOR RELEASE: unsafe_fast_noise adds plain float32 noise, whose low bits give data away;\n"
@@ -60,6 +62,8 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
     releases = "\n".join(f"  - {describe(release)}" for release in event.releases)
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
     accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
+    if perturbs(event):
+        accountants = {"pld": "a bound on the privacy loss of objective perturbation, closed form"}
     accountant = accountants[algorithm.accountant].format(
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
@@ -93,7 +97,7 @@ def profile(event: Event) -> str:
             f"Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon "
             "at every delta."
         )
-    if any(release.mechanism == "objective" for release in event.releases):
+    if perturbs(event):
         return (
             "Whole profile: that of an objective perturbation, by a bound on its privacy loss; "
             "epsilon(delta) reads it."
@@ -112,8 +116,15 @@ def selects(event: Event) -> bool:
     return any(release.mechanism == "exponential" for release in event.releases)
 
 
+def perturbs(event: Event) -> bool:
+    """Returns whether a release is a minimum with noise in its objective."""
+    return any(release.mechanism == "objective" for release in event.releases)
+
+
 def _noise(event: Event) -> str:
     gaussian = "Gaussian noise on means of clipped contributions"
+    if any(release.name in _MINIMA for release in event.releases):
+        gaussian = "Gaussian noise on a minimum or in its objective, rows cut to length 1"
     return gaussian + "; Gumbel noise on scores" * selects(event)
 
 
