@@ -180,7 +180,7 @@ def test_verdicts_turn_with_the_numbers(gaps, seconds, verdicts):
 
 @pytest.mark.parametrize(("known", "word"), [(0.50001, " agrees"), (0.6, "NOT agree")])
 def test_the_page_says_whether_the_optimum_is_the_known_one(known, word):
-    assert word in page.optimum_line(found({GD: 0.1}, (1.0,), known))
+    assert word in found({GD: 0.1}, (1.0,), known).optimum_line
 
 
 def test_accuracy_is_held_against_the_majority_class():

@@ -143,6 +143,21 @@ class Found:
         """Where there are points."""
         return tuple(sorted({epsilon for _, epsilon in self.points}))
 
+    @property
+    def optimum_line(self) -> str:
+        """Where the optimum comes from, and whether it is the one known before."""
+        text = (
+            f"L* = {self.optimum:.5f}, the least value found by {self.problem.starts} exact "
+            f"descents from fixed starts ({self.searched:.5f}) and from every output."
+        )
+        known = self.problem.known
+        if known is None:
+            return text
+        off = self.optimum - known
+        if abs(off) <= 1e-4:
+            return f"{text} It agrees with the known {known:.5f}."
+        return f"{text} It does NOT agree with the known {known:.5f}: off by {off:+.5f}."
+
     def gaps(self, label: str, epsilon: float) -> np.ndarray:
         """Gap of each seed to the best value known."""
         return np.array(self.points[label, epsilon]["values"]) - self.optimum
