@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.objectives import L1, L2, L1Ball, Objective
+from dpjax.objectives.base import Regularizer
 from dpjax.reproduce.exact import Examples
 
 # Without a strongly convex regularizer an optimum is one of all points of so large an l2 norm.
@@ -129,7 +130,7 @@ def certified_optimum(objective: Objective, examples: Examples) -> Optimum:
     return _newton(data, regularizer)
 
 
-def _penalty(regularizer, points: np.ndarray) -> np.ndarray:
+def _penalty(regularizer: Regularizer | None, points: np.ndarray) -> np.ndarray:
     if regularizer is None:
         return np.zeros(len(points))
     if isinstance(regularizer, L2):
@@ -142,7 +143,7 @@ def _penalty(regularizer, points: np.ndarray) -> np.ndarray:
     raise ValueError(f"regularizer must be None, L2, L1 or L1Ball here, got {regularizer!r}.")
 
 
-def _newton(data: _Data, regularizer: L1 | L2 | None) -> Optimum:
+def _newton(data: _Data, regularizer: Regularizer | None) -> Optimum:
     params = np.zeros(data.signed.shape[1])
     l1 = regularizer.strength if isinstance(regularizer, L1) else 0.0
     l2 = regularizer.strength if isinstance(regularizer, L2) else 0.0

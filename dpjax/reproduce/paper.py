@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from dpjax import _validate, plotting
-from dpjax.reproduce import page, trust_region, trust_region_page
+from dpjax.reproduce import erm, erm_page, erm_results, page, trust_region, trust_region_page
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.results import results
 from dpjax.reproduce.study import TRACED_EPSILON, Curve, Figure, Problem
@@ -28,7 +28,10 @@ class Parts(NamedTuple):
 
 
 # A paper joins by one line.
-PAPERS = {"trust-region": Parts(trust_region, results, trust_region_page)}
+PAPERS = {
+    "trust-region": Parts(trust_region, results, trust_region_page),
+    "erm": Parts(erm, erm_results.results, erm_page),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Plan:
         """The methods."""
         return self.study.curves()
 
+    def curves_on(self, problem: Problem) -> tuple[Curve, ...]:
+        """The methods that there are results of on ``problem``."""
+        return tuple(curve for curve in self.curves if curve.drawn(problem))
+
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Each problem once, in the order of the figures."""
@@ -95,8 +102,11 @@ class Plan:
     @property
     def trainings(self) -> int:
         """How many trainings that is, if nothing is on the disk."""
-        points = sum(len(self.epsilons(problem)) for problem in self.problems)
-        return points * len(self.curves) * self.seeds
+        return sum(
+            len(self.epsilons(problem)) * curve.trainings(self.seeds)
+            for problem in self.problems
+            for curve in self.curves_on(problem)
+        )
 
 
 def plan(
@@ -173,7 +183,7 @@ def reproduce(
     found = {
         problem: chosen.parts.results(
             problem,
-            chosen.curves,
+            chosen.curves_on(problem),
             cache,
             seeds=chosen.seeds,
             one_by_one=chosen.quick,
