@@ -3,7 +3,7 @@
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.trust_region import paper_schedule

@@ -14,7 +14,8 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.gradient_descent import (
+from dpjax.algorithms.gradient_descent import proximal
+from dpjax.algorithms.gradient_descent_calibration import (
     LONGEST,
     default_step_size,
     paper_multiplier,
@@ -156,6 +157,11 @@ def _selection_multiplier(budget: PrivacyBudget, selection_epsilon: float | None
 def _tolerances(
     objective: Objective, alpha: float, hessian_lipschitz: float | None
 ) -> tuple[float, float]:
+    if proximal(objective):
+        raise ValueError(
+            f"the regularizer of {objective.name} must be smooth: an alpha-SOSP is a point of "
+            "small gradient, and a set or an l1 penalty has none; take dp_gradient_descent."
+        )
     alpha = base.positive_leaf("alpha", alpha)
     if hessian_lipschitz is None:
         if objective.constants is None:

@@ -1,0 +1,186 @@
+"""DP-GD in full: proximal steps, a random iterate, batches, and T by Polyak-Lojasiewicz."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax
+from dpjax.accounting import gaussian_multiplier
+from dpjax.objectives import L1, Box, L1Ball, Nonconvex
+
+N, P = 200, 5
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+KEY = jax.random.key(3)
+
+
+def build(objective=None, budget=BUDGET, **more):
+    objective = dpjax.objectives.logistic() if objective is None else objective
+    return dpjax.dp_gradient_descent(objective, budget, **({"data_size": N, "dimension": P} | more))
+
+
+def records():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(N, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] + 0.3 * random.normal(size=N) > 0, 1.0, -1.0).astype(np.float32)
+
+
+def with_regularizer(regularizer):
+    return dataclasses.replace(dpjax.objectives.logistic(), regularizer=regularizer)
+
+
+# Proximal steps.
+
+
+def subgradient_gap(w, strength):
+    """Distance from 0 to the subdifferential of the l1-regularized loss at ``w``."""
+    x, y = (np.asarray(part, np.float64) for part in records())
+    gradient = -(y / (1 + np.exp(y * (x @ w)))) @ x / N
+    at_zero = np.maximum(np.abs(gradient) - strength, 0)
+    return np.abs(np.where(w == 0, at_zero, gradient + strength * np.sign(w))).max()
+
+
+def test_without_noise_a_proximal_run_ends_at_the_lasso_with_exact_zeros():
+    strength = 0.05
+    algorithm = build(dpjax.objectives.logistic_l1(strength), steps=400)
+    algorithm = dataclasses.replace(
+        algorithm, query=dataclasses.replace(algorithm.query, noise_multiplier=1e-6)
+    )
+    assert float(algorithm.step_size) == 4.0
+    w = np.asarray(dpjax.solve(algorithm, records(), key=KEY).params)
+    assert subgradient_gap(w, strength) < 1e-5
+    assert 0 < (w == 0).sum() < P
+    # Another strength's solution is seen to be one.
+    assert subgradient_gap(w, 0.9 * strength) > 1e-3
+
+
+@pytest.mark.parametrize("regularizer", [L1Ball(0.5), Box(0.1, 0.3)])
+def test_noisy_iterates_stay_in_the_set_and_have_no_certificate(regularizer):
+    algorithm = build(with_regularizer(regularizer), steps=5)
+    solution = dpjax.solve(algorithm, records(), key=KEY)
+    assert solution.certificate is None
+    assert float(regularizer.excess(solution.params)) <= 1e-6
+    steps = np.asarray(solution.history.step_norm[:5])
+    assert (steps <= 4.0 * np.asarray(solution.history.gradient_norm[:5])).all()
+
+
+def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_step():
+    assert float(build(dpjax.objectives.logistic_l2(0.5)).step_size) == pytest.approx(4 / 3)
+    for regularizer, fine in [(L1(0.1), True), (Nonconvex(0.1), True), (jnp.sum, False)]:
+        if fine:
+            build(with_regularizer(regularizer))
+        else:
+            with pytest.raises(ValueError, match="neither smoothness nor a prox"):
+                build(with_regularizer(regularizer))
+    with pytest.raises(ValueError, match="must be smooth"):
+        dpjax.baselines.dp_gradient_descent_with_selection(
+            dpjax.objectives.logistic_l1(), BUDGET, data_size=N, dimension=P
+        )
+
+
+# The random iterate.
+
+
+def test_the_iterate_drawn_is_uniform_and_only_its_steps_are_paid_for():
+    """A chi-square test, wrong with probability 1e-6; a range of 0 .. T - 1 is rejected by it."""
+    whole = build(steps=4)
+    drawn = [
+        build(steps=4, output="random", output_key=jax.random.key(seed)) for seed in range(120)
+    ]
+    counts = np.bincount([one.steps for one in drawn], minlength=6)
+    assert counts[0] == counts[5] == 0
+    assert stats.chisquare(counts[1:5]).pvalue > 1e-6
+    assert jax.tree.structure(drawn[0]) == jax.tree.structure(whole)
+    one = next(one for one in drawn if one.steps == 2)
+    assert one.query == whole.query and one.event.releases[0].count == 2
+    assert dpjax.accounting.epsilon(one.event, 1e-4, "zero_out") < 0.8
+    solution = dpjax.solve(one, records(), key=KEY)
+    assert int(solution.steps) == 2 and solution.epsilon(1e-4) < 0.8
+
+
+# Polyak-Lojasiewicz.
+
+
+def test_t_minimises_the_bound_and_grows_like_its_logarithm():
+    found = {}
+    for n in (2_000, 20_000, 200_000):
+        algorithm = build(data_size=n, pl_constant=0.05)
+        one = gaussian_multiplier(BUDGET, 1) * float(algorithm.query.sensitivity)
+        rate = 1 - 0.05 * 4
+
+        def bound(steps, one=one, rate=rate):
+            left = rate**steps
+            return left * math.log(2) + (1 - left) * steps * P * one**2 / (2 * 0.05)
+
+        assert bound(algorithm.steps) == min(map(bound, range(1, 400)))
+        found[n] = algorithm.steps
+    first, second, third = found.values()
+    assert first < second < third < 120
+    # Ten times the data add 2 ln 10 / (mu eta) steps, less what ln T takes.
+    assert third - second == pytest.approx(2 * math.log(10) / -math.log(rate), abs=3)
+
+
+def test_the_bound_holds_on_a_strongly_convex_problem():
+    """Mean of 64 runs; the noise's part of the bound is about twice what a run leaves."""
+    objective = dpjax.objectives.logistic_l2(0.05)
+    algorithm = build(objective, pl_constant=0.05, budget=dpjax.PrivacyBudget(8.0, 1e-4))
+    best = dataclasses.replace(
+        algorithm, query=dataclasses.replace(algorithm.query, noise_multiplier=1e-6), steps=1000
+    )
+    least = dpjax.solve(best, records(), key=KEY).params
+
+    def exact(w):
+        return dpjax.diagnostics.exact_objective(objective, w, records())
+
+    ends = jax.vmap(lambda key: dpjax.solve(algorithm, records(), key=key).params)(
+        jax.random.split(KEY, 64)
+    )
+    gaps = jax.vmap(exact)(ends) - exact(least)
+    left = (1 - 0.05 / 0.3) ** algorithm.steps
+    bound = left * math.log(2) + (1 - left) * P * float(algorithm.query.stddev) ** 2 / (2 * 0.05)
+    assert 0 < float(gaps.mean()) < bound
+
+
+# Batches, and bad input.
+
+
+def test_batches_cost_less_noise_a_step_and_drop_the_certificate():
+    drawn, whole = build(steps=20, batch_size=10), build(steps=20)
+    (release,) = drawn.event.releases
+    assert (release.sampling, release.sampling_probability) == ("poisson", pytest.approx(0.05))
+    assert release.noise_multiplier < whole.event.releases[0].noise_multiplier / 2
+    assert drawn.query.divisor == pytest.approx(10) and not drawn.certified
+    solution = dpjax.solve(drawn, records(), key=KEY)
+    assert solution.certificate is None and solution.epsilon(1e-4) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"pl_constant": 0.0}, "pl_constant must be a finite number above 0"),
+        ({"pl_constant": -1.0}, "pl_constant must be"),
+        ({"pl_constant": 1.0}, "pl_constant must be at most 0.25"),
+        ({"output": "best"}, "unknown output 'best'"),
+        ({"output": "random"}, "output_key is required"),
+        ({"output_key": KEY}, "output_key is for output='random'"),
+        ({"output": "random", "output_key": 7}, "key"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
+        (
+            {
+                "batch_size": 10,
+                "accountant": "paper",
+                "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
+            },
+            "asks every record",
+        ),
+    ],
+)
+def test_bad_arguments(bad, message):
+    with pytest.raises(ValueError, match=message):
+        build(**bad)
