@@ -29,7 +29,15 @@ from dpjax.derivatives import (
 from dpjax.driver import loop
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
-from dpjax.oracles import GradientQuery, SelectionQuery, gradient, hessian, selection, subspace
+from dpjax.oracles import (
+    GradientQuery,
+    NewtonQuery,
+    SelectionQuery,
+    gradient,
+    hessian,
+    selection,
+    subspace,
+)
 from dpjax.oracles import base as oracles
 from dpjax.sampling import samplers
 
@@ -190,6 +198,11 @@ def _(patch):
         return float64(jax.numpy.linalg.eigvalsh(matrix.astype(jnp.float32))[0])
 
     patch.setattr(selection, "_smallest_eigenvalue", narrow)
+
+
+@mutant("a Newton direction booked by its floor alone")
+def _(patch):
+    patch.setattr(NewtonQuery, "unit", property(lambda self: self.clip_norm / self.floor))
 
 
 # Keys used twice.

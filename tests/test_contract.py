@@ -31,6 +31,7 @@ GENERAL = {
         "hessian_clip_norm": 1.0,
         "hessian_lipschitz": 1.0,
     },
+    "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
 }
 # Even in a short run every record is read, and the start is not among what is selected from.
 USUAL = {
@@ -44,6 +45,7 @@ REFUSED = {
     ("dp-adam", "replace_one", "rdp"): "no Renyi bound is known",
     ("dp-subspace-tr", "replace_one", "paper"): "no paper has",
     ("dp-str", "replace_one", "rdp"): "no Renyi bound is known",
+    ("dp-newton", "replace_one", "paper"): "composes by zCDP",
 }
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
@@ -391,6 +393,8 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
         null = bind(query, (jnp.zeros((N, P)), jnp.ones(N)))
         # What a question names beside the parameters.
         public = {"sketch": algorithm.sketch(0)} if hasattr(algorithm, "sketch") else {}
+        if query.name == "newton_direction":
+            public["along"] = jnp.zeros(P)
         answers = jax.vmap(lambda key: query.answer(key, null, jnp.zeros(P), **public))(keys)  # noqa: B023
         (release,) = query.event(1).releases
         parts = list(draws_of(answers))
@@ -596,7 +600,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
         for of_data in [np.float32, *wide]:
             data = (jnp.asarray(x, of_data), jnp.ones(20, of_data))
             # Of those that share DP-GD's gradient, the two in which the loop's types broke before.
-            shared = name in ("dp-adam", "dp-gd-selected")
+            shared = name in ("dp-adam", "dp-gd-selected", "dp-newton", "dp-sgd")
             for of_params in [None, jnp.float16] + [np.float32, *wide] * (not shared):
                 params = None if of_params is None else jnp.zeros(2, of_params)
                 solution = dpjax.solve(algorithm, data, key=jax.random.key(0), params=params)

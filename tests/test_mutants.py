@@ -23,6 +23,7 @@ AUDITED = {
     "selection": (10_000, 0.75, "half the Gumbel noise"),
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
+    "dp-newton": (10_000, 0.75, "a Newton direction booked by its floor alone"),
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
     "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),
@@ -51,6 +52,9 @@ KILLED_BY = {
     ],
     "a selection in float32": [
         "test_selection.py::test_a_score_moves_by_its_sensitivity_and_no_more[zero_out]",
+    ],
+    "a Newton direction booked by its floor alone": [
+        "test_newton.py::test_one_record_moves_a_direction_by_its_sensitivity[zero_out-add]",
     ],
     "key reused across steps": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "key reused across purposes": [

@@ -1,4 +1,4 @@
-"""Attacks on what dpjax is compared with: DP-Adam, and DP-GD with selection; NOT PRIVATE."""
+"""Attacks on what dpjax is compared with, DP-Adam and the baselines; NOT PRIVATE."""
 
 import jax.numpy as jnp
 
@@ -6,7 +6,7 @@ from dpjax.accounting import PrivacyBudget, gumbel_multiplier
 from dpjax.algorithms import dp_adam
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
-from dpjax.baselines import dp_gradient_descent_with_selection
+from dpjax.baselines import dp_gradient_descent_with_selection, dp_newton
 from dpjax.oracles import SelectionQuery
 
 DELTA = 1e-5
@@ -56,5 +56,23 @@ def adam() -> Game:
         learning_rate=1.0,
         final_learning_rate=1.0,
         clip_norm=1e-3,
+    )
+    return games.whole(algorithm, canaries.records())
+
+
+def newton() -> Game:
+    """Returns the attack on a whole DP-Newton, 10 steps, in one parameter.
+
+    There the canary's curvature lies along every gradient, and nothing else curves.
+    """
+    algorithm = dp_newton(
+        canaries.bowl(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=2,
+        dimension=1,
+        steps=10,
+        floor=0.25,
+        clip_norm=1.0,
+        hessian_clip_norm=1e-3,
     )
     return games.whole(algorithm, canaries.records())

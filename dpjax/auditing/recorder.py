@@ -15,6 +15,7 @@ from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
+    NewtonQuery,
     Query,
     SelectionQuery,
     SubspaceQuery,
@@ -125,6 +126,8 @@ def _selection_ratio(
 
 
 def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
+    if isinstance(query, NewtonQuery):
+        return [query.exact(records, params, **public).narrow]
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,

@@ -1,0 +1,133 @@
+"""The oracle of Newton directions: the modified Hessian's inverse times a public vector."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, Relation, static
+from dpjax._wide import Wide, float64, join, split
+from dpjax.accounting import records_moved
+from dpjax.derivatives import clipped_hessian, flatten
+from dpjax.mechanisms import derive, perturb
+from dpjax.objectives import Objective
+from dpjax.oracles.base import GaussianQuery, Records
+
+MODIFICATIONS = ("add", "clip")
+
+# Of an eigendecomposition in float64, per parameter: 2^9 times the unit roundoff.
+_EIGEN_ERROR = 2.0**-44
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NewtonQuery(GaussianQuery):
+    """Asks for f(H) u + N(0, stddev^2 I), u the unit vector along a vector released before.
+
+    H is the mean of Frobenius-clipped Hessians plus the regularizer's exact one, and f acts on its
+    eigenvalues: f(t) = 1 / (max(t, 0) + floor) where the floor is added, 1 / max(t, floor) where
+    they are clipped at it. The Newton direction is |g| times the answer at u = g / |g|.
+
+    Args:
+      noise_multiplier: standard deviation over the l2 sensitivity of f(H) u.
+      clip_norm: C, the bound on the Frobenius norm of one record's Hessian.
+      floor: lambda_0, above 0.
+      modification: ``"add"`` or ``"clip"``.
+      objective: whose ``loss`` is differentiated.
+      data_size: the declared public n, the divisor.
+      relation: fixes the sensitivity.
+      dimension: number of parameters p.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+
+    Privacy: the Gaussian mechanism. Both f have slope 1 / floor^2 at most. In the eigenbases (a, v)
+      of A and (b, w) of B, |f(A) - f(B)|_F^2 is the sum over i, j of (f(a_i) - f(b_j))^2
+      <v_i, w_j>^2, and |A - B|_F^2 is that of (a_i - b_j)^2 <v_i, w_j>^2. So one record, which
+      moves H by C / n in the Frobenius norm (``replace_one``: 2 C / n), moves f(H) u by
+      C / (n floor^2) at most: for every loss, convex or not, of any rank. One record in the
+      direction of u where nothing else curves moves it by C / (n floor^2 + C floor): no smaller
+      bound is to be had but for the last term. The paper needs Hessians of rank one, has this exact
+      value for ``"add"``, and C / (n floor^2 - C floor) for ``"clip"``.
+
+    Reference: Ganesh, Haghifam, Steinke and Thakurta (2023), algorithm 3; Bhatia, "Matrix analysis"
+      (1997), section VI, for functions of matrices.
+    """
+
+    noise_multiplier: Array | float
+    clip_norm: Array | float
+    floor: Array | float
+    modification: str = static()
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    dimension: int = static()
+    unsafe_fast_noise: bool = static(default=False)
+
+    def __post_init__(self):
+        _validate.choice("modification", self.modification, MODIFICATIONS)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "newton_direction"
+
+    @property
+    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Nobody draws: every record is asked."""
+        return None
+
+    @property
+    def unit(self) -> Array | float:
+        """The clip norm over the squared floor."""
+        return self.clip_norm / self.floor**2
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
+        moved = records_moved(self.relation) + self.slack
+        errors = 2 * self.dimension * _EIGEN_ERROR
+        return (moved / self.data_size + errors) * self.unit + errors / self.floor
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The direction alone, for a gradient of norm 1."""
+        return (("direction", float(self.stddev)),)
+
+    def answer(self, key: Array, records: Records, params: Params, *, along: Array) -> Array:
+        """Returns the noisy f(H) u at ``params``, shape (p,).
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: where the Hessian is taken.
+          along: (p,), released before; only its direction counts, and 0 gives noise alone.
+        """
+        return perturb(
+            derive(key, "direction", 0),
+            self.exact(records, params, along=along),
+            self.stddev,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+
+    def exact(self, records: Records, params: Params, *, along: Array) -> Wide:
+        """Returns f(H) u without noise. NOT PRIVATE; arguments as ``answer``."""
+        total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
+            params, records, None, self.any_order
+        )
+        p, dtype = flatten(params)[0].size, total.narrow.dtype
+        regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
+        with jax.enable_x64(True):
+            mean = lax.div(join(total), lax.full_like(join(total), float(self.data_size)))
+            vectors, values = lax.linalg.eigh(mean + float64(regularizer))
+            wanted = float64(along)
+            length = jnp.sqrt(jnp.sum(wanted * wanted))
+            unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
+            turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
+            return split(jnp.sum(vectors * turned[None, :], axis=1), dtype)
+
+    def _inverse(self, values: Array) -> Array:
+        floor = float64(self.floor)
+        if self.modification == "add":
+            return 1 / (jnp.maximum(values, 0) + floor)
+        return 1 / jnp.maximum(values, floor)
