@@ -31,6 +31,7 @@ from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
 from dpjax.oracles import (
     GradientQuery,
+    MinimizerQuery,
     NewtonQuery,
     SelectionQuery,
     gradient,
@@ -203,6 +204,12 @@ def _(patch):
 @mutant("a Newton direction booked by its floor alone")
 def _(patch):
     patch.setattr(NewtonQuery, "unit", property(lambda self: self.clip_norm / self.floor))
+
+
+@mutant("a minimum that moves by half of G / (n mu)")
+def _(patch):
+    unit = MinimizerQuery.unit.fget
+    patch.setattr(MinimizerQuery, "unit", property(lambda self: unit(self) / 2))
 
 
 # Keys used twice.

@@ -32,12 +32,14 @@ GENERAL = {
         "hessian_lipschitz": 1.0,
     },
     "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
+    "dp-sgd": {"clip_norm": 1.0, "step_size": 0.1},
 }
 # Even in a short run every record is read, and the start is not among what is selected from.
 USUAL = {
     "dp-str": {"batch_size": N // 2},
     "dp-adam": {"batch_size": N // 2},
     "dp-gd-selected": {"candidates": 3},
+    "dp-sgd": {"batch_size": N // 2},
 }
 # (algorithm, relation, accountant) that has no noise: what the error says.
 REFUSED = {
@@ -46,6 +48,8 @@ REFUSED = {
     ("dp-subspace-tr", "replace_one", "paper"): "no paper has",
     ("dp-str", "replace_one", "rdp"): "no Renyi bound is known",
     ("dp-newton", "replace_one", "paper"): "composes by zCDP",
+    ("dp-sgd", "replace_one", "paper"): "moments accountant",
+    ("dp-sgd", "replace_one", "rdp"): "no Renyi bound is known",
 }
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6

@@ -24,6 +24,8 @@ AUDITED = {
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
     "dp-newton": (10_000, 0.75, "a Newton direction booked by its floor alone"),
+    "dp-sgd": (40_000, 0.70, "all steps booked as one"),
+    "output-perturbation": (20_000, 0.75, "a minimum that moves by half of G / (n mu)"),
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
     "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),
@@ -55,6 +57,9 @@ KILLED_BY = {
     ],
     "a Newton direction booked by its floor alone": [
         "test_newton.py::test_one_record_moves_a_direction_by_its_sensitivity[zero_out-add]",
+    ],
+    "a minimum that moves by half of G / (n mu)": [
+        "test_perturbation.py::test_one_record_moves_the_minimum_by_its_sensitivity[zero_out]",
     ],
     "key reused across steps": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "key reused across purposes": [

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, PyTree, Relation
-from dpjax.objectives import Objective
+from dpjax.objectives import L2, Objective
 
 _LOUD = 1e3
 
@@ -94,6 +94,28 @@ def seesaw() -> Objective:
     return Objective(_seesaw_loss, regularizer=_dome, name="seesaw canary")
 
 
+def falling() -> Objective:
+    """Returns a loss of the margin with slope -1 everywhere, beside half the squared norm.
+
+    The minimum of such losses moves by the largest step that any convex loss of slope 1 allows.
+
+    >>> falling().margin(jnp.array(2.0)).item()
+    -2.0
+    """
+    return Objective(_falling_loss, L2(1.0), _falling, (1.0, 1e-6, 1e-6), "falling canary")
+
+
+def labelled(relation: Relation = "zero_out") -> Worlds:
+    """Returns data sets as ``records`` for losses of the margin: (x, y), one feature, label 1.
+
+    >>> labelled().canary[0].ravel().tolist()
+    [1.0, 0.0]
+    """
+    worlds = records(relation)
+    without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (worlds.without, worlds.canary))
+    return Worlds(without, canary, relation)
+
+
 def matrix(kind: str, dimension: int) -> Array:
     """Returns a symmetric matrix of Frobenius norm 1.
 
@@ -109,6 +131,15 @@ def matrix(kind: str, dimension: int) -> Array:
     if kind == "diagonal":
         return jnp.zeros((dimension, dimension)).at[0, 0].set(1.0)
     return jnp.zeros((dimension, dimension)).at[[0, 1], [1, 0]].set(np.sqrt(0.5))
+
+
+def _falling(margin: Array) -> Array:
+    return -margin
+
+
+def _falling_loss(params: Array, example: tuple[Array, Array]) -> Array:
+    x, y = example
+    return _falling(y * (x @ params))
 
 
 def _alternating_loss(params: Array, example: Array) -> Array:

@@ -6,7 +6,12 @@ from dpjax.accounting import PrivacyBudget, gumbel_multiplier
 from dpjax.algorithms import dp_adam
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
-from dpjax.baselines import dp_gradient_descent_with_selection, dp_newton
+from dpjax.baselines import (
+    dp_gradient_descent_with_selection,
+    dp_newton,
+    dp_sgd,
+    output_perturbation,
+)
 from dpjax.oracles import SelectionQuery
 
 DELTA = 1e-5
@@ -76,3 +81,26 @@ def newton() -> Game:
         hessian_clip_norm=1e-3,
     )
     return games.whole(algorithm, canaries.records())
+
+
+def output() -> Game:
+    """Returns the attack on output perturbation, whose canary moves the minimum as far as any."""
+    algorithm = output_perturbation(
+        canaries.falling(), PrivacyBudget(4.0, DELTA), data_size=2, dimension=1
+    )
+    return games.whole(algorithm, canaries.labelled())
+
+
+def stochastic_gradient() -> Game:
+    """Returns the attack on a whole DP-SGD, 5 steps, 1 record in 5 a batch."""
+    algorithm = dp_sgd(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=10,
+        dimension=2,
+        batch_size=2,
+        steps=5,
+        step_size=1.0,
+        clip_norm=1.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))

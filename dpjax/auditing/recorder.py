@@ -15,6 +15,7 @@ from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
+    MinimizerQuery,
     NewtonQuery,
     Query,
     SelectionQuery,
@@ -126,7 +127,7 @@ def _selection_ratio(
 
 
 def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
-    if isinstance(query, NewtonQuery):
+    if isinstance(query, NewtonQuery | MinimizerQuery):
         return [query.exact(records, params, **public).narrow]
     if isinstance(query, JointQuery):
         weights = {

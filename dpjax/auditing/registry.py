@@ -61,6 +61,8 @@ AUDITS: dict[str, Row] = {
     "dp-gd-selected": Row(comparisons.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
     "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
     "dp-newton": Row(comparisons.newton, 100_000, 0.90, 20_000, 0.75),
+    "dp-sgd": Row(comparisons.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
+    "output-perturbation": Row(comparisons.output, 200_000, 0.90, 50_000, 0.80),
     "dp-tr": Row(trainings.trust_region, 40_000, 0.80, 20_000, 0.75),
     "dp-str": Row(trainings.stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
     "dp-subspace-tr": Row(trainings.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),

@@ -4,11 +4,24 @@ from dpjax.baselines.gradient_descent_selected_calibration import (
     dp_gradient_descent_with_selection,
 )
 from dpjax.baselines.newton import dp_newton
+from dpjax.baselines.perturbation import output_perturbation
+from dpjax.baselines.stochastic_gradient import dp_sgd
 
 # The command line and the contract tests read this table beside ``dpjax.ALGORITHMS``.
 BASELINES = {
     "dp-gd-selected": dp_gradient_descent_with_selection,
     "dp-newton": dp_newton,
+    "dp-sgd": dp_sgd,
 }
 
-__all__ = ["BASELINES", "dp_gradient_descent_with_selection", "dp_newton"]
+# These release once, and only for strongly convex losses of the margin; no steps are planned.
+ONE_RELEASE = {"output-perturbation": output_perturbation}
+
+__all__ = [
+    "BASELINES",
+    "ONE_RELEASE",
+    "dp_gradient_descent_with_selection",
+    "dp_newton",
+    "dp_sgd",
+    "output_perturbation",
+]

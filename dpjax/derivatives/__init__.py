@@ -2,6 +2,7 @@
 
 from dpjax.derivatives import clipping, linear_model
 from dpjax.derivatives.general import flatten
+from dpjax.derivatives.minimum import distance_bound, iterations_for, ridge_minimum
 from dpjax.derivatives.per_example import (
     ClippedGrad,
     ClippedHessian,
@@ -23,10 +24,13 @@ __all__ = [
     "clipped_grad",
     "clipped_hessian",
     "clipping",
+    "distance_bound",
     "flatten",
+    "iterations_for",
     "joint_clipped",
     "keeps_positions",
     "linear_model",
+    "ridge_minimum",
     "rounding_slack",
     "subspace_clipped",
 ]

@@ -10,6 +10,7 @@ from dpjax.objectives.margin import (
     logistic_l1,
     logistic_l2,
     logistic_nonconvex,
+    margin_derivatives,
     sigmoid_l2,
 )
 from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2, prox_zero
@@ -42,6 +43,7 @@ __all__ = [
     "logistic_l1",
     "logistic_l2",
     "logistic_nonconvex",
+    "margin_derivatives",
     "prox_elastic_net",
     "prox_l1",
     "prox_l2",

@@ -4,6 +4,7 @@ from dpjax.oracles.base import Query, bind, check_examples
 from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
@@ -12,6 +13,7 @@ __all__ = [
     "GradientQuery",
     "HessianQuery",
     "JointQuery",
+    "MinimizerQuery",
     "NewtonQuery",
     "Query",
     "SecondOrderAnswer",
@@ -21,5 +23,6 @@ __all__ = [
     "check_batch_size",
     "check_examples",
     "fixed_size_sampler",
+    "iterations_of",
     "poisson_sampler",
 ]

@@ -1,0 +1,174 @@
+"""Output perturbation (Chaudhuri et al. 2011): the minimiser, released once with Gaussian noise."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, static
+from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.algorithms import base
+from dpjax.algorithms.common import Common
+from dpjax.objectives import L2, Objective, margin_derivatives
+from dpjax.oracles import MinimizerQuery, Query, iterations_of
+
+
+class State(NamedTuple):
+    """What the next step needs; all of it released."""
+
+    params: Params
+
+
+class Info(NamedTuple):
+    """What a person watches; all of it released."""
+
+    step_norm: Array
+    """Distance of what was released from the start."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Perturbation(Common):
+    """Configuration of a method that releases one noisy minimiser; made by the factories."""
+
+    query: Query
+    steps: Array | int
+    declared: base.Declared
+    title: str = static()
+    max_steps: int = static()
+    dimension: int = static()
+    accountant: str = static()
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """One query, asked once."""
+        return (self.query,)
+
+    @property
+    def event(self) -> Event:
+        """One noisy minimiser."""
+        return self.query.event(1)
+
+    def init(self, params: Params) -> State:
+        """Returns the state at ``params``; the minimum does not depend on it."""
+        return State(params)
+
+    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+        """The only step: the answer is what is published."""
+        answer = ask(key, self.query.name, state.params)
+        moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
+        return State(answer.astype(state.params.dtype)), Info(moved)
+
+
+def output_perturbation(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    accountant: str = "pld",
+    unsafe_fast_noise: bool = False,
+) -> Perturbation:
+    """Returns output perturbation: the minimiser of a strongly convex objective plus noise, once.
+
+    The noise has standard deviation about G / (n mu) times the multiplier of one Gaussian: strong
+    regularization is what keeps it small, and what moves the minimum.
+
+    Args:
+      objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
+        regularizer must be ``L2`` of a strength mu above 0. Features longer than 1 are scaled to
+        length 1 behind the door, so that G and M hold: it is their objective that is minimised.
+      budget: what the release may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      accountant: ``"pld"`` or ``"rdp"``.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``: one step, which asks for the noisy minimiser.
+
+    Raises:
+      ValueError: for an objective that is not known to be strongly convex, an argument out of
+        range, or a budget that no noise reaches.
+
+    Privacy: releases one vector by the Gaussian mechanism. For a margin of your own its convexity,
+      and that M bounds phi'', are yours to prove: here they are only checked at many margins. G is
+      enforced by cutting the slope. See ``MinimizerQuery``.
+
+    Reference: Chaudhuri, Monteleoni and Sarwate (2011), algorithm 1, with Gaussian noise; Wu et al.
+      (2017) and Zhang et al. (2017) for minimisers that are not exact.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = output_perturbation(
+    ...     objectives.logistic_l2(1e-2), budget, data_size=10_000, dimension=10)
+    >>> round(algorithm.event.releases[0].sensitivity, 5)
+    0.01001
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    refuse_paper(accountant, "output perturbation")
+    check_ridge(objective)
+    asked = MinimizerQuery(
+        gaussian_multiplier(budget, 1, accountant),
+        iterations_of(objective, problem.data_size, budget.relation),
+        objective,
+        problem.data_size,
+        budget.relation,
+    )
+    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
+    return one_release(problem, query, "output perturbation")
+
+
+def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation:
+    """Returns the configuration that asks ``query`` once, after checking what it spends."""
+    base.check_noise(query.event(1))
+    check_spent(query.event(1), problem.budget, problem.accountant, "use 'pld'.")
+    return Perturbation(
+        query=query,
+        steps=1,
+        declared=base.Declared(problem.budget.epsilon, problem.budget.delta),
+        title=title,
+        max_steps=1,
+        dimension=problem.dimension,
+        accountant=problem.accountant,
+    )
+
+
+def refuse_paper(accountant: str, title: str) -> None:
+    """Raises for ``accountant="paper"``: these methods have many papers and no common formula."""
+    if accountant == "paper":
+        raise ValueError(
+            f"accountant='paper' has no meaning for {title}: its papers agree on no noise formula. "
+            "Take 'pld' or 'rdp'."
+        )
+
+
+def check_ridge(objective: Objective) -> None:
+    """Raises unless the objective is a convex margin loss with a squared norm beside it.
+
+    Raises:
+      ValueError: saying what is missing.
+
+    >>> from dpjax import objectives
+    >>> check_ridge(objectives.logistic_l2(1e-3))
+    """
+    if objective.margin is None or objective.constants is None:
+        raise ValueError(
+            f"{objective.name} needs a margin and constants: its minimum is bounded by them. Take "
+            "dpjax.objectives.logistic_l2, or give an Objective margin= and constants=."
+        )
+    regularizer = objective.regularizer
+    if not isinstance(regularizer, L2) or regularizer.strength == 0:
+        raise ValueError(
+            f"{objective.name} must be strongly convex by the regularizer L2(strength) with a "
+            f"strength above 0, got {regularizer!r}; its noise is G / (n strength)."
+        )
+    _, second = margin_derivatives(objective.margin)
+    lowest, highest = float(second.min()), float(second.max())
+    room = 1 + 1e-6
+    if not -1e-9 <= lowest <= highest <= objective.constants.smoothness * room:
+        raise ValueError(
+            f"the margin of {objective.name} must be convex with curvature at most its constant "
+            f"smoothness={objective.constants.smoothness:g}, found {lowest:g} to {highest:g}."
+        )

@@ -1,0 +1,182 @@
+"""One noisy minimiser: how far a record moves it, how near the minimum it is, and what it costs."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax
+from dpjax._wide import join
+from dpjax.accounting import RELATIONS, records_moved
+from dpjax.auditing import canaries
+from dpjax.derivatives import distance_bound
+from dpjax.oracles import MinimizerQuery, bind, iterations_of
+
+N, P, MU = 16, 3, 0.05
+OBJECTIVE = dpjax.objectives.logistic_l2(MU)
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+FACTORIES = dpjax.baselines.ONE_RELEASE
+LEVEL = 1e-6
+
+each = pytest.mark.parametrize("name", FACTORIES)
+
+
+def build(name, **more):
+    objective, budget = more.pop("objective", OBJECTIVE), more.pop("budget", BUDGET)
+    return FACTORIES[name](objective, budget, **{"data_size": N, "dimension": P} | more)
+
+
+def records(seed=0, n=N, p=P):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, p)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] > 0.2, 1.0, -1.0).astype(np.float32)
+
+
+def minimizer(relation, objective=OBJECTIVE, iterations=None):
+    if iterations is None:
+        iterations = iterations_of(objective, N, relation)
+    return MinimizerQuery(1.0, iterations, objective, N, relation)
+
+
+def exact(query, data):
+    found = query.exact(bind(query, data), jnp.zeros(data[0].shape[1]))
+    with jax.enable_x64(True):
+        return np.asarray(join(found))
+
+
+def without_one(relation, x, y, instead):
+    """A neighbour: the first record is null, replaced, or absent."""
+    if relation == "add_or_remove_one":
+        return x[1:], y[1:]
+    x = x.copy()
+    x[0] = instead if relation == "replace_one" else 0
+    return x, y
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_one_record_moves_the_minimum_by_its_sensitivity(relation):
+    """Whatever the features' length; a loss of constant slope moves it by all of that."""
+    query = minimizer(relation)
+    random = np.random.default_rng(1)
+    for seed in range(4):
+        x, y = records(seed)
+        x[0] *= [1.0, 1e6, 1.0, 30.0][seed]
+        other = without_one(relation, x, y, 1e3 * random.normal(size=P))
+        moved = np.linalg.norm(exact(query, (x, y)) - exact(query, other))
+        assert 0 < moved <= query.sensitivity
+    worst = minimizer(relation, canaries.falling())
+    x, y = records(9, p=1)
+    x[0] = 1
+    y[0] = 1
+    moved = np.linalg.norm(exact(worst, (x, y)) - exact(worst, without_one(relation, x, y, [-1])))
+    assert 0.99 * worst.sensitivity < moved <= worst.sensitivity
+
+
+def test_it_is_the_minimum():
+    data = records()
+    found = jnp.asarray(exact(minimizer("zero_out"), data), jnp.float32)
+    assert dpjax.diagnostics.exact_gradient_norm(OBJECTIVE, found, data) < 1e-5
+    # Features longer than 1 count as if they had length 1.
+    longer = (data[0] * np.float32(7.0), data[1])
+    np.testing.assert_allclose(exact(minimizer("zero_out"), longer), found, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["opposed", "aligned", "random"])
+def test_it_is_as_near_the_minimum_as_was_proved(name):
+    """Also after few steps, where the bound is large; a bound 1,000 times smaller is wrong."""
+    x, y = records(3)
+    if name != "random":
+        x[:] = 0
+        x[:, 0] = 1
+        y[:] = 1 if name == "aligned" else np.where(np.arange(N) % 2, 1, -1)
+    best, worst = exact(minimizer("zero_out", iterations=2_000), (x, y)), 0.0
+    for iterations in (1, 5, 20, 60):
+        query = minimizer("zero_out", iterations=iterations)
+        distance = np.linalg.norm(exact(query, (x, y)) - best)
+        bound = float(distance_bound(1.0, MU, 0.25, iterations, N))
+        assert distance <= bound
+        worst = max(worst, distance / bound)
+    assert worst > 1e-3 or name == "opposed"  # whose minimum is where it starts
+
+
+@each
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_epsilon_is_within_the_budget_and_nothing_is_wasted(name, relation):
+    for eps in (0.1, 1.0, 8.0):
+        budget = dpjax.PrivacyBudget(eps, 1e-6, relation)
+        algorithm = build(name, budget=budget)
+        assert eps * (1 - 1e-4) < dpjax.accounting.epsilon(algorithm.event, 1e-6, relation) <= eps
+
+
+def test_the_noise_added_is_the_noise_accounted():
+    """A chi-squared test at LEVEL on the answers to null records, whose minimum is 0."""
+    algorithm = build("output-perturbation")
+    null = (jnp.zeros((N, P)), jnp.ones(N))
+    keys = jax.random.split(jax.random.key(3), 4_000)
+    params = jax.vmap(lambda key: dpjax.solve(algorithm, null, key=key).params)(keys)
+    (release,) = algorithm.event.releases
+    expected = records_moved("zero_out") / (N * MU) * release.noise_multiplier
+    assert release.stddev == pytest.approx(expected, rel=2e-3)
+    for scale, good in ((1.0, True), (0.95, False), (1 / 0.95, False)):
+        squares = float(((np.asarray(params, float) * scale / release.stddev) ** 2).sum())
+        p_value = stats.chi2(params.size).cdf(squares)
+        assert (LEVEL / 2 < p_value < 1 - LEVEL / 2) == good
+
+
+@each
+def test_it_runs_like_any_algorithm(name):
+    algorithm, data, key = build(name), records(), jax.random.key(5)
+    solution = dpjax.solve(algorithm, data, key=key)
+    assert int(solution.steps) == 1 and solution.params.shape == (P,)
+    assert solution.epsilon(BUDGET.delta) <= BUDGET.epsilon
+    assert "is (1, 0.0001)-differentially private" in solution.guarantee()
+    again = dpjax.run(algorithm, data, key=key, progress=False)
+    np.testing.assert_array_equal(again.params, solution.params)
+    other = dpjax.solve(algorithm, data, key=jax.random.key(6)).params
+    assert not np.array_equal(other, solution.params)
+    # Another epsilon is another leaf: one structure, so one program.
+    louder = build(name, budget=dpjax.PrivacyBudget(3.0, 1e-5))
+    assert jax.tree.structure(louder) == jax.tree.structure(algorithm)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), algorithm, louder)
+    swept = jax.vmap(lambda one: dpjax.solve(one, data, key=key).params)(stacked)
+    np.testing.assert_allclose(swept[0], solution.params, rtol=1e-4, atol=1e-5)
+
+
+@each
+def test_an_impossible_record_is_a_null_record(name):
+    algorithm, (x, y), key = build(name), records(), jax.random.key(5)
+    x[2] = 0
+    expected = dpjax.solve(algorithm, (x, y), key=key).params
+    for value in (np.nan, np.inf):
+        x[2, 1] = value
+        np.testing.assert_array_equal(dpjax.solve(algorithm, (x, y), key=key).params, expected)
+
+
+SIGMOID = dpjax.objectives.sigmoid_l2(0.1)
+TOO_FLAT = dataclasses.replace(OBJECTIVE, constants=(1.0, 0.1, 0.1))
+
+
+@each
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"objective": dpjax.objectives.logistic()}, "strongly convex"),
+        ({"objective": dpjax.objectives.logistic_l2(0.0)}, "strongly convex"),
+        ({"objective": dpjax.objectives.logistic_nonconvex()}, "strongly convex"),
+        ({"objective": SIGMOID}, "must be convex"),
+        ({"objective": TOO_FLAT}, "must be convex with curvature at most"),
+        ({"objective": dpjax.Objective(lambda w, e: 0.0)}, "needs a margin"),
+        ({"data_size": 0}, "data_size must be"),
+        (
+            {"accountant": "paper", "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one")},
+            "no noise formula",
+        ),
+    ],
+)
+def test_bad_arguments(name, bad, message):
+    with pytest.raises(ValueError, match=message):
+        build(name, **bad)
