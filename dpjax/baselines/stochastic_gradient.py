@@ -13,7 +13,7 @@ from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multipl
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Common
-from dpjax.algorithms.gradient_descent import default_step_size
+from dpjax.algorithms.gradient_descent_calibration import default_step_size
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, poisson_sampler
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpjax import datasets
 from dpjax.algorithms import ALGORITHMS
-from dpjax.baselines import BASELINES
+from dpjax.baselines import BASELINES, ONE_RELEASE
 from dpjax.reproduce import erm_claims
 from dpjax.reproduce.study import Curve, Figure, Problem
 
@@ -16,7 +16,7 @@ EPSILONS = (0.2, 0.5, 1.0, 2.0)
 # On the large data a point takes minutes.
 _FEWER = (0.2, 1.0)
 RELATION = "zero_out"
-FACTORIES = {**ALGORITHMS, **BASELINES}
+FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
 
 GD, SVRG, EXACT, PLUS = "DP-GD", "DP-SVRG", "DP-SVRG, exact anchor", "DP-SVRG++"
 SGD, NEWTON, TR, STR = "DP-SGD", "DP-Newton", "DP-TR", "DP-STR"
