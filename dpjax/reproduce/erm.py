@@ -14,7 +14,7 @@ TITLE = "Differentially Private Empirical Risk Minimization Revisited: Faster an
 REFERENCE = "Wang, Ye and Xu, NIPS 2017, tables 1 to 3"
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
 # On the large data a point takes minutes.
-_FEWER = (0.2, 1.0)
+_FEWER, _ONE = (0.2, 1.0), (1.0,)
 RELATION = "zero_out"
 FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
 
@@ -28,22 +28,29 @@ class Method(Curve):
     """A method of these tables; each is tuned alike, on seeds of their own.
 
     Args:
-      tried: configurations, of which the best is taken: what its factory is given.
-      refused: by the name of an objective, why the method is not there for it.
+      settings: by the problem's kind or, before that, data and kind: configurations, of which the
+        best is taken; what the factory is given. Where there are none, its defaults.
+      refused: by the problem's kind, why the method is not there for it.
       domain: whether the convex set is given as ``domain`` and not as the regularizer.
     """
 
-    tried: tuple[Mapping[str, Any], ...] = ({},)
+    settings: Mapping[str, tuple[Mapping[str, Any], ...]] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     domain: bool = False
 
+    def tried(self, problem: Problem) -> tuple[Mapping[str, Any], ...]:
+        """Returns the configurations of which the best is taken."""
+        own = self.settings.get(f"{problem.data} {problem.kind}")
+        return own or self.settings.get(problem.kind, ({},))
+
     def drawn(self, problem: Problem) -> bool:
         """Returns whether there are results of it on ``problem``."""
-        return super().drawn(problem) and problem.objective not in self.refused
+        return super().drawn(problem) and problem.kind not in self.refused
 
-    def trainings(self, seeds: int) -> int:
+    def trainings(self, problem: Problem, seeds: int) -> int:
         """Returns how many trainings one point takes, those of the tuning included."""
-        return seeds + (TUNED_ON * len(self.tried) if len(self.tried) > 1 else 0)
+        tried = len(self.tried(problem))
+        return seeds + (TUNED_ON * tried if tried > 1 else 0)
 
 
 # Seeds on which a configuration is chosen; the results are those of others.
@@ -54,12 +61,14 @@ _TABLE_2 = (GD, SVRG, PLUS, SGD, OUTPUT, OBJECTIVE, NEWTON, TR, STR)
 _TABLE_3 = (GD, SGD, ACCMD)
 
 
-def _problems(objective: str, methods: tuple[str, ...]) -> tuple[Problem, ...]:
+def _problems(
+    objective: str, methods: tuple[str, ...], large: tuple[float, ...]
+) -> tuple[Problem, ...]:
     shared = {"traced": False, "relation": RELATION, "methods": methods}
     return (
         Problem("randhie", objective, 1_000, EPSILONS, **shared),
         Problem("ijcnn1", objective, 1_000, EPSILONS, **shared),
-        Problem("covtype", objective, 4_000, _FEWER, **shared),
+        Problem("covtype", objective, 4_000, large, **shared),
     )
 
 
@@ -80,13 +89,13 @@ _BALL = Problem(
 FIGURES = {
     "table1": Figure(
         "risk",
-        _problems("logistic-l2", _TABLE_1),
+        _problems("logistic-l2", _TABLE_1, _FEWER),
         "Strongly convex: logistic loss with l2 regularizer 1e-3.",
         _FEWER,
     ),
     "table2": Figure(
         "risk",
-        _problems("logistic", _TABLE_2) + _problems("logistic-l1", _TABLE_2),
+        _problems("logistic", _TABLE_2, _ONE) + _problems("logistic-l1", _TABLE_2, _ONE),
         "Convex: logistic loss without regularizer, and with the non-smooth l1 regularizer 1e-3.",
     ),
     "table3": Figure(
@@ -100,14 +109,93 @@ FIGURES = {
 QUICK = (("ijcnn1", "logistic-l2"), ("made", "logistic"))
 _QUICK_METHODS = (GD, SVRG, SGD, OUTPUT, ACCMD, TR)
 
+
+def _settings(names: str, *each: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
+    return tuple(dict(zip(names.split(), one, strict=True)) for one in each)
+
+
+_SLOPES = "steps step_size"
+_DESCENT = {
+    "logistic-l2": _settings(
+        _SLOPES,
+        *((32, 8.0), (64, 8.0), (128, 4.0), (64, 32.0)),
+        *((128, 16.0), (256, 8.0), (256, 16.0), (512, 8.0)),
+    ),
+    "logistic": _settings(
+        _SLOPES,
+        *((32, 8.0), (128, 8.0), (128, 32.0), (128, 64.0)),
+        *((256, 32.0), (512, 8.0), (512, 32.0), (512, 64.0)),
+    ),
+    "covtype logistic-l2": _settings(_SLOPES, (128, 8.0), (256, 4.0), (256, 8.0), (512, 8.0)),
+    "covtype logistic": _settings(_SLOPES, (128, 8.0), (256, 8.0), (512, 4.0), (512, 8.0)),
+}
+_STOCHASTIC = {
+    "logistic-l2": _settings(
+        _SLOPES,
+        *((300, 4.0), (300, 16.0), (300, 64.0), (300, 128.0)),
+        *((1_200, 4.0), (1_200, 16.0), (1_200, 64.0), (1_200, 128.0)),
+    ),
+    "logistic": _settings(
+        _SLOPES,
+        *((600, 8.0), (600, 32.0), (600, 128.0), (600, 256.0)),
+        *((2_000, 8.0), (2_000, 32.0), (2_000, 128.0), (2_000, 256.0)),
+    ),
+}
+_RADII = "steps radius final_radius damping"
+_REGION = {
+    "logistic-l2": (
+        {},
+        *_settings(
+            _RADII,
+            *((16, 2.0, 0.1, 0.5), (16, 4.0, 0.25, 0.5), (16, 8.0, 0.25, 0.5)),
+            *((32, 4.0, 0.1, 0.5), (32, 8.0, 0.1, 0.5)),
+            *((32, 4.0, 0.25, 0.5), (32, 8.0, 0.25, 0.5)),
+        ),
+    ),
+    "logistic": (
+        {},
+        *_settings(
+            _RADII,
+            *((16, 2.0, 0.1, 0.5), (16, 4.0, 0.1, 0.5), (16, 8.0, 0.5, 0.5)),
+            *((32, 4.0, 0.1, 0.5), (32, 8.0, 0.1, 0.5)),
+            *((32, 8.0, 0.25, 0.5), (32, 12.0, 0.25, 0.5)),
+        ),
+    ),
+    "covtype logistic-l2": _settings(_RADII, (16, 4.0, 0.1, 0.5), (16, 8.0, 0.1, 0.5)),
+    "covtype logistic": _settings(_RADII, (16, 12.0, 0.5, 0.5), (32, 12.0, 0.25, 0.5)),
+}
+_DIRECTION = "steps modification"
+_NEWTON = {
+    kind: _settings(
+        _DIRECTION,
+        *((6, "add"), (12, "add"), (20, "add"), (32, "add")),
+        *((6, "clip"), (12, "clip"), (20, "clip"), (32, "clip")),
+    )
+    for kind in ("logistic-l2", "logistic")
+} | {
+    f"covtype {kind}": _settings(_DIRECTION, (12, "add"), (12, "clip"))
+    for kind in ("logistic-l2", "logistic")
+}
+
+
+def _shared(settings: dict[str, tuple[Mapping[str, Any], ...]]) -> dict[str, Any]:
+    """The settings for no regularizer serve the non-smooth one too."""
+    more = {name: name.replace("logistic", "logistic-l1") for name in settings if "-" not in name}
+    return settings | {new: settings[name] for name, new in more.items()}
+
+
 _SECOND = {"logistic-l1": "it takes second derivatives of the whole objective"}
 _STRONG = dict.fromkeys(
     ("logistic", "logistic-l1"),
     "its noise rests on strong convexity, which the objective has not",
 )
 CURVES = (
-    Method(GD, "DP-GD", "dp-gd"),
-    Method(TR, "DP-TR", "dp-tr", refused=_SECOND),
+    Method(GD, GD, "dp-gd", settings=_shared(_DESCENT)),
+    Method(SGD, SGD, "dp-sgd", settings=_shared(_STOCHASTIC), batched=True),
+    Method(OUTPUT, OUTPUT, "output-perturbation", refused=_STRONG),
+    Method(NEWTON, NEWTON, "dp-newton", settings=_NEWTON, refused=_SECOND),
+    Method(TR, TR, "dp-tr", settings=_REGION, refused=_SECOND),
+    Method(STR, STR, "dp-str", settings=_REGION, refused=_SECOND),
 )
 CONVENTIONS = (
     f"Neighbours are {RELATION} with delta = 1/n (the paper's are replace-one, where a record "

@@ -103,8 +103,7 @@ _NEAR = 1 / 3
 
 def bounds(found: Risks) -> tuple[Bound, ...]:
     """Returns the paper's bounds for the methods that there are results of."""
-    name = found.problem.objective if found.problem.radius is None else "ball"
-    return tuple(bound for bound in BOUNDS[name] if bound.method in found.methods)
+    return tuple(bound for bound in BOUNDS[found.problem.kind] if bound.method in found.methods)
 
 
 def claims(figure: Figure, every: Sequence[Risks]) -> list[Claim]:
@@ -117,9 +116,10 @@ def claims(figure: Figure, every: Sequence[Risks]) -> list[Claim]:
     Reference: Wang, Ye and Xu (2017), tables 1 to 3.
     """
     del figure
-    if every[0].problem.radius is not None:
+    kind = every[0].problem.kind
+    if kind == "ball":
         best, plain = "DP-AccMD", ("DP-SGD", "DP-GD")
-    elif every[0].problem.objective == "logistic-l2":
+    elif kind == "logistic-l2":
         best, plain = "DP-SVRG", ("DP-SGD", "output perturbation")
     else:
         best, plain = "DP-SVRG++", ("DP-SGD", "output perturbation")

@@ -130,9 +130,9 @@ def _dominated(found: Risks) -> str:
 def _absent(found: Risks, methods: Sequence[Method]) -> list[str]:
     problem = found.problem
     absent = [
-        f"- {method.label}: n/a, {method.refused[problem.objective]}."
+        f"- {method.label}: n/a, {method.refused[problem.kind]}."
         for method in methods
-        if problem.objective in method.refused and method.label in problem.methods
+        if problem.kind in method.refused and method.label in problem.methods
     ]
     return [*absent, ""] if absent else []
 

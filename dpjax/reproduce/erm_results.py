@@ -67,7 +67,7 @@ def results(
     best = _optimum(problem, data, cache, shared)
 
     def configured(method: erm.Method, epsilon: float) -> dict[str, Any]:
-        tried = [{**method.chosen(problem, data.size), **one} for one in method.tried]
+        tried = [{**method.chosen(problem, data.size), **one} for one in method.tried(problem)]
         own = {"algorithm": method.algorithm, "tried": tried, "tuned_on": erm.TUNED_ON}
         return shared | own | {"epsilon": epsilon, "seeds": seeds}
 
@@ -125,7 +125,8 @@ def measure(
         params = train_all(algorithm, data, keys, at, one_by_one=one_by_one, advance=advance)
         return exact_risks(problem.loss, params[:, -1], data.examples)
 
-    algorithms = [build(problem, method, data, epsilon, dict(one)) for one in method.tried]
+    tried = method.tried(problem)
+    algorithms = [build(problem, method, data, epsilon, dict(one)) for one in tried]
     best = 0
     if len(algorithms) > 1:
         reached = [risks(one, 0, erm.TUNED_ON).mean() for one in algorithms]
@@ -143,7 +144,7 @@ def measure(
             algorithm.relation,
             recount_accountant(algorithm.accountant),
         ),
-        "settings": {**method.chosen(problem, data.size), **method.tried[best]},
+        "settings": {**method.chosen(problem, data.size), **tried[best]},
     }
 
 

@@ -103,7 +103,7 @@ class Plan:
     def trainings(self) -> int:
         """How many trainings that is, if nothing is on the disk."""
         return sum(
-            len(self.epsilons(problem)) * curve.trainings(self.seeds)
+            len(self.epsilons(problem)) * curve.trainings(problem, self.seeds)
             for problem in self.problems
             for curve in self.curves_on(problem)
         )

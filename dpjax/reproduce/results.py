@@ -139,7 +139,7 @@ def gather(
                 point = measured(curve, epsilon, functools.partial(advance, what))
                 cache.put(configuration, point)
             else:
-                advance(what, curve.trainings(seeds))
+                advance(what, curve.trainings(problem, seeds))
             points[curve.label, epsilon] = point
     return points
 

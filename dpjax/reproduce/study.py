@@ -59,6 +59,11 @@ class Problem:
         return f"{self.data} (for {self.stands_for})" if self.stands_for else self.data
 
     @property
+    def kind(self) -> str:
+        """The objective's name, or ``"ball"`` where there is one to stay in."""
+        return self.objective if self.radius is None else "ball"
+
+    @property
     def what(self) -> str:
         """The objective, for people."""
         ball = "" if self.radius is None else f" on the l1 ball of radius {self.radius:g}"
@@ -120,8 +125,9 @@ class Curve:
         """Returns whether there are results of it on ``problem``."""
         return not problem.methods or self.label in problem.methods
 
-    def trainings(self, seeds: int) -> int:
+    def trainings(self, problem: Problem, seeds: int) -> int:
         """Returns how many trainings one point takes."""
+        del problem
         return seeds
 
     def chosen(self, problem: Problem, size: int) -> dict[str, Any]:
