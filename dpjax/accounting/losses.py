@@ -11,6 +11,9 @@ import numpy as np
 from dpjax.accounting.cells import REACH, Cells, cut, dots
 from dpjax.accounting.grids import Loss
 
+# Newton's method ends where a loss is met up to this, or it is lost in rounding.
+_EXCESS, _ITERATIONS = 1e-13, 200
+
 
 def gaussian(mu: float, gap: float) -> Loss:
     """Returns the loss of N(mu, 1) against N(0, 1), the same in both directions.
@@ -34,6 +37,53 @@ def poisson(probability: float, mu: float, gap: float) -> tuple[Loss, Loss]:
     6.576
     """
     cells = _removal(probability, mu, gap)
+    return dots(cells, gap), dots(cells.flipped(), gap)
+
+
+def anchored(probability: float, mu: float, idle: float, gap: float) -> tuple[Loss, Loss]:
+    """Returns the losses of a record that moves every release a little, and more where it is drawn.
+
+    (1 - q) N(idle mu, 1) + q N(mu, 1) against N(0, 1), and the other way round, each composed with
+    itself as in ``poisson``. For vectors the pair dominates whatever the directions of the two
+    moves: the likelihood ratio is largest in convex order where they are parallel.
+
+    Args:
+      probability: q, of being drawn.
+      mu: of a record that is drawn.
+      idle: from 0 to 1, the move of a record that is not drawn over that of one that is.
+      gap: distance of the grid points.
+
+    >>> from dpjax.accounting.grids import profile
+    >>> removed, added = anchored(0.1, 2.0, 0.5, 1e-2)
+    >>> round(profile(removed).epsilon(1e-5), 3)
+    6.768
+    """
+    if idle == 0:
+        return poisson(probability, mu, gap)
+    q, small = probability, idle * mu
+
+    def parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.log1p(-q) + small * (x - small / 2), np.log(q) + mu * (x - mu / 2)
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        return _mixture_loss(q, mu, x, idle)
+
+    def point(losses: np.ndarray) -> np.ndarray:
+        idly, drawn = parts(np.zeros(()))
+        # Each part alone is below the loss, so the point is left of both of theirs; from the right
+        # Newton's method descends on a convex function.
+        x = np.minimum((losses - idly) / small, (losses - drawn) / mu)
+        for _ in range(_ITERATIONS):
+            idly, drawn = parts(x)
+            found = np.logaddexp(idly, drawn)
+            excess = np.maximum(found - losses, 0)
+            if np.all(excess <= _EXCESS * (1 + np.abs(losses))):
+                break
+            x = x - excess / (small * np.exp(idly - found) + mu * np.exp(drawn - found))
+        return x
+
+    upper = [(1 - q, small), (q, mu)]
+    cells = cut(loss, point, upper, [(1.0, 0.0)], mu, gap)
     return dots(cells, gap), dots(cells.flipped(), gap)
 
 
@@ -130,30 +180,30 @@ def selection(log_range: float, gap: float) -> Loss:
     return dots(Cells(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
 
 
-def deviation_and_span(kind: Callable, probability: float, mu: float) -> tuple[float, float]:
+def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """Returns how far a loss strays where the record is not there, and the width of its range.
 
     Args:
       kind: one of the functions above.
-      probability: of being drawn; 1 for ``gaussian`` and ``selection``.
-      mu: as for ``kind``.
+      *numbers: what it is called with, without the gap.
 
     Returns:
       The standard deviation (with the record it is larger), and the range.
 
-    >>> deviation, span = deviation_and_span(gaussian, 1.0, 0.5)
+    >>> deviation, span = deviation_and_span(gaussian, 0.5)
     >>> round(deviation, 3), round(span, 3)
     (0.5, 9.75)
     """
     if kind is selection:
-        return mu / float(np.sqrt(3)), 2 * mu
+        return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
+    q, mu, idle = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
     x = np.linspace(-REACH, REACH, 2001)
     weight = np.exp(-(x**2) / 2)
     weight /= weight.sum()
     swap = kind is poisson_swap
     ends = np.array([-REACH - (mu if swap else 0), mu + REACH])
     loss, (first, last) = (
-        _mixture_loss(probability, mu, at) - (_mixture_loss(probability, mu, -at) if swap else 0)
+        _mixture_loss(q, mu, at, idle) - (_mixture_loss(q, mu, -at) if swap else 0)
         for at in (x, ends)
     )
     mean = weight @ loss
@@ -177,10 +227,12 @@ def _removal(q: float, mu: float, gap: float, positive: bool = False) -> Cells:
     return cut(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
 
 
-def _mixture_loss(q: float, mu: float, x: np.ndarray) -> np.ndarray:
-    """The log of ((1 - q) N(0, 1) + q N(mu, 1)) / N(0, 1) at x."""
-    shifted = mu * x - mu**2 / 2
-    return shifted if q == 1 else np.logaddexp(np.log1p(-q), np.log(q) + shifted)
+def _mixture_loss(q: float, mu: float, x: np.ndarray, idle: float = 0.0) -> np.ndarray:
+    """The log of ((1 - q) N(idle mu, 1) + q N(mu, 1)) / N(0, 1) at x."""
+    shifted = mu * (x - mu / 2)
+    if q == 1:
+        return shifted
+    return np.logaddexp(np.log1p(-q) + idle * mu * (x - idle * mu / 2), np.log(q) + shifted)
 
 
 def _asinh_exp(log_value: np.ndarray) -> np.ndarray:
