@@ -27,7 +27,12 @@ from dpjax.algorithms import (
     paper_schedule,
 )
 from dpjax.datasets import Dataset
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.derivatives import (
+    clipped_grad,
+    clipped_grad_difference,
+    clipped_hessian,
+    joint_clipped,
+)
 from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
 from dpjax.linalg import trust_region_step
 from dpjax.mechanisms import random_key
@@ -51,6 +56,7 @@ __all__ = [
     "auditing",
     "baselines",
     "clipped_grad",
+    "clipped_grad_difference",
     "clipped_hessian",
     "datasets",
     "derivatives",
