@@ -1,5 +1,6 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
+from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.base import Query, bind, check_examples
 from dpjax.oracles.difference import DifferenceQuery
 from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
@@ -12,6 +13,7 @@ from dpjax.oracles.subspace import SubspaceQuery
 
 __all__ = [
     "AnchorQuery",
+    "AnchoredQuery",
     "DifferenceQuery",
     "GradientQuery",
     "HessianQuery",
