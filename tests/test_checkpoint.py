@@ -32,6 +32,8 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 def build(name="dp-gd", **more):
     objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
     more = {"data_size": N, "dimension": P, "steps": STEPS} | more
+    if name == "dp-accmd":
+        more.setdefault("domain", dpjax.objectives.L1Ball(30.0))
     return FACTORIES[name](objective, more.pop("budget", BUDGET), **more)
 
 

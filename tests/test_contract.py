@@ -25,6 +25,7 @@ GENERAL = {
     "dp-str": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-adam": {"clip_norm": 1.0, "learning_rate": 0.1},
     "dp-subspace-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
+    "dp-accmd": {"clip_norm": 1.0, "smoothness": 4.0},
     "dp-gd-selected": {
         "clip_norm": 1.0,
         "step_size": 0.3,
@@ -34,6 +35,8 @@ GENERAL = {
     "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
     "dp-sgd": {"clip_norm": 1.0, "step_size": 0.1},
 }
+# What has no default.
+NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
 # Even in a short run every record is read, and the start is not among what is selected from.
 USUAL = {
     "dp-str": {"batch_size": N // 2},
@@ -62,6 +65,7 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 def build(name, budget=BUDGET, objective=None, **more):
     objective = dpjax.objectives.logistic_nonconvex() if objective is None else objective
     more = {"data_size": N, "dimension": P, "steps": STEPS} | USUAL.get(name, {}) | more
+    more = NEEDED.get(name, {}) | more
     return FACTORIES[name](objective, budget, **more)
 
 
@@ -599,6 +603,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
             data_size=20,
             dimension=2,
             steps=2,
+            **NEEDED.get(name, {}),
         )
         wide = [np.float64] if x64 else []
         for of_data in [np.float32, *wide]:

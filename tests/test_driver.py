@@ -21,13 +21,14 @@ KEY = jax.random.wrap_key_data(
     np.array([3_141_592_653, 2_718_281_828], np.uint32), impl="threefry2x32"
 )
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L2Ball(30.0)}}
 
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name, budget=BUDGET, **more):
     objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
-    more = {"data_size": N, "dimension": P, "steps": 3} | more
+    more = {"data_size": N, "dimension": P, "steps": 3} | NEEDED.get(name, {}) | more
     return dpjax.ALGORITHMS[name](objective, budget, **more)
 
 
@@ -334,6 +335,12 @@ BAD_ONE = {
         ),
         "initial_gap negative": ({"steps": None, "initial_gap": -1.0}, "initial_gap must be"),
         "certify output": ({"certify": "output"}, "certify must be"),
+    },
+    "dp-accmd": {
+        "domain None": ({"domain": None}, "domain is required"),
+        "domain a number": ({"domain": 1.0}, "domain must be an L2Ball or an L1Ball"),
+        "smoothness absent": ({"objective": PLAIN, "clip_norm": 1.0}, "smoothness is required"),
+        "step_size 0": ({"step_size": 0.0}, "step_size must be"),
     },
     "dp-adam": {
         "learning_rate 0": ({"learning_rate": 0.0}, "learning_rate must be"),

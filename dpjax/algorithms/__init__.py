@@ -4,6 +4,7 @@ from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
+from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg_calibration import dp_svrg, dp_svrg_plus_plus
@@ -19,6 +20,7 @@ ALGORITHMS = {
     "dp-subspace-tr": dp_subspace_trust_region,
     "dp-svrg": dp_svrg,
     "dp-svrg++": dp_svrg_plus_plus,
+    "dp-accmd": dp_accelerated_mirror_descent,
 }
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Algorithm",
     "Certificate",
     "Status",
+    "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",
     "dp_stochastic_trust_region",

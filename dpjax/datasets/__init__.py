@@ -1,8 +1,9 @@
-"""Data sets by name, and tables of one's own: ``load``, ``describe``, ``check``."""
+"""Data sets by name, made ones, and tables of one's own: ``load``, ``describe``, ``check``."""
 
 from dpjax.datasets.base import Dataset
 from dpjax.datasets.check import CheckReport, check
 from dpjax.datasets.loaders import DatasetInfo, describe, load
+from dpjax.datasets.made import sparse_high_dimensional
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "check",
     "describe",
     "load",
+    "sparse_high_dimensional",
 ]
