@@ -34,10 +34,10 @@ def grid(**choices):
 
 def newton_grid(epsilon):
     """Floors that serve an epsilon, twice as large where it is five times smaller."""
-    scale = epsilon**-0.4
+    scale = 3.8e-3 * epsilon**-0.45
     return grid(
-        steps=[12, 24, 48],
-        floor=[scale * floor for floor in (2.5e-4, 5e-4, 1e-3, 2e-3)],
+        steps=[24, 48, 96],
+        floor=[scale * factor for factor in (0.5, 0.75, 1.1, 1.6)],
         gradient_share=[0.5, 0.75],
         modification=["add", "clip"],
     )

@@ -38,7 +38,7 @@ def records(seed=0, n=N, p=P):
 
 def minimizer(relation, objective=OBJECTIVE, iterations=None):
     if iterations is None:
-        iterations = iterations_of(objective, N, relation)
+        iterations = iterations_of(objective, 5e-4 / N)
     return MinimizerQuery(1.0, iterations, objective, N, relation)
 
 

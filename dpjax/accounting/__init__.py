@@ -7,6 +7,7 @@ from dpjax.accounting.entries import Entry
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
 from dpjax.accounting.filters import Filter
 from dpjax.accounting.ledger import Ledger
+from dpjax.accounting.perturbed import perturbed_delta
 from dpjax.accounting.release import gumbel_multiplier, gumbel_scale
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "gaussian_multiplier",
     "gumbel_multiplier",
     "gumbel_scale",
+    "perturbed_delta",
     "records_moved",
     "renyi",
     "round_up",

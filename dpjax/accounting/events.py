@@ -11,6 +11,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
+from dpjax.accounting import perturbed as _perturbed
 from dpjax.accounting import sampled as _sampled
 from dpjax.accounting.release import Release
 
@@ -163,6 +164,8 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(event: Event, delta: float, accountant: str) -> float:
+    if _perturbs(event):
+        return _perturbed.perturbed_epsilon(event.releases, event.relation, delta, accountant)
     if not event.is_gaussian:
         spent = _sampled.pld_epsilon if accountant == "pld" else _sampled.rdp_epsilon
         return spent(event.releases, event.relation, delta)
@@ -197,12 +200,20 @@ def renyi(event: Event, order: float) -> float:
     1.5
     """
     orders = np.array([_validate.positive("order", order)])
+    if _perturbs(event):
+        raise ValueError("no Renyi bound is known for objective perturbation.")
     return float(_sampled.renyi_divergences(event.releases, event.relation, orders)[0])
+
+
+def _perturbs(event: Event) -> bool:
+    return any(release.mechanism == "objective" for release in event.releases)
 
 
 def _one_event(release: Release) -> dp_accounting.DpEvent:
     if release.mechanism == "exponential":
         return dp_accounting.ZCDpEvent(release.log_range**2 / 8)
+    if release.mechanism == "objective":
+        return dp_accounting.UnsupportedDpEvent()
     halved = release.sampling == "fixed_size"
     noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))
     if release.idle:

@@ -7,7 +7,7 @@ from typing import Any
 from dpjax import _validate
 
 SAMPLINGS = ("none", "poisson", "fixed_size")
-MECHANISMS = ("gaussian", "exponential")
+MECHANISMS = ("gaussian", "exponential", "objective")
 # Standard deviation of Gumbel noise of scale 1.
 _GUMBEL = math.pi / math.sqrt(6)
 
@@ -38,7 +38,10 @@ class Release:
       unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
       mechanism: ``"gaussian"`` (a vector plus noise) or ``"exponential"`` (of scores plus Gumbel
         noise only the place of the largest is released; the multiplier is then the standard
-        deviation of that noise over the sensitivity of every score). The latter is not sampled.
+        deviation of that noise over the sensitivity of every score), or ``"objective"`` (a minimum
+        with noise in its objective's gradient, see ``accounting.perturbed``). The latter two are
+        not sampled.
+      log_shift: of an objective perturbation, log(1 + M / (n mu)), what its Hessian tells.
       idle: from 0 to 1, how far a record that is not drawn moves the release, over the bound on one
         that is: where each release also holds an exact part of all records, such as the gradient at
         an anchor. For ``sampling="poisson"``.
@@ -62,6 +65,7 @@ class Release:
     overflow: float = 0.0
     unsafe_fast_noise: bool = False
     mechanism: str = "gaussian"
+    log_shift: float = 0.0
     idle: float = 0.0
 
     def __post_init__(self):
@@ -74,6 +78,10 @@ class Release:
         object.__setattr__(self, "overflow", overflow)
         drawn = (self.sampling_probability, self.capacity, self.data_size)
         _validate.choice("mechanism", self.mechanism, MECHANISMS)
+        shift = _validate.non_negative("log_shift", self.log_shift)
+        object.__setattr__(self, "log_shift", shift)
+        if self.mechanism == "objective" and self.sampling != "none":
+            raise ValueError(f"an objective perturbation is not sampled, got {self.sampling!r}.")
         selects = self.mechanism == "exponential"
         if selects and self.sampling != "none":
             raise ValueError(
@@ -124,7 +132,7 @@ class Release:
         0.5
         """
         if self.mechanism != "exponential":
-            raise ValueError(f"the log-ratios of {self.name!r}, a Gaussian release, are unbounded.")
+            raise ValueError(f"the log-ratios of {self.name!r} are unbounded: it has normal noise.")
         return 2 * _GUMBEL / self.noise_multiplier * (1 + 1e-15)
 
     def to_json(self) -> dict[str, Any]:
@@ -138,7 +146,7 @@ class Release:
             "name": self.name,
             "count": self.count,
             "mechanism": self.mechanism,
-            "std_of": "mean" if self.mechanism == "gaussian" else "score",
+            "std_of": "score" if self.mechanism == "exponential" else "mean",
             "stddev": self.stddev,
             "sensitivity": self.sensitivity,
             "multiplier": self.noise_multiplier,

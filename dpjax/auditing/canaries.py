@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, PyTree, Relation
-from dpjax.objectives import L2, Objective
+from dpjax.objectives import L2, Constants, Objective
 
 _LOUD = 1e3
 
@@ -102,7 +102,7 @@ def falling() -> Objective:
     >>> falling().margin(jnp.array(2.0)).item()
     -2.0
     """
-    return Objective(_falling_loss, L2(1.0), _falling, (1.0, 1e-6, 1e-6), "falling canary")
+    return Objective(_falling_loss, L2(1.0), _falling, Constants(1.0, 1e-6, 1e-6), "falling canary")
 
 
 def labelled(relation: Relation = "zero_out") -> Worlds:

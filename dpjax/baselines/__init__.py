@@ -4,6 +4,7 @@ from dpjax.baselines.gradient_descent_selected_calibration import (
     dp_gradient_descent_with_selection,
 )
 from dpjax.baselines.newton import dp_newton
+from dpjax.baselines.objective_perturbation import objective_perturbation
 from dpjax.baselines.perturbation import output_perturbation
 from dpjax.baselines.stochastic_gradient import dp_sgd
 
@@ -15,7 +16,10 @@ BASELINES = {
 }
 
 # These release once, and only for strongly convex losses of the margin; no steps are planned.
-ONE_RELEASE = {"output-perturbation": output_perturbation}
+ONE_RELEASE = {
+    "objective-perturbation": objective_perturbation,
+    "output-perturbation": output_perturbation,
+}
 
 __all__ = [
     "BASELINES",
@@ -23,5 +27,6 @@ __all__ = [
     "dp_gradient_descent_with_selection",
     "dp_newton",
     "dp_sgd",
+    "objective_perturbation",
     "output_perturbation",
 ]

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier, records_moved
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Common
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, Query, iterations_of
+
+# What stopping short of the minimum may add to the sensitivity, as a part of it.
+_SHORT = 1e-3
 
 
 class State(NamedTuple):
@@ -109,9 +112,10 @@ def output_perturbation(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, "output perturbation")
     check_ridge(objective)
+    moved = records_moved(budget.relation)
     asked = MinimizerQuery(
         gaussian_multiplier(budget, 1, accountant),
-        iterations_of(objective, problem.data_size, budget.relation),
+        iterations_of(objective, _SHORT / 2 * moved / problem.data_size),
         objective,
         problem.data_size,
         budget.relation,

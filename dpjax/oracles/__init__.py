@@ -8,6 +8,7 @@ from dpjax.oracles.gradient import AnchorQuery, GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
+from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
@@ -20,6 +21,7 @@ __all__ = [
     "JointQuery",
     "MinimizerQuery",
     "NewtonQuery",
+    "ObjectiveQuery",
     "Query",
     "SecondOrderAnswer",
     "SelectionQuery",

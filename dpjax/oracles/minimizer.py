@@ -12,9 +12,6 @@ from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
 
-# What stopping short of the minimum may add to the sensitivity, as a part of it.
-_SHORT = 1e-3
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +58,14 @@ class MinimizerQuery(GaussianQuery):
     @property
     def unit(self) -> Array | float:
         """What one record's term of the sum moves the minimiser by, times n: G / mu."""
-        return self.objective.constants.lipschitz / _strength(self.objective)  # pyright: ignore
+        return self.objective.constants.lipschitz / strength_of(self.objective)  # pyright: ignore
 
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the minimum, and how far from it the answers may start."""
         exact = records_moved(self.relation) * self.unit / self.data_size
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
-        mu = _strength(self.objective)
+        mu = strength_of(self.objective)
         return exact + 2 * distance_bound(slope, mu, smoothness, self.iterations, self.data_size)
 
     @property
@@ -97,7 +94,7 @@ def minimum(query: MinimizerQuery, records: Records, tilt: Wide) -> Wide:
         query.objective.margin,  # pyright: ignore
         records,
         tilt,
-        _strength(query.objective),
+        strength_of(query.objective),
         slope,
         smoothness,
         query.iterations,
@@ -105,18 +102,18 @@ def minimum(query: MinimizerQuery, records: Records, tilt: Wide) -> Wide:
     )
 
 
-def iterations_of(objective: Objective, data_size: int, relation: Relation) -> int:
-    """Returns the iterations after which the distance to the minimum adds 0.1 % to the sensitivity.
+def iterations_of(objective: Objective, ratio: float) -> int:
+    """Returns the iterations after which the distance to the minimum is ``ratio`` s / mu at most.
 
-    About 2 sqrt(kappa) ln(3,000 n), kappa = (M + mu) / mu.
+    With s a bound on the slope at 0 and kappa = (M + mu) / mu, 2 sqrt(kappa) ln(sqrt(2) / ratio).
 
     >>> from dpjax import objectives
-    >>> iterations_of(objectives.logistic_l2(1e-3), 35_000, "zero_out")
-    584
+    >>> iterations_of(objectives.logistic_l2(1e-3), 1e-8)
+    595
     """
-    ratio = _SHORT / 2 * records_moved(relation) / data_size
-    return iterations_for(ratio, _strength(objective), objective.constants.smoothness)  # pyright: ignore
+    return iterations_for(ratio, strength_of(objective), objective.constants.smoothness)  # pyright: ignore
 
 
-def _strength(objective: Objective) -> float:
+def strength_of(objective: Objective) -> float:
+    """Returns mu of the regularizer ``L2(mu)``."""
     return objective.regularizer.strength  # pyright: ignore[reportOptionalMemberAccess]

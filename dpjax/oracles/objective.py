@@ -1,0 +1,123 @@
+"""The oracle of objective perturbation: the minimiser of an objective with noise in its slope."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, static
+from dpjax._wide import Wide, float64, split
+from dpjax.accounting import Event, Release, records_moved
+from dpjax.derivatives import distance_bound
+from dpjax.mechanisms import derive, perturb
+from dpjax.mechanisms.normal import standard_normal
+from dpjax.oracles.base import Records
+from dpjax.oracles.minimizer import MinimizerQuery, minimum, strength_of
+
+# No draw of ``standard_normal`` is larger.
+_REACH = 9.5
+# Beside curvature, what the rounding of unit vectors to float32 may add to it.
+_ROUNDING = 1e-6
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ObjectiveQuery(MinimizerQuery):
+    """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
+
+    Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
+
+    Args:
+      noise_multiplier: standard deviation of the tilt over G / n (``replace_one``: 2 G / n).
+      output_multiplier: that of the noise on the minimiser, over how far it may be from the exact
+        one, twice.
+      dimension: number of parameters p.
+      **others: as ``MinimizerQuery``; the margin must fall, -G <= phi' <= 0.
+
+    Privacy: two releases. The exact minimiser, whose noise is the tilt: see
+      ``accounting.perturbed_delta`` for the proof. And, given it, how far the answer is from it:
+      at most ``distance`` on either data set whatever the data, so that Gaussian noise of
+      ``output_multiplier`` over twice that hides it. The tilt itself never leaves.
+
+    Reference: Iyengar et al. (2019), algorithm 1, approximate minima perturbation; Redberg, Koskela
+      and Wang (2023), algorithm 1.
+    """
+
+    output_multiplier: Array | float = dataclasses.field(kw_only=True)
+    dimension: int = static(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "perturbed_minimizer"
+
+    @property
+    def unit(self) -> Array | float:
+        """One record's slope: G."""
+        return self.objective.constants.lipschitz  # pyright: ignore[reportOptionalMemberAccess]
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """How far one record moves the gradient of the objective: G / n, or 2 G / n."""
+        return records_moved(self.relation) * self.unit / self.data_size
+
+    @property
+    def distance(self) -> Array | float:
+        """Bound on how far the answer is from the exact minimiser, before the noise on it."""
+        slope = self.unit + _REACH * math.sqrt(self.dimension) * self.stddev
+        smoothness = self.objective.constants.smoothness  # pyright: ignore
+        mu = strength_of(self.objective)
+        return distance_bound(slope, mu, smoothness, self.iterations, self.data_size)
+
+    @property
+    def output_stddev(self) -> Array | float:
+        """Standard deviation of the noise on the minimiser."""
+        return self.output_multiplier * 2 * self.distance
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The tilt alone."""
+        return (("tilt", float(self.stddev)),)
+
+    def event(self, count: int) -> Event:
+        """Returns what ``count`` answers release: a perturbed objective and a Gaussian each."""
+        smoothness = self.objective.constants.smoothness * (1 + _ROUNDING)  # pyright: ignore
+        tilted = Release(
+            self.name,
+            count,
+            noise_multiplier=float(self.noise_multiplier),
+            sensitivity=float(self.sensitivity),
+            components=self.components,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+            mechanism="objective",
+            log_shift=math.log1p(smoothness / (self.data_size * strength_of(self.objective))),
+        )
+        hidden = Release(
+            "distance_from_minimum",
+            count,
+            noise_multiplier=float(self.output_multiplier),
+            sensitivity=2 * float(self.distance),
+            components=(("minimizer", float(self.output_stddev)),),
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return Event((tilted, hidden), self.relation)
+
+    def answer(self, key: Array, records: Records, params: Params) -> Array:
+        """Returns the minimiser, shape (p,); of ``params`` it reads the shape alone."""
+        tilt = self._tilt(derive(key, "tilt", 0), params.shape, records.directions.dtype)
+        return perturb(
+            derive(key, "minimizer", 0),
+            minimum(self, records, tilt),
+            self.output_stddev,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+
+    def _tilt(self, key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Wide:
+        # Not rounded to the grid of ``perturb``: on it the minimisers of neighbours would differ.
+        if self.unsafe_fast_noise:
+            drawn = jax.random.normal(key, shape, jnp.float32)
+        else:
+            drawn = standard_normal(key, shape)
+        with jax.enable_x64(True):
+            return split(float64(self.stddev) * float64(drawn), dtype)
