@@ -126,6 +126,11 @@ _DESCENT = {
         *((32, 8.0), (128, 8.0), (128, 32.0), (128, 64.0)),
         *((256, 32.0), (512, 8.0), (512, 32.0), (512, 64.0)),
     ),
+    "ball": _settings(
+        _SLOPES,
+        *((10, 4.0), (10, 16.0), (10, 64.0), (10, 256.0)),
+        *((30, 4.0), (30, 16.0), (100, 1.0), (100, 4.0)),
+    ),
     "covtype logistic-l2": _settings(_SLOPES, (128, 8.0), (256, 4.0), (256, 8.0), (512, 8.0)),
     "covtype logistic": _settings(_SLOPES, (128, 8.0), (256, 8.0), (512, 4.0), (512, 8.0)),
 }
@@ -140,6 +145,48 @@ _STOCHASTIC = {
         *((600, 8.0), (600, 32.0), (600, 128.0), (600, 256.0)),
         *((2_000, 8.0), (2_000, 32.0), (2_000, 128.0), (2_000, 256.0)),
     ),
+    "ball": _settings(_SLOPES, (50, 4.0), (50, 16.0), (50, 64.0), (100, 4.0)),
+    "covtype logistic-l2": _settings(_SLOPES, (300, 16.0), (300, 64.0), (1_200, 16.0)),
+    "covtype logistic": _settings(_SLOPES, (600, 32.0), (1_200, 16.0), (1_200, 64.0)),
+}
+_EPOCHS = "epochs epoch_length step_size"
+_REDUCED = {
+    "logistic-l2": _settings(
+        _EPOCHS,
+        *((3, 20, 32.0), (6, 20, 8.0), (6, 20, 32.0), (3, 60, 8.0)),
+        *((3, 60, 16.0), (3, 60, 32.0), (6, 60, 4.0), (6, 60, 16.0)),
+    ),
+    "logistic": _settings(
+        _EPOCHS,
+        *((3, 60, 8.0), (3, 60, 64.0), (6, 20, 16.0), (6, 20, 128.0)),
+        *((6, 60, 8.0), (6, 60, 32.0), (6, 60, 64.0), (10, 60, 64.0)),
+    ),
+    "covtype logistic-l2": _settings(_EPOCHS, (3, 60, 8.0), (6, 60, 8.0), (6, 60, 16.0)),
+    "covtype logistic": _settings(_EPOCHS, (3, 60, 16.0), (6, 60, 8.0), (6, 60, 16.0)),
+}
+_EXACT = {
+    kind: tuple({**one, "anchor": "exact"} for one in each) for kind, each in _REDUCED.items()
+}
+# Epoch s has 2^s times the length.
+_DOUBLING = {
+    "logistic": _settings(
+        _EPOCHS,
+        *((3, 4, 8.0), (3, 4, 64.0), (5, 4, 16.0), (5, 4, 64.0)),
+        *((5, 8, 32.0), (5, 8, 64.0), (6, 8, 8.0), (6, 8, 64.0)),
+    ),
+    "covtype logistic": _settings(_EPOCHS, (5, 4, 16.0), (5, 8, 8.0), (6, 8, 16.0)),
+}
+# The made entries are at most 1/4, which makes the loss 1/64-smooth in the norm of the ball.
+_MIRROR = {
+    "ball": (
+        {},
+        {"smoothness": 1 / 64},
+        *_settings(
+            "smoothness steps",
+            *((1 / 64, 30), (1 / 64, 100), (1 / 64, 300)),
+            *((1 / 4, 100), (1 / 4, 300), (1 / 4, 600)),
+        ),
+    )
 }
 _RADII = "steps radius final_radius damping"
 _REGION = {
@@ -184,15 +231,20 @@ def _shared(settings: dict[str, tuple[Mapping[str, Any], ...]]) -> dict[str, Any
     return settings | {new: settings[name] for name, new in more.items()}
 
 
-_SECOND = {"logistic-l1": "it takes second derivatives of the whole objective"}
-_STRONG = dict.fromkeys(
+_SECOND: dict[str, str] = {"logistic-l1": "it takes second derivatives of the whole objective"}
+_STRONG: dict[str, str] = dict.fromkeys(
     ("logistic", "logistic-l1"),
-    "its noise rests on strong convexity, which the objective has not",
+    "its guarantee rests on strong convexity, which the objective has not",
 )
 CURVES = (
     Method(GD, GD, "dp-gd", settings=_shared(_DESCENT)),
     Method(SGD, SGD, "dp-sgd", settings=_shared(_STOCHASTIC), batched=True),
+    Method(SVRG, SVRG, "dp-svrg", settings=_shared(_REDUCED), batched=True),
+    # Method(EXACT, EXACT, "dp-svrg", settings=_EXACT, batched=True),
+    Method(PLUS, PLUS, "dp-svrg++", settings=_shared(_DOUBLING), batched=True),
+    Method(ACCMD, ACCMD, "dp-accmd", settings=_MIRROR, domain=True),
     Method(OUTPUT, OUTPUT, "output-perturbation", refused=_STRONG),
+    Method(OBJECTIVE, OBJECTIVE, "objective-perturbation", refused=_STRONG),
     Method(NEWTON, NEWTON, "dp-newton", settings=_NEWTON, refused=_SECOND),
     Method(TR, TR, "dp-tr", settings=_REGION, refused=_SECOND),
     Method(STR, STR, "dp-str", settings=_REGION, refused=_SECOND),

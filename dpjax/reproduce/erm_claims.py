@@ -25,7 +25,7 @@ class Bound(NamedTuple):
     """Whether a non-smooth regularizer is allowed."""
 
 
-# kappa = L / mu is the condition number, G_C the Gaussian width of the set C and |C| its diameter.
+# kappa = L / mu is the condition number, G_C the Gaussian width of the set C and diam its diameter.
 _STRONG = (
     Bound(
         "objective perturbation",
@@ -81,17 +81,17 @@ _WIDE = (
     Bound(
         "DP-SGD",
         "Talwar et al. 2014",
-        "sqrt(G_C^2 + |C|^2) log(n) / (n eps)",
+        "sqrt(G_C^2 + diam^2) log(n) / (n eps)",
         -1,
-        "n^3 eps^2 / ((G_C^2 + |C|^2) log(n)^2)",
+        "n^3 eps^2 / ((G_C^2 + diam^2) log(n)^2)",
         "yes",
     ),
     Bound(
         "DP-AccMD",
         "theorem 5.4",
-        "sqrt(G_C^2 + |C|^2) / (n eps)",
+        "sqrt(G_C^2 + diam^2) / (n eps)",
         -1,
-        "n^1.5 sqrt(eps) / (G_C^2 + |C|^2)^(1/4)",
+        "n^1.5 sqrt(eps) / (G_C^2 + diam^2)^(1/4)",
         "no",
     ),
 )
@@ -134,26 +134,26 @@ def claims(figure: Figure, every: Sequence[Risks]) -> list[Claim]:
             ),
         ]
     if best != "DP-AccMD":
-        made += [
-            _ratio(
-                every,
-                best,
-                "DP-GD",
-                1.5,
-                Risks.mean,
-                f"Variance reduction costs little: at most 1.5 times DP-GD's excess risk ({best}).",
-            ),
+        made.append(
             _ratio(
                 every,
                 best,
                 "DP-GD",
                 0.25,
-                Risks.declared,
-                f"Variance reduction is fast: at most a quarter of DP-GD's gradients ({best}).",
-            ),
-        ]
+                _to_get_there,
+                f"Variance reduction: some setting tried of {best} has at most 1.5 times DP-GD's "
+                "excess risk, at a quarter of its gradients at most.",
+            )
+        )
     made += [_exponents(found) for found in every]
     return [claim for claim in made if claim is not None]
+
+
+def _to_get_there(found: Risks, label: str, epsilon: float) -> float:
+    """Gradients for 1.5 times DP-GD's best risk; DP-GD's own are those of its best setting."""
+    if label == "DP-GD":
+        return found.declared(label, epsilon)
+    return found.cheapest(label, epsilon, 1.5 * found.mean("DP-GD", epsilon))
 
 
 def _ratio(

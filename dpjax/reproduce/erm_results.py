@@ -1,5 +1,7 @@
 """NOT PRIVATE: excess risks and counted gradient evaluations of every method on one problem."""
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from dpjax.datasets import Dataset
 from dpjax.objectives import OBJECTIVES, L1Ball
 from dpjax.reproduce import erm
 from dpjax.reproduce.cache import Cache
+from dpjax.reproduce.evaluations import evaluations
 from dpjax.reproduce.optimum import certified_optimum, exact_risks
 from dpjax.reproduce.results import SEED, common, gather
 from dpjax.reproduce.risks import Risks
@@ -30,9 +33,12 @@ def build(
     objective = problem.loss
     if method.domain and problem.radius is not None:
         objective, more["domain"] = OBJECTIVES[problem.objective](), L1Ball(problem.radius)
-    return erm.FACTORIES[method.algorithm](
-        objective, budget, data_size=data.size, dimension=data.dimension, **more
-    )
+    with warnings.catch_warnings():
+        # A step size above a theorem's bound may well be the best; the page says which was taken.
+        warnings.filterwarnings("ignore", message="step_size", category=UserWarning)
+        return erm.FACTORIES[method.algorithm](
+            objective, budget, data_size=data.size, dimension=data.dimension, **more
+        )
 
 
 def results(
@@ -113,7 +119,8 @@ def measure(
 
     Returns:
       ``values`` by seed; the gradient evaluations ``declared`` and ``padded``; ``steps``; the
-      ``epsilon`` that the noise gives; the ``settings`` taken.
+      ``epsilon`` that the noise gives; the ``settings`` taken; and of all that were ``tried`` the
+      mean ``value`` on the seeds of the tuning, and the evaluations.
 
     Privacy: NOT PRIVATE.
     """
@@ -127,16 +134,16 @@ def measure(
 
     tried = method.tried(problem)
     algorithms = [build(problem, method, data, epsilon, dict(one)) for one in tried]
-    best = 0
+    reached = [math.inf]
     if len(algorithms) > 1:
-        reached = [risks(one, 0, erm.TUNED_ON).mean() for one in algorithms]
-        best = int(np.argmin(np.nan_to_num(reached, nan=np.inf)))
+        reached = [float(risks(one, 0, erm.TUNED_ON).mean()) for one in algorithms]
+    best = int(np.argmin(np.nan_to_num(reached, nan=np.inf)))
     algorithm = algorithms[best]
-    evaluations = algorithm.evaluations
+    declared, padded = evaluations(algorithm)
     return {
         "values": risks(algorithm, 1, seeds).tolist(),
-        "declared": float(evaluations.declared),
-        "padded": float(evaluations.padded),
+        "declared": declared,
+        "padded": padded,
         "steps": int(algorithm.steps),
         "epsilon": epsilon_of(
             algorithm.event,
@@ -145,6 +152,11 @@ def measure(
             recount_accountant(algorithm.accountant),
         ),
         "settings": {**method.chosen(problem, data.size), **tried[best]},
+        "tried": [
+            {"value": value, "declared": evaluations(one).declared}
+            for one, value in zip(algorithms, reached, strict=True)
+            if math.isfinite(value)
+        ],
     }
 
 

@@ -69,7 +69,8 @@ def plot_risks(
     seeds = len(next(iter(first.points.values()))["values"])
     figure.suptitle(
         f"Excess empirical risk against gradient evaluations: delta = 1/n, "
-        f"{first.problem.relation}\nmean of {seeds} seeds, bars: two standard errors",
+        f"{first.problem.relation}\nmean of {seeds} seeds, bars: two standard errors; "
+        "small: the other settings tried",
         fontsize="medium",
     )
     figure.savefig(path, dpi=110)
@@ -94,9 +95,21 @@ def _grid(every: Sequence[Risks], epsilons: Sequence[float]) -> list[list[tuple[
 
 
 def _panel(axes: Any, found: Risks, epsilon: float) -> None:
+    worst = 3 * max(found.mean(label, epsilon) for label in found.methods)
     for label in found.methods:
         gaps = found.gaps(label, epsilon)
         color, marker = _STYLE[label]
+        # What was tried shows what fewer gradients cost; what failed is left out.
+        tried = [one for one in found.tried(label, epsilon) if _LEAST < one[1] < worst]
+        axes.plot(
+            *(np.array(tried).T if tried else ([], [])),
+            color=color,
+            marker=marker,
+            markersize=4,
+            alpha=0.35,
+            linestyle="none",
+            markeredgewidth=0,
+        )
         mean = max(float(gaps.mean()), _LEAST)
         error = 2 * found.error(label, epsilon) if len(gaps) > 1 else 0.0
         axes.errorbar(
@@ -106,9 +119,9 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
             yerr=[[min(error, 0.9 * mean)], [error]],
             color=color,
             marker=marker,
-            markersize=8,
+            markersize=_size(marker),
             markeredgecolor="white",
-            markeredgewidth=0.6,
+            markeredgewidth=0.5,
             elinewidth=1.2,
             capsize=3,
             linestyle="none",
@@ -116,7 +129,7 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="gradient evaluations (records)",
+        xlabel="gradient evaluations (of one record each)",
         ylabel="excess risk (mean loss)",
     )
     problem = found.problem
@@ -128,14 +141,29 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.12)
-    low, high = axes.get_xlim()
-    if np.log10(high / low) < 1:
-        middle = np.sqrt(low * high)
-        axes.set_xlim(middle / 10**0.5, middle * 10**0.5)
+    _widen(axes.get_xlim, axes.set_xlim, axes.xaxis)
+    _widen(axes.get_ylim, axes.set_ylim, axes.yaxis)
+
+
+def _widen(limits: Any, fix: Any, axis: Any) -> None:
+    """Shows a decade and a half at least, with its powers of ten as the only labels."""
+    low, high = limits()
+    short = 1.5 - np.log10(high / low)
+    if short > 0:
+        fix(low / 10 ** (short / 2), high * 10 ** (short / 2))
+    from matplotlib.ticker import NullFormatter
+
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _handle(label: str) -> Any:
     from matplotlib.lines import Line2D
 
     color, marker = _STYLE[label]
-    return Line2D([], [], color=color, marker=marker, linestyle="none", markersize=8, label=label)
+    return Line2D(
+        [], [], color=color, marker=marker, linestyle="none", markersize=_size(marker), label=label
+    )
+
+
+def _size(marker: str) -> float:
+    return 12 if marker == "*" else 8

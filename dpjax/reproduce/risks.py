@@ -71,6 +71,21 @@ class Risks:
         """Gradient evaluations of one training that are really computed."""
         return self.points[label, epsilon]["padded"]
 
+    def tried(self, label: str, epsilon: float) -> list[tuple[float, float]]:
+        """Gradient evaluations and mean excess risk of each setting, on the seeds of the tuning."""
+        tried = self.points[label, epsilon]["tried"]
+        return [(one["declared"], one["value"] - self.optimum) for one in tried]
+
+    def cheapest(self, label: str, epsilon: float, risk: float) -> float:
+        """Fewest gradient evaluations, among the settings tried, of an excess risk of ``risk``.
+
+        Infinite if none gets there.
+        """
+        there = [cost for cost, reached in self.tried(label, epsilon) if reached <= risk]
+        if self.mean(label, epsilon) <= risk:
+            there.append(self.declared(label, epsilon))
+        return min(there, default=math.inf)
+
     def exponent(self, label: str) -> float | None:
         """Slope of the logarithm of the mean excess risk over that of epsilon, or None for one."""
         at = [e for e in self.epsilons if (label, e) in self.points]
