@@ -78,6 +78,7 @@ def found(gaps, seconds=(1.0, 1.0, 1.0), known=None, searched=0.5):
     [
         (["trust-region", "fig3"], ["fig3", "fig2", "fig10", "table1", "all"]),
         (["trust-regio"], ["trust-regio", "trust-region"]),
+        (["erm", "table4"], ["table4", "table1", "table3", "all"]),
         (["trust-region", "fig6", "--seeds", "0"], ["seeds", "0"]),
     ],
 )

@@ -141,19 +141,22 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.12)
-    _widen(axes.get_xlim, axes.set_xlim, axes.xaxis)
-    _widen(axes.get_ylim, axes.set_ylim, axes.yaxis)
+    _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
+    _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
 
 
-def _widen(limits: Any, fix: Any, axis: Any) -> None:
-    """Shows a decade and a half at least, with its powers of ten as the only labels."""
+def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
+    """Shows so many decades at least; from 1.2 on powers of ten are the only labels."""
+    from matplotlib.ticker import LogFormatter, NullFormatter
+
     low, high = limits()
-    short = 1.5 - np.log10(high / low)
+    short = decades - np.log10(high / low)
     if short > 0:
         fix(low / 10 ** (short / 2), high * 10 ** (short / 2))
-    from matplotlib.ticker import NullFormatter
-
-    axis.set_minor_formatter(NullFormatter())
+    wide = np.log10(np.divide(*limits()[::-1])) > 1.2
+    axis.set_minor_formatter(NullFormatter() if wide else LogFormatter(minor_thresholds=(2, 0.7)))
+    if not wide:
+        axis.set_major_formatter(LogFormatter())
 
 
 def _handle(label: str) -> Any:

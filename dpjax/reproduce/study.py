@@ -37,6 +37,7 @@ class Problem:
       radius: of the l1 ball that the parameters stay in; None for all of space.
       features: p of data that are made; None for data that have a name.
       methods: labels of the curves that are drawn; empty for all of the paper's.
+      settings: of each method's settings, try so many of the first at most; None for all.
     """
 
     data: str
@@ -52,6 +53,7 @@ class Problem:
     radius: float | None = None
     features: int | None = None
     methods: tuple[str, ...] = ()
+    settings: int | None = None
 
     @property
     def where(self) -> str:
