@@ -1,6 +1,6 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
-from dpjax.oracles.base import Query, bind, check_examples
+from dpjax.oracles.base import Evaluations, Query, bind, check_examples
 from dpjax.oracles.difference import DifferenceQuery
 from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
 from dpjax.oracles.gradient import AnchorQuery, GradientQuery
@@ -11,6 +11,7 @@ from dpjax.oracles.subspace import SubspaceQuery
 __all__ = [
     "AnchorQuery",
     "DifferenceQuery",
+    "Evaluations",
     "GradientQuery",
     "HessianQuery",
     "JointQuery",
