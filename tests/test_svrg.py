@@ -61,7 +61,7 @@ def test_no_record_exceeds_what_the_distance_allows():
         params = jnp.full(P, move)
         total = clipped_grad_difference(canary, smoothness=0.5, clip_norm=CLIP)
         size = float(jnp.linalg.norm(total(params, jnp.zeros(P), jnp.ones((1, 1)))))
-        assert size <= float(total.bound(params, jnp.zeros(P))) <= 2 * CLIP
+        assert size <= float(total.bound(params, jnp.zeros(P))) <= 2.0001 * CLIP
     assert float(total.bound(jnp.full(P, jnp.nan), jnp.zeros(P))) == np.float32(2 * CLIP)
 
 
@@ -156,16 +156,16 @@ def test_what_theory_chooses_satisfies_inequality_4():
         eta, m, mu, smooth = float(made.step_size), made.epoch_length, 0.1, 0.25
         theta = 8 * eta * smooth / made.difference.divisor
 
-        def rate(m, eta=eta, theta=theta):
-            return (1 / (eta * mu * m) + theta * (m + 1) / m) / (1 - theta)
-
-        assert rate(m) < 0.5 < rate(0.98 * m)
+        rates = [
+            (1 / (eta * mu * k) + theta * (k + 1) / k) / (1 - theta) for k in (m, max(m - 1, 1))
+        ]
+        assert rates[0] < 0.5 <= rates[1]
 
 
 def test_many_steps_of_one_record_fit_the_budget_and_waste_nothing():
     n = 35_000
     budget = dpjax.PrivacyBudget(1.0, 1 / n)
     made = dpjax.dp_svrg(
-        LOGISTIC, budget, data_size=n, dimension=P, epochs=1, epoch_length=7_000, batch_size=1
+        LOGISTIC, budget, data_size=n, dimension=P, epochs=1, epoch_length=2_000, batch_size=1
     )
     assert 0.99 < dpjax.accounting.epsilon(made.event, 1 / n, "zero_out") <= 1.0
