@@ -9,7 +9,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, calibrate, check_spent
 from dpjax.algorithms import base
 from dpjax.algorithms.svrg import Epochs, State
-from dpjax.oracles import AnchoredQuery, Query, poisson_sampler
+from dpjax.oracles import AnchoredQuery, Evaluations, Query, poisson_sampler
 
 
 class Schedule(NamedTuple):
@@ -54,6 +54,13 @@ class PrintedVarianceReduced(Epochs):
     def event(self) -> Event:
         """``steps`` mixtures of Gaussians."""
         return self.query.event(int(self.steps))
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Those of the batches, and of the exact gradient of all records once an epoch."""
+        batches = super().evaluations
+        anchors = self.query.data_size * int(self.epochs)
+        return Evaluations(batches.declared + anchors, batches.padded + anchors)
 
     def remembered(self, state: State) -> tuple[Params, Array]:
         """Returns the anchor of the next step, and whether that step renews it."""

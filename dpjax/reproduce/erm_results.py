@@ -16,7 +16,6 @@ from dpjax.datasets import Dataset
 from dpjax.objectives import OBJECTIVES, L1Ball
 from dpjax.reproduce import erm
 from dpjax.reproduce.cache import Cache
-from dpjax.reproduce.evaluations import evaluations
 from dpjax.reproduce.optimum import certified_optimum, exact_risks
 from dpjax.reproduce.results import SEED, common, gather
 from dpjax.reproduce.risks import Risks
@@ -139,11 +138,11 @@ def measure(
         reached = [float(risks(one, 0, erm.TUNED_ON).mean()) for one in algorithms]
     best = int(np.argmin(np.nan_to_num(reached, nan=np.inf)))
     algorithm = algorithms[best]
-    declared, padded = evaluations(algorithm)
+    declared, padded = algorithm.evaluations
     return {
         "values": risks(algorithm, 1, seeds).tolist(),
-        "declared": declared,
-        "padded": padded,
+        "declared": float(declared),
+        "padded": float(padded),
         "steps": int(algorithm.steps),
         "epsilon": epsilon_of(
             algorithm.event,
@@ -153,7 +152,7 @@ def measure(
         ),
         "settings": {**method.chosen(problem, data.size), **tried[best]},
         "tried": [
-            {"value": value, "declared": evaluations(one).declared}
+            {"value": value, "declared": float(one.evaluations.declared)}
             for one, value in zip(algorithms, reached, strict=True)
             if math.isfinite(value)
         ],
