@@ -23,6 +23,8 @@ from dpjax.algorithms import (
     dp_gradient_descent,
     dp_stochastic_trust_region,
     dp_subspace_trust_region,
+    dp_svrg,
+    dp_svrg_plus_plus,
     dp_trust_region,
     paper_schedule,
 )
@@ -65,6 +67,8 @@ __all__ = [
     "dp_gradient_descent",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
+    "dp_svrg",
+    "dp_svrg_plus_plus",
     "dp_trust_region",
     "joint_clipped",
     "load",

@@ -1,4 +1,4 @@
-"""The difference oracle: how the mean gradient changed from a released anchor, with noise to fit."""
+"""The difference oracle: how the mean gradient changed from an anchor, with noise to fit."""
 
 import dataclasses
 from typing import Any
@@ -74,7 +74,7 @@ class DifferenceQuery(GaussianQuery):
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:
         """Returns the standard deviation of the noise on the released mean; released itself."""
-        return self.noise_multiplier * self._of_mean(self._unit_at(params, anchor))
+        return jnp.asarray(self.noise_multiplier * self._of_mean(self._unit_at(params, anchor)))
 
     def answer(self, key: Array, records: Records, params: Params, *, anchor: Params) -> Params:
         """Returns the noisy mean difference, a pytree like ``params``.
