@@ -93,11 +93,11 @@ def asked(
     Raises:
       ValueError: for a number out of range, or a constant that is missing.
     """
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     if smoothness is None and objective.constants is None:
         raise ValueError(
             f"smoothness is required: {objective.name} has no constants to take it from."
         )
-    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     if smoothness is None:
         smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
     smooth = base.positive_leaf("smoothness", smoothness)

@@ -156,7 +156,9 @@ def claim_of(event: Event) -> Claim:
             event.relation,
             event,
         )
-    return GaussianClaim(event) if event.is_gaussian else SelectionClaim(event)
+    if any(r.mechanism == "exponential" for r in event.releases):
+        return SelectionClaim(event)
+    return GaussianClaim(event) if event.is_gaussian else ComposedClaim(event)
 
 
 def _scaled(event: Event, scale: float) -> Event:
@@ -239,6 +241,49 @@ def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
         )
         event = Event((release,), claim.relation)
     return epsilon(event, delta, claim.relation)
+
+
+@dataclasses.dataclass(frozen=True)
+class ComposedClaim:
+    """Gaussian releases, of Poisson samples and of all records, one kind after the other.
+
+    Args:
+      event: what the mechanism itself says it releases, not under ``replace_one``.
+
+    Epsilon and curve are those of ``SampledGaussianClaim``, with all losses composed.
+    """
+
+    event: Event
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of the event."""
+        return self.event.relation
+
+    def epsilon(self, delta: float, scale: float = 1.0) -> float:
+        """Returns the epsilon of the event with every multiplier ``scale`` times as large."""
+        return epsilon(_scaled(self.event, scale), delta, self.relation)
+
+    def curve(self, scale: float = 1.0) -> Curve:
+        """Returns a lower bound on the exact curve, for either order of the neighbours."""
+        alphas, betas = _composed_curve(_scaled(self.event, scale))
+        return lambda alpha: np.interp(alpha, alphas, betas)
+
+
+@functools.lru_cache(maxsize=256)
+def _composed_curve(event: Event) -> np.ndarray:
+    if event.relation == "replace_one" or any(r.sampling == "fixed_size" for r in event.releases):
+        raise ValueError("this claim is about Poisson samples under zero_out or add_or_remove_one.")
+    losses = [
+        privacy_loss_distribution.from_gaussian_mechanism(
+            release.noise_multiplier,
+            sampling_prob=release.sampling_probability or 1.0,
+            value_discretization_interval=_CELL,
+        ).self_compose(release.count)
+        for release in event.releases
+    ]
+    composed = functools.reduce(lambda first, second: first.compose(second), losses)
+    return _envelope(np.asarray(composed.get_delta_for_epsilon(_LOSSES)), np.exp(_LOSSES))  # pyright: ignore
 
 
 @functools.lru_cache(maxsize=256)
