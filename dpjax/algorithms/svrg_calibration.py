@@ -15,6 +15,7 @@ from dpjax.accounting import (
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
 from dpjax.algorithms.svrg import VarianceReduced
+from dpjax.algorithms.svrg_printed import PrintedVarianceReduced, printed
 from dpjax.objectives import Objective
 from dpjax.oracles import AnchorQuery, DifferenceQuery, poisson_sampler
 
@@ -49,7 +50,7 @@ def dp_svrg(
     capacity: int | None = None,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
-) -> VarianceReduced:
+) -> VarianceReduced | PrintedVarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
     Args:
@@ -69,7 +70,9 @@ def dp_svrg(
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       initial_gap: public bound on F(x0) - min F, used for T; by default phi(0) of a margin loss.
-      anchor: ``"noisy"``: the anchor's gradient is a release of its own.
+      anchor: ``"noisy"``: the anchor's gradient is a release of its own. ``"exact"``: the printed
+        form, whose exact gradient at the anchor is secret state of the run and enters every step
+        before the noise; more noise, and for ``"pld"`` without ``replace_one`` alone.
       anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
@@ -86,7 +89,8 @@ def dp_svrg(
       UserWarning: if ``step_size`` is above the theorem's bound.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
-      the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
+      the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered. With
+      ``anchor="exact"`` a step releases the sum of both, a mixture of Gaussians (``Release.idle``).
 
     Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
       noise in one piece has to hide the anchor's exact gradient at every step. For batches the
@@ -115,7 +119,7 @@ def dp_svrg(
         noise = theory.noise(problem, asked.clip_norm) ** 2 / theory.needed(objective, mu, "epochs")
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
     begun, steps = theory.cut(epochs, steps, lambda count: count * length)
-    return _configured(problem, asked, _Schedule(begun, length, steps), eta, doubling=False)
+    return _configured(problem, asked, _Schedule(begun, length, steps), eta, False, anchor)
 
 
 def dp_svrg_plus_plus(
@@ -137,7 +141,7 @@ def dp_svrg_plus_plus(
     capacity: int | None = None,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
-) -> VarianceReduced:
+) -> VarianceReduced | PrintedVarianceReduced:
     """Returns DP-SVRG++, calibrated to the budget: for convex objectives, strongly or not.
 
     Epoch s has 2^s m steps and goes on where the one before ended; only the anchor is an average.
@@ -200,7 +204,7 @@ def dp_svrg_plus_plus(
     eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
     begun, steps = theory.cut(epochs, steps, total)
-    return _configured(problem, asked, _Schedule(begun, length, steps), eta, doubling=True)
+    return _configured(problem, asked, _Schedule(begun, length, steps), eta, True, anchor)
 
 
 def _configured(
@@ -209,8 +213,14 @@ def _configured(
     schedule: _Schedule,
     step_size: float,
     doubling: bool,
-) -> VarianceReduced:
+    anchored: str,
+) -> VarianceReduced | PrintedVarianceReduced:
     objective, budget, n, dimension, accountant = problem
+    max_steps = max(1 << (schedule.steps - 1).bit_length(), LONGEST)
+    if anchored == "exact":
+        return printed(
+            problem, asked, schedule, step_size=step_size, doubling=doubling, max_steps=max_steps
+        )
     anchors = gaussian_multiplier(budget, schedule.epochs, accountant)
     anchors = round_up(anchors / math.sqrt(asked.anchor_share))
     anchor = AnchorQuery(anchors, asked.clip_norm, objective, n, budget.relation)
@@ -236,7 +246,7 @@ def _configured(
         steps=schedule.steps,
         declared=base.Declared(budget.epsilon, budget.delta),
         doubling=doubling,
-        max_steps=max(1 << (schedule.steps - 1).bit_length(), LONGEST),
+        max_steps=max_steps,
         dimension=dimension,
         accountant=accountant,
     )

@@ -1,7 +1,6 @@
 """DP-SVRG and DP-SVRG++ as printed: an exact gradient at the anchor inside every noisy step."""
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 
@@ -9,15 +8,8 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, calibrate, check_spent
 from dpjax.algorithms import base
 from dpjax.algorithms.svrg import Epochs, State
+from dpjax.algorithms.svrg_theory import Asked
 from dpjax.oracles import AnchoredQuery, Evaluations, Query, poisson_sampler
-
-
-class Schedule(NamedTuple):
-    """How long to run: ``epochs`` that begin, of ``epoch_length`` steps or 2^s times as many."""
-
-    epochs: int
-    epoch_length: int
-    steps: int
 
 
 @jax.tree_util.register_dataclass
@@ -78,96 +70,57 @@ class PrintedVarianceReduced(Epochs):
 
 def printed(
     problem: base.Problem,
-    schedule: Schedule,
+    asked: Asked,
+    schedule: tuple[int, int, int],
     *,
-    clip_norm: float,
-    batch_size: int,
-    capacity: int | None,
     step_size: float,
     doubling: bool,
-    longest: int,
-    unsafe_fast_noise: bool,
+    max_steps: int,
 ) -> PrintedVarianceReduced:
     """Returns the printed form, calibrated to the budget.
 
     Args:
-      problem: checked.
-      schedule: of the epochs.
-      clip_norm: C, the bound on one record's gradient.
-      batch_size: expected size of a Poisson batch, below n.
-      capacity: as in ``sampling.poisson``.
+      problem: checked, and of a form that has an accounting.
+      asked: what the query is made of.
+      schedule: epochs, steps of the first (SVRG++: half as many), and all steps.
       step_size: eta.
       doubling: whether it is algorithm 2.
-      longest: least length of the history.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      max_steps: length of the history.
 
     Raises:
-      ValueError: where the form has no accounting, or no noise reaches the budget.
+      ValueError: without batches, or if no noise reaches the budget.
     """
-    budget, steps = problem.budget, schedule.steps
-    check_printed(problem.accountant, budget.relation)
-    sampler = poisson_sampler(batch_size, problem.data_size, budget, steps, capacity)
+    budget, n = problem.budget, problem.data_size
+    epochs, epoch_length, steps = schedule
+    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
     if sampler is None:
         raise ValueError(
-            f"anchor='exact' is for batches; batch_size={batch_size} is all records, where the "
+            f"anchor='exact' is for batches; batch_size={n} is all records, where the "
             "gradient at the anchor cancels. Take dp_gradient_descent, or a smaller batch_size."
         )
 
     def query(multiplier: float) -> AnchoredQuery:
-        return AnchoredQuery(
-            multiplier,
-            clip_norm,
-            problem.objective,
-            problem.data_size,
-            budget.relation,
-            sampler,
-            unsafe_fast_noise,
-        )
+        common = (problem.objective, n, budget.relation, sampler)
+        return AnchoredQuery(multiplier, asked.clip_norm, *common)
 
-    def make_event(multiplier: float) -> Event:
+    def event(multiplier: float) -> Event:
         return query(multiplier).event(steps)
 
-    asked = query(calibrate(make_event, budget, problem.accountant))
-    (asked,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(asked.event(steps))
-    check_spent(asked.event(steps), budget, problem.accountant, "use 'pld'.")
-    return PrintedVarianceReduced(
-        query=asked,
+    (found,) = base.fast_noise(
+        (query(calibrate(event, budget, problem.accountant)),), asked.unsafe_fast_noise
+    )
+    made = PrintedVarianceReduced(
+        query=found,
         step_size=base.positive_leaf("step_size", step_size),
-        epochs=schedule.epochs,
-        epoch_length=schedule.epoch_length,
+        epochs=epochs,
+        epoch_length=epoch_length,
         steps=steps,
         declared=base.Declared(budget.epsilon, budget.delta),
         doubling=doubling,
-        max_steps=max(steps, longest),
+        max_steps=max_steps,
         dimension=problem.dimension,
         accountant=problem.accountant,
     )
-
-
-def check_printed(accountant: str, relation: str) -> None:
-    """Raises where the printed form has no proved accounting.
-
-    Raises:
-      ValueError: for ``accountant`` other than ``"pld"``, or ``replace_one``.
-
-    >>> check_printed("pld", "zero_out")
-    """
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' is refused with anchor='exact': the paper's noise is for "
-            "relation='replace_one', for which this form has no proved accounting, and its literal "
-            "constant is no privacy (at batch 1 a delta of 0.86 is left). Take accountant='pld' "
-            "with relation='zero_out', or anchor='noisy'."
-        )
-    if relation == "replace_one":
-        raise ValueError(
-            "anchor='exact' has no proved accounting under relation='replace_one': the pair of "
-            "both records' norms is not the worst one. Declare 'zero_out' or 'add_or_remove_one', "
-            "or take anchor='noisy'."
-        )
-    if accountant != "pld":
-        raise ValueError(
-            f"anchor='exact' has no bound for accountant={accountant!r}; take 'pld', or "
-            "anchor='noisy'."
-        )
+    base.check_noise(made.event)
+    check_spent(made.event, budget, problem.accountant, "use 'pld'.")
+    return made

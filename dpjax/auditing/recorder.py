@@ -12,6 +12,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.oracles import (
+    AnchoredQuery,
     AnchorQuery,
     DifferenceQuery,
     GradientQuery,
@@ -97,6 +98,8 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     """
     if isinstance(query, SelectionQuery):
         return _selection_ratio(query, answer, params, worlds, **public)
+    if isinstance(query, AnchoredQuery):
+        return _anchored_ratio(query, answer, params, worlds, **public)
     without, canary = (
         _exact_parts(query, bind(query, examples), params, **public) for examples in worlds[:2]
     )
@@ -110,6 +113,22 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
         q = query.sampler.expected / query.data_size
         return jnp.logaddexp(jnp.log1p(-q), jnp.log(q) + total)
     return total
+
+
+def _anchored_ratio(
+    query: AnchoredQuery, answer: PyTree, params: Params, worlds: tuple, anchor: Params
+) -> Array:
+    # Of D all is noise; of D' the canary is in every answer by its gradient at the anchor.
+    clipped = clipped_grad(query.objective, clip_norm=query.clip_norm)
+    records = bind(query, worlds[1])
+    here, there = (ravel_pytree(clipped(at, records))[0] for at in (params, anchor))
+    seen, q = ravel_pytree(answer)[0], query.divisor / query.data_size
+    idle = there / query.data_size
+    logs = [
+        jnp.vdot(move / query.stddev, (seen - move / 2) / query.stddev)
+        for move in (idle, idle + (here - there) / query.divisor)
+    ]
+    return jnp.logaddexp(jnp.log1p(-q) + logs[0], jnp.log(q) + logs[1])
 
 
 def _selection_ratio(

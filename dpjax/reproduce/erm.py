@@ -259,8 +259,8 @@ CONVENTIONS = (
 SETTINGS = (
     "Excess risks are exact values minus a certified optimum, mean and standard error. A gradient "
     "evaluation is one record's gradient: *declared* counts batches by their expected size, "
-    "*computed* counts the padded batches that really run; a Hessian is taken with its gradient and "
-    "counts as none. Where a method has settings, the best "
+    "*computed* counts the padded batches that really run; a Hessian is taken with its gradient "
+    "and counts as none. Where a method has settings, the best "
     f"of a few is taken, on {TUNED_ON} seeds of their own; the numbers are those of other seeds. "
     "Choosing by exact risk is NOT PRIVATE; it is done alike for every method."
 )
