@@ -78,7 +78,7 @@ def test_declared_gradients_are_the_formulas():
         declared, padded = algorithm.evaluations
         assert declared == pytest.approx(n * 3 + 2 * b * steps)
         capacity = algorithm.queries[0].sampler.capacity
-        assert padded == n * 3 + 2 * capacity * steps > declared
+        assert padded >= n * 3 + 2 * capacity * steps > declared
     algorithm = dpjax.baselines.dp_newton(objective, BUDGET, steps=5, **SIZES)
     assert algorithm.evaluations == (5 * n, 5 * n)
     algorithm = dpjax.baselines.output_perturbation(objective, BUDGET, **SIZES)
