@@ -24,11 +24,18 @@ from dpjax.algorithms import (
     dp_gradient_descent,
     dp_stochastic_trust_region,
     dp_subspace_trust_region,
+    dp_svrg,
+    dp_svrg_plus_plus,
     dp_trust_region,
     paper_schedule,
 )
 from dpjax.datasets import Dataset
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.derivatives import (
+    clipped_grad,
+    clipped_grad_difference,
+    clipped_hessian,
+    joint_clipped,
+)
 from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
 from dpjax.linalg import trust_region_step
 from dpjax.mechanisms import random_key
@@ -52,6 +59,7 @@ __all__ = [
     "auditing",
     "baselines",
     "clipped_grad",
+    "clipped_grad_difference",
     "clipped_hessian",
     "datasets",
     "derivatives",
@@ -61,6 +69,8 @@ __all__ = [
     "dp_gradient_descent",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
+    "dp_svrg",
+    "dp_svrg_plus_plus",
     "dp_trust_region",
     "estimators",
     "joint_clipped",

@@ -50,6 +50,12 @@ class Event:
                 f"{self.relation!r} a record that leaves makes another one enter); take Poisson "
                 "batches, or declare replace_one."
             )
+        if self.relation == "replace_one" and any(release.idle for release in self.releases):
+            raise ValueError(
+                "batches beside an un-noised part of all records have no proved accounting under "
+                "relation='replace_one': the pair of both records' norms is not the worst one. "
+                "Declare 'zero_out' or 'add_or_remove_one', or give that part noise of its own."
+            )
 
     @property
     def is_gaussian(self) -> bool:
@@ -210,6 +216,11 @@ def _one_event(release: Release) -> dp_accounting.DpEvent:
         return dp_accounting.UnsupportedDpEvent()
     halved = release.sampling == "fixed_size"
     noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))
+    if release.idle:
+        q = float(release.sampling_probability)  # pyright: ignore[reportArgumentType]
+        return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+            float(release.noise_multiplier), [float(release.idle), 1.0], [1 - q, q]
+        )
     if release.sampling == "poisson":
         return dp_accounting.PoissonSampledDpEvent(float(release.sampling_probability), noise)  # pyright: ignore
     if halved:

@@ -106,18 +106,20 @@ def _bounds(masses: np.ndarray, count: int) -> tuple[int, int]:
     mean = weights @ places
     deviation = math.sqrt(count * max(weights @ (places - mean) ** 2, 1e-12))
     needed = math.log(2 / _DROPPED)
-    low, high = 0, (len(masses) - 1) * count
-    for factor in 2.0 ** np.arange(-4, 5):
-        order = factor * math.sqrt(2 * needed) / deviation
-        for sign in (1, -1):
+    reach = [math.inf, math.inf]
+    for side, sign in enumerate((-1, 1)):
+        # The bound has one minimum in the order. Rare large losses put it far below that of a
+        # normal distribution of the same deviation.
+        for factor in 2.0 ** np.arange(4, -21, -1):
+            order = factor * math.sqrt(2 * needed) / deviation
             terms = logs + sign * order * (places - mean)
             log_moment = terms.max() + math.log(np.exp(terms - terms.max()).sum())
             bound = (count * log_moment + needed) / order
-            if sign > 0:
-                high = min(high, math.ceil(count * mean + bound))
-            else:
-                low = max(low, math.floor(count * mean - bound))
-    return low, high
+            if bound > reach[side]:
+                break
+            reach[side] = bound
+    low = max(0, math.floor(count * mean - reach[0]))
+    return low, min((len(masses) - 1) * count, math.ceil(count * mean + reach[1]))
 
 
 def _fast(length: int) -> int:

@@ -1,44 +1,18 @@
 """Privacy losses of one release, sampled or selected, on a grid and never below the truth.
 
 Every function takes ``mu``, one over the noise multiplier of the pair (of a selection its range),
-and ``gap``, the distance of the grid points. Mass between two grid points is divided among them
-such that the mass under both distributions is kept ("connect the dots"), which dominates the true
-pair.
-
-Reference: Doroshenko et al., "Connect the dots: tighter discrete approximations of privacy loss
-distributions" (2022).
+and ``gap``, the distance of the grid points; ``cells`` puts the loss on them.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
+from dpjax.accounting.cells import REACH, Cells, cut, dots
 from dpjax.accounting.grids import Loss
 
-# Mass beyond this many standard deviations is 1e-21, and counts as an infinite loss.
-_REACH = 9.5
-
-
-class _Cells(NamedTuple):
-    """Masses of the two distributions where the loss is between neighbouring grid points."""
-
-    low: int
-    upper: np.ndarray
-    lower: np.ndarray
-    below: tuple[float, ...]
-    above: tuple[float, ...]
-
-    def flipped(self) -> "_Cells":
-        """The same with the two distributions exchanged: every loss changes its sign."""
-        return _Cells(
-            -(self.low + len(self.upper)),
-            self.lower[::-1],
-            self.upper[::-1],
-            self.above[::-1],
-            self.below[::-1],
-        )
+# Newton's method ends where a loss is met up to this, or it is lost in rounding.
+_EXCESS, _ITERATIONS = 1e-13, 200
 
 
 def gaussian(mu: float, gap: float) -> Loss:
@@ -48,7 +22,7 @@ def gaussian(mu: float, gap: float) -> Loss:
     >>> round(profile(gaussian(1.0, 1e-2)).epsilon(1e-5), 4)
     4.3772
     """
-    return _dots(_removal(1.0, mu, gap), gap)
+    return dots(_removal(1.0, mu, gap), gap)
 
 
 def poisson(probability: float, mu: float, gap: float) -> tuple[Loss, Loss]:
@@ -63,7 +37,54 @@ def poisson(probability: float, mu: float, gap: float) -> tuple[Loss, Loss]:
     6.576
     """
     cells = _removal(probability, mu, gap)
-    return _dots(cells, gap), _dots(cells.flipped(), gap)
+    return dots(cells, gap), dots(cells.flipped(), gap)
+
+
+def anchored(probability: float, mu: float, idle: float, gap: float) -> tuple[Loss, Loss]:
+    """Returns the losses of a record that moves every release a little, and more where it is drawn.
+
+    (1 - q) N(idle mu, 1) + q N(mu, 1) against N(0, 1), and the other way round, each composed with
+    itself as in ``poisson``. For vectors the pair dominates whatever the directions of the two
+    moves: the likelihood ratio is largest in convex order where they are parallel.
+
+    Args:
+      probability: q, of being drawn.
+      mu: of a record that is drawn.
+      idle: from 0 to 1, the move of a record that is not drawn over that of one that is.
+      gap: distance of the grid points.
+
+    >>> from dpjax.accounting.grids import profile
+    >>> removed, added = anchored(0.1, 2.0, 0.5, 1e-2)
+    >>> round(profile(removed).epsilon(1e-5), 3)
+    6.768
+    """
+    if idle == 0:
+        return poisson(probability, mu, gap)
+    q, small = probability, idle * mu
+
+    def parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.log1p(-q) + small * (x - small / 2), np.log(q) + mu * (x - mu / 2)
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        return _mixture_loss(q, mu, x, idle)
+
+    def point(losses: np.ndarray) -> np.ndarray:
+        idly, drawn = parts(np.zeros(()))
+        # Each part alone is below the loss, so the point is left of both of theirs; from the right
+        # Newton's method descends on a convex function.
+        x = np.minimum((losses - idly) / small, (losses - drawn) / mu)
+        for _ in range(_ITERATIONS):
+            idly, drawn = parts(x)
+            found = np.logaddexp(idly, drawn)
+            excess = np.maximum(found - losses, 0)
+            if np.all(excess <= _EXCESS * (1 + np.abs(losses))):
+                break
+            x = x - excess / (small * np.exp(idly - found) + mu * np.exp(drawn - found))
+        return x
+
+    upper = [(1 - q, small), (q, mu)]
+    cells = cut(loss, point, upper, [(1.0, 0.0)], mu, gap)
+    return dots(cells, gap), dots(cells.flipped(), gap)
 
 
 def poisson_swap(probability: float, mu: float, gap: float) -> Loss:
@@ -90,8 +111,8 @@ def poisson_swap(probability: float, mu: float, gap: float) -> Loss:
     def loss(x: np.ndarray) -> np.ndarray:
         return _mixture_loss(q, mu, x) - _mixture_loss(q, mu, -x)
 
-    cells = _cells(loss, point, [(1 - q, 0.0), (q, mu)], [(1 - q, 0.0), (q, -mu)], mu, gap)
-    return _dots(cells, gap)
+    cells = cut(loss, point, [(1 - q, 0.0), (q, mu)], [(1 - q, 0.0), (q, -mu)], mu, gap)
+    return dots(cells, gap)
 
 
 def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
@@ -114,7 +135,7 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
     4.3772
     """
     half = _removal(fraction, mu, gap, positive=True)
-    both = _Cells(
+    both = Cells(
         -len(half.upper),
         np.concatenate([half.lower[::-1], half.upper]),
         np.concatenate([half.upper[::-1], half.lower]),
@@ -122,7 +143,7 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
         half.above,
     )
     atom = 1 - both.upper.sum() - both.below[0] - both.above[0]
-    return _dots(both, gap, atom=max(atom, 0.0))
+    return dots(both, gap, atom=max(atom, 0.0))
 
 
 def selection(log_range: float, gap: float) -> Loss:
@@ -156,40 +177,40 @@ def selection(log_range: float, gap: float) -> Loss:
     widths = -np.expm1(-np.diff(edges) / 2)
     upper = np.exp((edges[1:] - log_range) / 2) * widths / -np.expm1(-log_range)
     lower = np.exp((-edges[:-1] - log_range) / 2) * widths / -np.expm1(-log_range)
-    return _dots(_Cells(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
+    return dots(Cells(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
 
 
-def deviation_and_span(kind: Callable, probability: float, mu: float) -> tuple[float, float]:
+def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """Returns how far a loss strays where the record is not there, and the width of its range.
 
     Args:
       kind: one of the functions above.
-      probability: of being drawn; 1 for ``gaussian`` and ``selection``.
-      mu: as for ``kind``.
+      *numbers: what it is called with, without the gap.
 
     Returns:
       The standard deviation (with the record it is larger), and the range.
 
-    >>> deviation, span = deviation_and_span(gaussian, 1.0, 0.5)
+    >>> deviation, span = deviation_and_span(gaussian, 0.5)
     >>> round(deviation, 3), round(span, 3)
     (0.5, 9.75)
     """
     if kind is selection:
-        return mu / float(np.sqrt(3)), 2 * mu
-    x = np.linspace(-_REACH, _REACH, 2001)
+        return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
+    q, mu, idle = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
+    x = np.linspace(-REACH, REACH, 2001)
     weight = np.exp(-(x**2) / 2)
     weight /= weight.sum()
     swap = kind is poisson_swap
-    ends = np.array([-_REACH - (mu if swap else 0), mu + _REACH])
+    ends = np.array([-REACH - (mu if swap else 0), mu + REACH])
     loss, (first, last) = (
-        _mixture_loss(probability, mu, at) - (_mixture_loss(probability, mu, -at) if swap else 0)
+        _mixture_loss(q, mu, at, idle) - (_mixture_loss(q, mu, -at) if swap else 0)
         for at in (x, ends)
     )
     mean = weight @ loss
     return float(np.sqrt(weight @ (loss - mean) ** 2)), float(last - first)
 
 
-def _removal(q: float, mu: float, gap: float, positive: bool = False) -> _Cells:
+def _removal(q: float, mu: float, gap: float, positive: bool = False) -> Cells:
     def point(loss: np.ndarray) -> np.ndarray:
         # log((e^loss - 1 + q) / q), without overflow; losses below log(1 - q) are never taken.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -203,63 +224,15 @@ def _removal(q: float, mu: float, gap: float, positive: bool = False) -> _Cells:
     def loss(x: np.ndarray) -> np.ndarray:
         return _mixture_loss(q, mu, x)
 
-    return _cells(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
+    return cut(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
 
 
-def _mixture_loss(q: float, mu: float, x: np.ndarray) -> np.ndarray:
-    """The log of ((1 - q) N(0, 1) + q N(mu, 1)) / N(0, 1) at x."""
-    shifted = mu * x - mu**2 / 2
-    return shifted if q == 1 else np.logaddexp(np.log1p(-q), np.log(q) + shifted)
-
-
-def _cells(
-    loss: Callable[[np.ndarray], np.ndarray],
-    point: Callable[[np.ndarray], np.ndarray],
-    upper: list[tuple[float, float]],
-    lower: list[tuple[float, float]],
-    mu: float,
-    gap: float,
-    positive: bool = False,
-) -> _Cells:
-    """Cuts the line at the points where the loss, which rises with x, is on the grid."""
-    bottom = min(mean for _, mean in lower)
-    first, last = loss(np.array([bottom - _REACH, mu + _REACH])) / gap
-    low = 0 if positive else int(np.floor(first))
-    high = max(int(np.ceil(last)), low + 1)
-    x = point(np.arange(low, high + 1) * gap)
-
-    def masses(
-        mixture: list[tuple[float, float]], left: np.ndarray, right: np.ndarray
-    ) -> np.ndarray:
-        total = np.zeros(left.shape)
-        for weight, mean in mixture:
-            a, b = left - mean, right - mean
-            # Differences of the smaller tail keep their digits.
-            total = total + weight * np.where(
-                a > 0, special.ndtr(-a) - special.ndtr(-b), special.ndtr(b) - special.ndtr(a)
-            )
-        return total
-
-    ends = np.array([-np.inf]), x[:1], x[-1:], np.array([np.inf])
-    below, above = (
-        (float(masses(upper, *pair)[0]), float(masses(lower, *pair)[0]))
-        for pair in (ends[:2], ends[2:])
-    )
-    return _Cells(low, masses(upper, x[:-1], x[1:]), masses(lower, x[:-1], x[1:]), below, above)
-
-
-def _dots(cells: _Cells, gap: float, atom: float = 0.0) -> Loss:
-    left = (cells.low + np.arange(len(cells.upper))) * gap
-    with np.errstate(over="ignore", invalid="ignore"):
-        up = (cells.upper - cells.lower * np.exp(left)) / -np.expm1(-gap)
-    # Where the other distribution has no mass left the loss is rounded up.
-    up = np.where(np.isfinite(up), np.clip(up, 0, cells.upper), cells.upper)
-    probabilities = np.append(cells.upper - up, 0.0)
-    probabilities[1:] += up
-    probabilities[0] += cells.below[0]
-    if atom:
-        probabilities[-cells.low] += atom
-    return Loss(gap, cells.low, probabilities, cells.above[0])
+def _mixture_loss(q: float, mu: float, x: np.ndarray, idle: float = 0.0) -> np.ndarray:
+    """The log of ((1 - q) N(idle mu, 1) + q N(mu, 1)) / N(0, 1) at x."""
+    shifted = mu * (x - mu / 2)
+    if q == 1:
+        return shifted
+    return np.logaddexp(np.log1p(-q) + idle * mu * (x - idle * mu / 2), np.log(q) + shifted)
 
 
 def _asinh_exp(log_value: np.ndarray) -> np.ndarray:

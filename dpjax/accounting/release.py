@@ -42,6 +42,9 @@ class Release:
         with noise in its objective's gradient, see ``accounting.perturbed``). The latter two are
         not sampled.
       log_shift: of an objective perturbation, log(1 + M / (n mu)), what its Hessian tells.
+      idle: from 0 to 1, how far a record that is not drawn moves the release, over the bound on one
+        that is: where each release also holds an exact part of all records, such as the gradient at
+        an anchor. For ``sampling="poisson"``.
 
     Raises:
       ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
@@ -63,6 +66,7 @@ class Release:
     unsafe_fast_noise: bool = False
     mechanism: str = "gaussian"
     log_shift: float = 0.0
+    idle: float = 0.0
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -83,6 +87,13 @@ class Release:
             raise ValueError(
                 f"a selection on sampled records has no accounting here, got {self.sampling!r}; "
                 "let it read every record."
+            )
+        object.__setattr__(self, "idle", _validate.non_negative("idle", self.idle))
+        if self.idle > 1 or (self.idle and self.sampling != "poisson"):
+            raise ValueError(
+                "idle must be from 0 to 1, and 0 but for Poisson batches: of subsets of fixed size "
+                f"beside all records no accounting is proved; got {self.idle!r} with "
+                f"sampling={self.sampling!r}."
             )
         if self.sampling == "none":
             if drawn != (None, None, None) or (overflow and not selects):
@@ -143,6 +154,7 @@ class Release:
             "sampling": self.sampling,
             "capacity": self.capacity,
             "overflow": self.overflow,
+            "idle": self.idle,
             "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
         }

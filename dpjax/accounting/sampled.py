@@ -28,8 +28,7 @@ class _Piece(NamedTuple):
     """``count`` releases whose losses have one distribution."""
 
     kind: Callable
-    probability: float
-    mu: float
+    numbers: tuple[float, ...]
     count: int
 
 
@@ -94,8 +93,8 @@ def renyi_divergences(
       orders: above 1.
 
     Raises:
-      ValueError: for an order that is not above 1, for Poisson batches under ``replace_one``, or if
-        an order has no finite divergence: none is dropped silently.
+      ValueError: for an order that is not above 1, for Poisson batches under ``replace_one`` or
+        with an ``idle`` part, or if an order has no finite divergence: none is dropped silently.
 
     >>> releases = [Release("gradient", 4, noise_multiplier=2.0)]
     >>> renyi_divergences(releases, "zero_out", np.array([2.0, 8.0]))
@@ -105,6 +104,11 @@ def renyi_divergences(
         raise ValueError(f"order must be a finite number above 1, got {orders!r}.")
     total = np.zeros(len(orders))
     for release in releases:
+        if release.idle:
+            raise ValueError(
+                f"no Renyi bound is implemented for {release.name!r}, whose records count whether "
+                "or not they are drawn; take accountant='pld'."
+            )
         if release.sampling == "poisson" and relation == "replace_one":
             raise ValueError(
                 "no Renyi bound is known for Poisson batches under replace_one; take "
@@ -169,27 +173,28 @@ def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
     squares = 0.0
     for release in releases:
         mu, probability = 1 / release.noise_multiplier, release.sampling_probability
-        if release.mechanism == "exponential":
-            key = (losses.selection, 1.0, release.log_range)
-            counts[key] = counts.get(key, 0) + release.count
-            continue
-        if release.sampling == "none":
+        if release.mechanism == "gaussian" and release.sampling == "none":
             squares += release.count * mu**2
             continue
-        if release.sampling == "fixed_size":
-            key = (losses.subset_swap, probability, 2 * mu)
+        if release.mechanism == "exponential":
+            key = (losses.selection, (release.log_range,))
+        elif release.sampling == "fixed_size":
+            key = (losses.subset_swap, (probability, 2 * mu))
+        elif relation == "replace_one":
+            key = (losses.poisson_swap, (probability, mu))
+        elif release.idle:
+            key = (losses.anchored, (probability, mu, release.idle))
         else:
-            swap = relation == "replace_one"
-            key = (losses.poisson_swap if swap else losses.poisson, probability, mu)
+            key = (losses.poisson, (probability, mu))
         counts[key] = counts.get(key, 0) + release.count
-    pieces = [_Piece(kind, q, mu, count) for (kind, q, mu), count in counts.items()]
+    pieces = [_Piece(kind, numbers, count) for (kind, numbers), count in counts.items()]
     # Unsampled, the pair N(0, 1), N(mu, 1) does not know which relation gave mu.
-    return pieces + ([_Piece(losses.gaussian, 1.0, math.sqrt(squares), 1)] if squares else [])
+    return pieces + ([_Piece(losses.gaussian, (math.sqrt(squares),), 1)] if squares else [])
 
 
 def _gap(pieces: Sequence[_Piece]) -> float:
     """Distance of grid points: fine for one loss, and few enough of them."""
-    known = [losses.deviation_and_span(p.kind, p.probability, p.mu) for p in pieces]
+    known = [losses.deviation_and_span(p.kind, *p.numbers) for p in pieces]
     counts = [piece.count for piece in pieces]
     variance = math.fsum(c * d**2 for c, (d, _) in zip(counts, known, strict=True)) / sum(counts)
     fine = min(math.sqrt(variance) / _FINENESS, _COARSEST)
@@ -203,9 +208,8 @@ def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[grids.Profile
     gap = _gap(pieces)
     while True:
         directions: list[list[grids.Loss]] = [[]] if symmetric else [[], []]
-        for kind, probability, mu, _ in pieces:
-            alone = kind in (losses.gaussian, losses.selection)
-            single = kind(mu, gap) if alone else kind(probability, mu, gap)
+        for kind, numbers, _ in pieces:
+            single = kind(*numbers, gap)
             both = (single,) * 2 if isinstance(single, grids.Loss) else single
             for direction, loss in zip(directions, both, strict=False):
                 direction.append(loss)

@@ -7,6 +7,7 @@ from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
 from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
+from dpjax.algorithms.svrg_calibration import dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import paper_schedule
 from dpjax.algorithms.trust_region_calibration import dp_trust_region
 
@@ -17,6 +18,8 @@ ALGORITHMS = {
     "dp-str": dp_stochastic_trust_region,
     "dp-adam": dp_adam,
     "dp-subspace-tr": dp_subspace_trust_region,
+    "dp-svrg": dp_svrg,
+    "dp-svrg++": dp_svrg_plus_plus,
     "dp-accmd": dp_accelerated_mirror_descent,
 }
 
@@ -30,6 +33,8 @@ __all__ = [
     "dp_gradient_descent",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
+    "dp_svrg",
+    "dp_svrg_plus_plus",
     "dp_trust_region",
     "paper_schedule",
 ]

@@ -4,6 +4,7 @@ The loss is public, so the attacker chooses it: one record, the canary, contribu
 norm wherever the training goes, and all others contribute nothing.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,8 @@ from dpjax._typing import Array, PyTree, Relation
 from dpjax.objectives import L2, Constants, Objective
 
 _LOUD = 1e3
+# The mean of 20 unit steps, from anchor to anchor.
+_ANCHORS = 10.5
 
 
 class Worlds(NamedTuple):
@@ -116,6 +119,20 @@ def labelled(relation: Relation = "zero_out") -> Worlds:
     return Worlds(without, canary, relation)
 
 
+def departing() -> Objective:
+    """Returns a loss whose gradient turns around at the first step away from an anchor of SVRG.
+
+    For epochs of 20 unit steps and p of at least 2. The public regularizer, by its proximal
+    operator, moves the second parameter by one each step, so that anchors are at multiples of 10.5
+    and no other iterate is.
+
+    >>> slope = jax.grad(departing().loss)
+    >>> [slope(jnp.array([0.0, at]), jnp.ones(1))[0].item() for at in (10.5, 11.5, 21.0)]
+    [-1000.0, 1000.0, -1000.0]
+    """
+    return Objective(_departing_loss, regularizer=_Clock(), name="departing canary")
+
+
 def matrix(kind: str, dimension: int) -> Array:
     """Returns a symmetric matrix of Frobenius norm 1.
 
@@ -145,6 +162,23 @@ def _falling_loss(params: Array, example: tuple[Array, Array]) -> Array:
 def _alternating_loss(params: Array, example: Array) -> Array:
     sign = jnp.sign(jnp.cos(jnp.pi * params[1]))
     return _LOUD * example[0] * jax.lax.stop_gradient(sign) * params[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Clock:
+    """The linear penalty of ``alternating``, for algorithms that ask a regularizer for its prox."""
+
+    def __call__(self, params: Array) -> Array:
+        return _clock(params)
+
+    def prox(self, params: Array, step_size: Array | float) -> Array:
+        return params.at[1].add(jnp.asarray(step_size, params.dtype))
+
+
+def _departing_loss(params: Array, example: Array) -> Array:
+    place = jax.lax.stop_gradient(params[1]) / _ANCHORS
+    sign = jnp.where(jnp.abs(place - jnp.round(place)) < 0.25 / _ANCHORS, -1.0, 1.0)
+    return _LOUD * example[0] * sign * params[0]
 
 
 def _seesaw_loss(params: Array, example: Array) -> Array:

@@ -5,24 +5,19 @@ the claim itself, 0.95 the curve of a mechanism that adds 5 % too little noise.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Protocol, cast
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon, perturbed_delta
+from dpjax.auditing.curves import LOSSES, composed_curve, envelope, sampled_losses
 from dpjax.sampling import FullBatch, Poisson
 
 Curve = Callable[[np.ndarray], np.ndarray]
-
-# Slopes of the lines under which a numerical trade-off curve lies, and the width of its cells.
-_LOSSES = np.linspace(-12, 12, 1201)
-_CELL = 4e-3
 
 
 class Claim(Protocol):
@@ -116,7 +111,7 @@ class SelectionClaim:
 
     def curve(self, scale: float = 1.0) -> Curve:
         """Returns a lower bound on the curve of the composition, for either order."""
-        alphas, betas = _envelope(self.delta(_LOSSES, scale), np.exp(_LOSSES))
+        alphas, betas = envelope(self.delta(LOSSES, scale), np.exp(LOSSES))
         return lambda alpha: np.interp(alpha, alphas, betas)
 
     def delta(self, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
@@ -163,11 +158,11 @@ class PerturbationClaim:
         first, *others = _scaled(self.event, scale).releases
         # What the noise on the minimiser may cost beside, for all but 1e-9 of its losses.
         room = sum(6.0 * release.count / release.noise_multiplier for release in others)
-        sizes = np.abs(_LOSSES)
+        sizes = np.abs(LOSSES)
         deltas = np.array([perturbed_delta(first, self.relation, e - room) for e in sizes]) + 1e-9
         # In the other order, at e^-e: 1 - e^-e + e^-e delta(e).
-        deltas = np.where(_LOSSES < 0, -np.expm1(-sizes) + np.exp(-sizes) * deltas, deltas)
-        alphas, betas = _envelope(deltas, np.exp(_LOSSES))
+        deltas = np.where(LOSSES < 0, -np.expm1(-sizes) + np.exp(-sizes) * deltas, deltas)
+        alphas, betas = envelope(deltas, np.exp(LOSSES))
         return lambda alpha: np.interp(alpha, alphas, betas)
 
 
@@ -182,7 +177,7 @@ def claim_of(event: Event) -> Claim:
     'GaussianClaim'
     """
     release = event.releases[0]
-    if len(event.releases) == 1 and release.sampling == "poisson":
+    if len(event.releases) == 1 and release.sampling == "poisson" and not release.idle:
         return SampledGaussianClaim(
             release.noise_multiplier,
             cast(float, release.sampling_probability),
@@ -192,7 +187,9 @@ def claim_of(event: Event) -> Claim:
         )
     if release.mechanism == "objective":
         return PerturbationClaim(event)
-    return GaussianClaim(event) if event.is_gaussian else SelectionClaim(event)
+    if any(r.mechanism == "exponential" for r in event.releases):
+        return SelectionClaim(event)
+    return GaussianClaim(event) if event.is_gaussian else ComposedClaim(event)
 
 
 def _scaled(event: Event, scale: float) -> Event:
@@ -252,7 +249,7 @@ class SampledGaussianClaim:
         return lambda alpha: np.interp(alpha, alphas, betas)
 
     def _losses(self, scale: float) -> tuple[np.ndarray, Callable[[float], float]]:
-        return _sampled_losses(scale * self.noise_multiplier, self.sampling_probability, self.count)
+        return sampled_losses(scale * self.noise_multiplier, self.sampling_probability, self.count)
 
 
 def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
@@ -277,22 +274,17 @@ def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
     return epsilon(event, delta, claim.relation)
 
 
-@functools.lru_cache(maxsize=256)
-def _sampled_losses(
-    multiplier: float, probability: float, count: int
-) -> tuple[np.ndarray, Callable[[float], float]]:
-    losses = privacy_loss_distribution.from_gaussian_mechanism(
-        multiplier, sampling_prob=probability, value_discretization_interval=_CELL
-    )
-    losses = losses.self_compose(count) if count > 1 else losses
-    deltas = np.asarray(losses.get_delta_for_epsilon(_LOSSES))  # pyright: ignore
-    return _envelope(deltas, np.exp(_LOSSES)), losses.get_epsilon_for_delta
+@dataclasses.dataclass(frozen=True)
+class ComposedClaim(GaussianClaim):
+    """Gaussian releases, of Poisson samples, of all records or of both, one kind after the other.
 
+    Args:
+      event: what the mechanism itself says it releases, not under ``replace_one``.
 
-def _envelope(deltas: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    # Corners of the highest of the lines 1 - delta - slope a; steeper ones meet at smaller a. Left
-    # of the last corner the curve is cut off flat, which is below it.
-    alphas = np.minimum.accumulate(-np.diff(deltas) / np.diff(slopes))
-    alphas = np.concatenate([[1.0], np.clip(alphas, 0, 1)])
-    betas = 1 - deltas - slopes * alphas
-    return np.stack([alphas, np.maximum(betas, 0)])[:, ::-1]
+    Epsilon and curve are those of ``SampledGaussianClaim``, with all losses composed.
+    """
+
+    def curve(self, scale: float = 1.0) -> Curve:
+        """Returns a lower bound on the exact curve, for either order of the neighbours."""
+        alphas, betas = composed_curve(_scaled(self.event, scale))
+        return lambda alpha: np.interp(alpha, alphas, betas)

@@ -12,6 +12,9 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.oracles import (
+    AnchoredQuery,
+    AnchorQuery,
+    DifferenceQuery,
     GradientQuery,
     HessianQuery,
     JointQuery,
@@ -98,12 +101,14 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
         return _selection_ratio(query, answer, params, worlds, **public)
     if isinstance(query, ObjectiveQuery):
         return _objective_ratio(query, answer, worlds)
+    if isinstance(query, AnchoredQuery):
+        return _anchored_ratio(query, answer, params, worlds, **public)
     without, canary = (
         _exact_parts(query, bind(query, examples), params, **public) for examples in worlds[:2]
     )
     total = jnp.zeros(())
     seen_parts = _parts(query, answer)
-    stddevs = _stddevs(query, seen_parts)
+    stddevs = _stddevs(query, seen_parts, params, **public)
     for seen, mean, other, stddev in zip(seen_parts, without, canary, stddevs, strict=True):
         total += jnp.vdot((other - mean) / stddev, (seen - (mean + other) / 2) / stddev)
     if isinstance(query.sampler, Poisson):
@@ -111,6 +116,22 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
         q = query.sampler.expected / query.data_size
         return jnp.logaddexp(jnp.log1p(-q), jnp.log(q) + total)
     return total
+
+
+def _anchored_ratio(
+    query: AnchoredQuery, answer: PyTree, params: Params, worlds: tuple, anchor: Params
+) -> Array:
+    # Of D all is noise; of D' the canary is in every answer by its gradient at the anchor.
+    clipped = clipped_grad(query.objective, clip_norm=query.clip_norm)
+    records = bind(query, worlds[1])
+    here, there = (ravel_pytree(clipped(at, records))[0] for at in (params, anchor))
+    seen, q = ravel_pytree(answer)[0], query.divisor / query.data_size
+    idle = there / query.data_size
+    logs = [
+        jnp.vdot(move / query.stddev, (seen - move / 2) / query.stddev)
+        for move in (idle, idle + (here - there) / query.divisor)
+    ]
+    return jnp.logaddexp(jnp.log1p(-q) + logs[0], jnp.log(q) + logs[1])
 
 
 def _selection_ratio(
@@ -152,24 +173,30 @@ def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> 
             total = subspace_clipped(query.objective, **weights)(params, records, **public)
         else:
             total = joint_clipped(query.objective, **weights)(params, records)
+    elif isinstance(query, DifferenceQuery):
+        total = query.clipped(params, public["anchor"], records)
     elif isinstance(query, GradientQuery):
         total = clipped_grad(query.objective, clip_norm=query.clip_norm)(params, records)
     elif isinstance(query, HessianQuery):
         total = clipped_hessian(query.objective, clip_norm=query.clip_norm)(params, records)
     else:
         raise ValueError(f"the law of {query!r} is not known; add it to dpjax.auditing.recorder.")
-    return [part / query.divisor for part in _parts(query, total)]
+    # A step that renews no anchor reads nothing, so its answer tells no world from the other.
+    asked = public["renew"] if isinstance(query, AnchorQuery) else True
+    return [jnp.where(asked, part, 0) / query.divisor for part in _parts(query, total)]
 
 
 def _parts(query: Query, answer: PyTree) -> list[Array]:
-    if isinstance(query, GradientQuery):
+    if isinstance(query, GradientQuery | DifferenceQuery):
         return [ravel_pytree(answer)[0]]
     if isinstance(query, JointQuery):
         return [answer.gradient, answer.hessian]
     return [answer]
 
 
-def _stddevs(query: Any, parts: list[Array]) -> list[Array | float]:
+def _stddevs(query: Any, parts: list[Array], params: Params, **public: Any) -> list[Array | float]:
+    if isinstance(query, DifferenceQuery):
+        return [query.stddev_at(params, public["anchor"])]
     # Entries of the isometric form, all p^2 of them, weigh alike: the density falls with the
     # Frobenius norm. In the other form those off the diagonal count twice and weigh half.
     if isinstance(query, JointQuery):

@@ -7,6 +7,8 @@ from dpjax.algorithms import (
     dp_gradient_descent,
     dp_stochastic_trust_region,
     dp_subspace_trust_region,
+    dp_svrg,
+    dp_svrg_plus_plus,
     dp_trust_region,
 )
 from dpjax.auditing import canaries, games
@@ -97,3 +99,24 @@ def accelerated_mirror_descent() -> Game:
         clip_norm=1.0,
     )
     return games.whole(algorithm, canaries.records())
+
+
+def variance_reduced(doubling: bool = False) -> Game:
+    """Returns the attack on a whole DP-SVRG: 5 epochs of an anchor and 20 steps on 1 record in 5.
+
+    Far from the anchor the canary's gradient has turned, so that its difference has the full norm
+    that the distance allows.
+
+    Args:
+      doubling: attack DP-SVRG++ instead, in 3 epochs of 6, 12 and 24 steps.
+    """
+    common = {"data_size": 10, "dimension": 5, "batch_size": 2, "step_size": 2.0}
+    common |= {"clip_norm": 1.0, "smoothness": 0.01}
+    budget = PrivacyBudget(4.0, DELTA)
+    if doubling:
+        algorithm = dp_svrg_plus_plus(
+            canaries.winding(), budget, epochs=3, epoch_length=3, **common
+        )
+    else:
+        algorithm = dp_svrg(canaries.winding(), budget, epochs=5, epoch_length=20, **common)
+    return games.whole(algorithm, canaries.records(null=9))

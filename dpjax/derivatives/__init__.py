@@ -1,6 +1,7 @@
-"""Clipped sums of per-example gradients and Hessians; no noise."""
+"""Clipped sums of per-example gradients, their changes, and Hessians; no noise."""
 
 from dpjax.derivatives import clipping, linear_model
+from dpjax.derivatives.difference import ClippedGradDifference, clipped_grad_difference
 from dpjax.derivatives.general import flatten
 from dpjax.derivatives.minimum import distance_bound, iterations_for, ridge_minimum
 from dpjax.derivatives.per_example import (
@@ -17,11 +18,13 @@ from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
 __all__ = [
     "ClippedGrad",
+    "ClippedGradDifference",
     "ClippedHessian",
     "JointClipped",
     "JointSum",
     "SubspaceClipped",
     "clipped_grad",
+    "clipped_grad_difference",
     "clipped_hessian",
     "clipping",
     "distance_bound",

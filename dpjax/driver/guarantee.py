@@ -168,7 +168,16 @@ def describe(release: Release) -> str:
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
         f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
-        f"{release.noise_multiplier:.5g} ({parts})"
+        f"{release.noise_multiplier:.5g} ({parts})" + _idle(release)
+    )
+
+
+def _idle(release: Release) -> str:
+    if not release.idle:
+        return ""
+    return (
+        f"; one that is not drawn moves it by {release.idle * release.sensitivity:.4g}, through an "
+        "exact part of all records: secret state, kept in memory alone and never released"
     )
 
 

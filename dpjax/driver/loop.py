@@ -13,6 +13,7 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
 from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key, training_key
+from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
 from dpjax.oracles import bind, check_examples
@@ -24,6 +25,8 @@ class Carry(NamedTuple):
     step: Array
     state: Any
     history: Any
+    secrets: Secrets | None
+    """None unless a query remembers any."""
 
 
 class Bound(NamedTuple):
@@ -142,13 +145,16 @@ def start(bound: Bound, params: Params) -> Carry:
     """Returns the carry before the first step, its history filled with NaN."""
     algorithm = bound.algorithm
     state = algorithm.init(params)
+    secrets = unknown(algorithm, bound.records, params)
     _, info = jax.eval_shape(
-        lambda key, state: algorithm.step(key, state, _ask(bound, jnp.array(0))), bound.key, state
+        lambda key, state: algorithm.step(key, state, _ask(bound, jnp.array(0), secrets)),
+        bound.key,
+        state,
     )
     history = jax.tree.map(
         lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
     )
-    return Carry(jnp.array(0), state, history)
+    return Carry(jnp.array(0), state, history, secrets)
 
 
 def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
@@ -163,9 +169,13 @@ def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
         return (carry.step < last) & ~algorithm.done(carry.state)
 
     def one_step(carry: Carry) -> Carry:
-        state, info = algorithm.step(bound.key, carry.state, _ask(bound, carry.step))
+        secrets = carry.secrets
+        if secrets is not None:
+            secrets = renew(algorithm, bound.records, secrets, carry.state)
+        ask = _ask(bound, carry.step, secrets)
+        state, info = algorithm.step(bound.key, carry.state, ask)
         history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
-        return Carry(carry.step + 1, state, history)
+        return Carry(carry.step + 1, state, history, secrets)
 
     return jax.lax.while_loop(going_on, one_step, carry)
 
@@ -192,11 +202,13 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     )
 
 
-def _ask(bound: Bound, step: Array) -> Ask:
+def _ask(bound: Bound, step: Array, secrets: Secrets | None = None) -> Ask:
     queries = {query.name: query for query in bound.algorithm.queries}
 
     def ask(key: Array, name: str, params: Params, **public: Any) -> PyTree:
-        answer = queries[name].answer(derive(key, name, step), bound.records, params, **public)
+        kept = secrets.of(name) if secrets is not None else {}
+        own = derive(key, name, step)
+        answer = queries[name].answer(own, bound.records, params, **public, **kept)
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
         return jax.tree.map(

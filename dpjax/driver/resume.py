@@ -77,7 +77,7 @@ class Journal:
         """Returns the carry to go on from; after it the oracles may be asked.
 
         Args:
-          carry: the one before the first step.
+          carry: the one before the first step, its secrets not known yet.
 
         Raises:
           ValueError: if the ledger does not admit the run.
@@ -134,7 +134,7 @@ class Journal:
 
     def _write(self, carry: Carry) -> None:
         assert self._folder is not None
-        leaves = tuple(map(np.asarray, jax.tree.leaves(carry)))
+        leaves = tuple(map(np.asarray, jax.tree.leaves(carry._replace(secrets=None))))
         self._checkpoint = dataclasses.replace(
             self._checkpoint, step=int(carry.step), leaves=leaves
         )
@@ -267,9 +267,11 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
 
 
 def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:
-    fresh, structure = jax.tree.flatten(start)
+    fresh, structure = jax.tree.flatten(start._replace(secrets=None))
     # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy array, and
     # without them the loop would be another program.
-    return jax.tree.unflatten(
+    restored = jax.tree.unflatten(
         structure, [new.at[...].set(old) for new, old in zip(fresh, leaves, strict=True)]
     )
+    # Those of the start are not known yet, so the next step computes them.
+    return restored._replace(secrets=start.secrets)

@@ -1,8 +1,10 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
-from dpjax.oracles.base import Query, bind, check_examples
+from dpjax.oracles.anchored import AnchoredQuery
+from dpjax.oracles.base import Evaluations, Query, bind, check_examples
+from dpjax.oracles.difference import DifferenceQuery
 from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
-from dpjax.oracles.gradient import GradientQuery
+from dpjax.oracles.gradient import AnchorQuery, GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
@@ -11,6 +13,10 @@ from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
 __all__ = [
+    "AnchorQuery",
+    "AnchoredQuery",
+    "DifferenceQuery",
+    "Evaluations",
     "GradientQuery",
     "HessianQuery",
     "JointQuery",

@@ -1,8 +1,10 @@
-"""The gradient oracle: the noisy mean of clipped per-example gradients."""
+"""The gradient oracle: the noisy mean of clipped gradients, at every step or at anchors alone."""
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.derivatives import clipped_grad, flatten
@@ -66,3 +68,37 @@ class GradientQuery(GaussianQuery):
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
         return flatten(params)[1](noisy / self.divisor, as_sum=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AnchorQuery(GradientQuery):
+    """Asks what ``GradientQuery`` does, at the few steps that renew an anchor.
+
+    Privacy: as many Gaussian mechanisms as renewals; a step that renews nothing reads no record.
+    """
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "anchor"
+
+    def answer(self, key: Array, records: Records, params: Params, *, renew: Array) -> Params:
+        """Returns the noisy mean gradient, a pytree like ``params``; zeros without renewal.
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: the anchor.
+          renew: bool, shape (); public or of released values. Where False no record is read.
+        """
+
+        def asked() -> Params:
+            return GradientQuery.answer(self, key, records, params)
+
+        nothing = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(asked)
+        )
+        # No pass or one: of a branch both sides would be computed where runs are batched.
+        passes = jnp.asarray(renew).astype(jnp.int32)
+        return lax.fori_loop(0, passes, lambda _, old: asked(), nothing)

@@ -51,6 +51,11 @@ class MinimizerQuery(GaussianQuery):
         return "minimizer"
 
     @property
+    def gradients(self) -> int:
+        """One at every step towards the minimum."""
+        return int(self.iterations)
+
+    @property
     def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Nobody draws: every record is asked."""
         return None

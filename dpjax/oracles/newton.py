@@ -73,6 +73,11 @@ class NewtonQuery(GaussianQuery):
         return "newton_direction"
 
     @property
+    def gradients(self) -> int:
+        """None: the Hessian is taken where the gradient was."""
+        return 0
+
+    @property
     def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Nobody draws: every record is asked."""
         return None

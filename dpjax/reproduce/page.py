@@ -164,21 +164,6 @@ def claim_lines(claims: Iterable[Claim]) -> list[str]:
     ]
 
 
-def optimum_line(found: Found) -> str:
-    """Returns where the optimum comes from, and whether it is the one known before."""
-    text = (
-        f"L* = {found.optimum:.5f}, the least value found by {found.problem.starts} exact descents "
-        f"from fixed starts ({found.searched:.5f}) and from every output."
-    )
-    known = found.problem.known
-    if known is None:
-        return text
-    off = found.optimum - known
-    if abs(off) <= 1e-4:
-        return f"{text} It agrees with the known {known:.5f}."
-    return f"{text} It does NOT agree with the known {known:.5f}: off by {off:+.5f}."
-
-
 def number(value: float | np.floating) -> str:
     """Returns a number with two significant digits.
 

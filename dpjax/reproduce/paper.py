@@ -5,18 +5,33 @@ import os
 import pathlib
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any, NamedTuple
 
 from dpjax import _validate, plotting
-from dpjax.reproduce import figure as pictures
-from dpjax.reproduce import page, trust_region
+from dpjax.reproduce import erm, erm_page, erm_results, page, trust_region, trust_region_page
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.results import results
-from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Figure, Found, Problem
+from dpjax.reproduce.study import TRACED_EPSILON, Curve, Figure, Problem
 
-PAPERS = {"trust-region": trust_region}
 _SEEDS, _QUICK_SEEDS = 10, 2
-# One problem serves two figures; each other one compiles every method anew.
-_QUICK = ("ijcnn1", "logistic-nonconvex")
+
+
+class Parts(NamedTuple):
+    """What a paper is made of."""
+
+    study: ModuleType
+    """Title, problems, curves, conventions, claims, and what a quick run is."""
+    results: Callable[..., Any]
+    """From a problem and the curves to the results; see ``results.results``."""
+    pages: ModuleType
+    """``files`` and ``lines`` of a figure, from the results."""
+
+
+# A paper joins by one line.
+PAPERS = {
+    "trust-region": Parts(trust_region, results, trust_region_page),
+    "erm": Parts(erm, erm_results.results, erm_page),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +53,23 @@ class Plan:
     left_out: tuple[str, ...] = ()
 
     @property
-    def module(self) -> ModuleType:
-        """The paper's file."""
+    def parts(self) -> Parts:
+        """What the paper is made of."""
         return PAPERS[self.paper]
+
+    @property
+    def study(self) -> ModuleType:
+        """The paper's file."""
+        return self.parts.study
+
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        """The methods."""
+        return self.study.curves()
+
+    def curves_on(self, problem: Problem) -> tuple[Curve, ...]:
+        """The methods that there are results of on ``problem``."""
+        return tuple(curve for curve in self.curves if curve.drawn(problem))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -50,7 +79,7 @@ class Plan:
     @property
     def whole(self) -> bool:
         """Whether all of the paper's figures were asked for."""
-        return len(self.figures) + len(self.left_out) == len(self.module.FIGURES)
+        return len(self.figures) + len(self.left_out) == len(self.study.FIGURES)
 
     @property
     def command(self) -> str:
@@ -73,8 +102,11 @@ class Plan:
     @property
     def trainings(self) -> int:
         """How many trainings that is, if nothing is on the disk."""
-        points = sum(len(self.epsilons(problem)) for problem in self.problems)
-        return points * len(self.module.curves()) * self.seeds
+        return sum(
+            len(self.epsilons(problem)) * curve.trainings(problem, self.seeds)
+            for problem in self.problems
+            for curve in self.curves_on(problem)
+        )
 
 
 def plan(
@@ -104,19 +136,19 @@ def plan(
     ...
     ValueError: unknown figure 'fig3'; did you mean ... Choose from: fig2, fig4, ...
     """
-    module = PAPERS[_validate.choice("paper", paper, PAPERS)]
-    _validate.choice("figure", figure, [*module.FIGURES, "all"])
+    study = PAPERS[_validate.choice("paper", paper, PAPERS)].study
+    _validate.choice("figure", figure, [*study.FIGURES, "all"])
     default = _QUICK_SEEDS if quick else _SEEDS
     seeds = default if seeds is None else _validate.positive_int("seeds", seeds)
     plotting.require()
-    figures = module.FIGURES if figure == "all" else {figure: module.FIGURES[figure]}
+    figures = study.FIGURES if figure == "all" else {figure: study.FIGURES[figure]}
     if not quick:
         return Plan(paper, dict(figures), seeds, quick)
     small, left_out = {}, []
     for name, one in figures.items():
-        kept = [p for p in one.problems if figure != "all" or (p.data, p.objective) == _QUICK]
+        kept = [p for p in one.problems if figure != "all" or (p.data, p.objective) in study.QUICK]
         if kept:
-            problems = tuple(dict.fromkeys(module.quick(p) for p in kept))
+            problems = tuple(dict.fromkeys(study.quick(p) for p in kept))
             small[name] = dataclasses.replace(one, problems=problems)
         else:
             left_out.append(name)
@@ -148,11 +180,10 @@ def reproduce(
     """
     folder = pathlib.Path(out)
     cache = Cache(folder / "cache")
-    curves = chosen.module.curves()
     found = {
-        problem: results(
+        problem: chosen.parts.results(
             problem,
-            curves,
+            chosen.curves_on(problem),
             cache,
             seeds=chosen.seeds,
             one_by_one=chosen.quick,
@@ -165,7 +196,7 @@ def reproduce(
     for name, one in chosen.figures.items():
         every = tuple(found[problem] for problem in one.problems)
         advance(f"drawing {name}", 0)
-        files = _files(folder, name, one, every, curves)
+        files = chosen.parts.pages.files(folder, name, one, every, chosen.curves)
         written += files
         sections += _section(chosen, name, one, every, files)
     # One figure has a page of its own, so that it leaves that of all as it was.
@@ -175,34 +206,18 @@ def reproduce(
     return [*written, text]
 
 
-def _files(folder, name, one, every, curves) -> list[pathlib.Path]:
-    if one.kind == "table":
-        path = folder / f"{name}.csv"
-        page.write_csv(path, [row for f in every for row in page.cost_rows(f, curves)])
-        return [path]
-    picture, points = folder / f"{name}.png", folder / f"{name}.csv"
-    page.write_csv(points, [row for f in every for row in page.point_rows(f, curves)])
-    if one.kind == "accuracy":
-        pictures.plot_accuracy(every, curves, picture)
-        return [picture, points]
-    pictures.plot_panels(every[0], curves, picture)
-    times = folder / f"{name}-time.csv"
-    page.write_csv(times, page.trace_rows(every[0], curves))
-    return [picture, points, times]
-
-
-def _head(chosen: Plan, found: dict[Problem, Found]) -> list[str]:
-    module = chosen.module
+def _head(chosen: Plan, found: dict[Problem, Any]) -> list[str]:
+    study = chosen.study
     lines = [
-        f"# {module.TITLE}",
+        f"# {study.TITLE} (NOT PRIVATE)",
         "",
-        f"{module.REFERENCE}. Made by `{chosen.command}`. Gaps, gradient norms and accuracies are "
+        f"{study.REFERENCE}. Made by `{chosen.command}`. Gaps, gradient norms and accuracies are "
         "exact values of public benchmark data: NOT PRIVATE.",
         "",
-        f"Neighbours are {RELATION} with delta = 1/n, as in the paper; {chosen.seeds} seeds; every "
-        "training starts at 0 and is private at its epsilon by an exact accountant.",
+        f"{study.CONVENTIONS} {chosen.seeds} seeds; every training starts at 0 and is private at "
+        "its epsilon by an exact accountant.",
         "",
-        module.SETTINGS,
+        study.SETTINGS,
         "",
     ]
     if chosen.quick:
@@ -211,7 +226,7 @@ def _head(chosen: Plan, found: dict[Problem, Found]) -> list[str]:
         lines += [f"Left out of the quick run: {', '.join(chosen.left_out)}.", ""]
     for problem, one in found.items():
         lines.append(f"- {problem.title}: n = {one.rows:,}, p = {one.dimension}. ")
-        lines[-1] += page.optimum_line(one)
+        lines[-1] += one.optimum_line
         if problem.stands_for:
             lines.append(
                 f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); the embedded "
@@ -221,21 +236,9 @@ def _head(chosen: Plan, found: dict[Problem, Found]) -> list[str]:
 
 
 def _section(chosen: Plan, name: str, one: Figure, every, files) -> list[str]:
-    curves = chosen.module.curves()
     lines = [f"## {name}: {one.caption}", ""]
     lines += [f"![{name}]({path.name})" for path in files if path.suffix == ".png"]
     lines += ["", "Numbers: " + ", ".join(f"`{p.name}`" for p in files if p.suffix == ".csv"), ""]
-    if one.kind == "table":
-        lines += page.table([row for f in every for row in page.cost_rows(f, curves)])
-    for found in every:
-        if one.kind == "accuracy":
-            lines += [f"Mean accuracy, {found.problem.title}:", ""]
-            lines += [*page.table(page.mean_rows(found, curves, "accuracies")), ""]
-        elif one.kind == "panels":
-            for field, words in (("gaps", "gap"), ("norms", "gradient norm")):
-                lines += [f"Mean {words}:", ""]
-                lines += [*page.table(page.mean_rows(found, curves, field)), ""]
-            lines += [f"At epsilon {TRACED_EPSILON:g}:", ""]
-            lines += [*page.table(page.cost_rows(found, curves)), ""]
-    said = page.claim_lines(chosen.module.claims(one, every))
+    lines += chosen.parts.pages.lines(one, every, chosen.curves)
+    said = page.claim_lines(chosen.study.claims(one, every))
     return [*lines, "", "What the paper says, held against these numbers:", "", *said, ""]

@@ -16,14 +16,14 @@ from dpjax.diagnostics import exact_accuracy
 from dpjax.reproduce import exact
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.runs import measure, seconds, tested_on
-from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Curve, Found, Problem
+from dpjax.reproduce.study import TRACED_EPSILON, Curve, Found, Problem
 
-_SEED = 2020
+SEED = 2020
 
 
 def build(problem: Problem, curve: Curve, data: Dataset, epsilon: float) -> Algorithm:
-    """Returns the algorithm of one point, under the paper's relation and with delta = 1/n."""
-    budget = PrivacyBudget(epsilon, 1 / data.size, RELATION)
+    """Returns the algorithm of one point, under the problem's relation and with delta = 1/n."""
+    budget = PrivacyBudget(epsilon, 1 / data.size, problem.relation)
     more = curve.chosen(problem, data.size)
     return ALGORITHMS[curve.algorithm](
         problem.loss, budget, data_size=data.size, dimension=data.dimension, **more
@@ -57,38 +57,40 @@ def results(
     Privacy: NOT PRIVATE.
     """
     data = problem.load()
-    common = _common(problem, data)
+    shared = common(problem, data)
     advance(f"{problem.title}: the optimum", 0)
-    best = _optimum(problem, data, cache, common)
-    points = {}
-    for curve in curves:
-        for epsilon in epsilons or problem.epsilons:
-            what = f"{problem.title}: {curve.label}, epsilon {epsilon:g}"
-            advance(what, 0)
-            configuration = common | _named(curve, problem, data)
-            configuration |= {
-                "epsilon": epsilon,
-                "seeds": seeds,
-                "traced": problem.traced and epsilon == TRACED_EPSILON,
-            }
-            point = cache.get(configuration)
-            if point is None:
-                point = measure(
-                    build(problem, curve, data, epsilon),
-                    data,
-                    jax.random.split(jax.random.key(_SEED), seeds),
-                    traced=configuration["traced"],
-                    one_by_one=one_by_one,
-                    advance=functools.partial(advance, what),
-                )
-                cache.put(configuration, point)
-            else:
-                advance(what, seeds)
-            points[curve.label, epsilon] = point
+    best = _optimum(problem, data, cache, shared)
+    keys = jax.random.split(jax.random.key(SEED), seeds)
+
+    def configured(curve: Curve, epsilon: float) -> dict[str, Any]:
+        traced = problem.traced and epsilon == TRACED_EPSILON
+        own = {"epsilon": epsilon, "seeds": seeds, "traced": traced}
+        return shared | _named(curve, problem, data) | own
+
+    def measured(curve: Curve, epsilon: float, told: Callable[[int], None]) -> dict[str, Any]:
+        return measure(
+            build(problem, curve, data, epsilon),
+            data,
+            keys,
+            traced=problem.traced and epsilon == TRACED_EPSILON,
+            one_by_one=one_by_one,
+            advance=told,
+        )
+
+    points = gather(
+        problem,
+        curves,
+        cache,
+        configured,
+        measured,
+        seeds=seeds,
+        epsilons=epsilons or problem.epsilons,
+        advance=advance,
+    )
     times = {}
     if problem.traced:
         advance(f"{problem.title}: the times", 0)
-        times = _times(problem, curves, data, cache, common)
+        times = _times(problem, curves, data, cache, shared)
     return Found(
         problem=problem,
         rows=data.size,
@@ -103,7 +105,47 @@ def results(
     )
 
 
-def _common(problem: Problem, data: Dataset) -> dict[str, Any]:
+def gather(
+    problem: Problem,
+    curves: tuple[Curve, ...],
+    cache: Cache,
+    configured: Callable[[Any, float], dict[str, Any]],
+    measured: Callable[[Any, float, Callable[[int], None]], dict[str, Any]],
+    *,
+    seeds: int,
+    epsilons: tuple[float, ...],
+    advance: Callable[[str, int], None],
+) -> dict[tuple[str, float], dict[str, Any]]:
+    """Returns a point for each curve and epsilon, measuring those that the cache does not hold.
+
+    Args:
+      problem: which one.
+      curves: the methods.
+      cache: what was computed before; a point is put there as soon as it is measured.
+      configured: from curve and epsilon to all that the point depends on.
+      measured: from curve, epsilon and whom to tell of trainings done to the point.
+      seeds: runs of each point.
+      epsilons: where.
+      advance: told what is being done and how many more trainings are done.
+    """
+    points = {}
+    for curve in curves:
+        for epsilon in epsilons:
+            what = f"{problem.title}: {curve.label}, epsilon {epsilon:g}"
+            advance(what, 0)
+            configuration = configured(curve, epsilon)
+            point = cache.get(configuration)
+            if point is None:
+                point = measured(curve, epsilon, functools.partial(advance, what))
+                cache.put(configuration, point)
+            else:
+                advance(what, curve.trainings(problem, seeds))
+            points[curve.label, epsilon] = point
+    return points
+
+
+def common(problem: Problem, data: Dataset) -> dict[str, Any]:
+    """Returns what every result on ``problem`` depends on."""
     return {
         "dpjax": importlib.metadata.version("dpjax"),
         "jax": jax.__version__,
@@ -128,13 +170,13 @@ def _times(
     curves: tuple[Curve, ...],
     data: Dataset,
     cache: Cache,
-    common: dict[str, Any],
+    shared: dict[str, Any],
 ) -> dict[str, list[float]]:
     # In turn, and anew when a curve is added: times compare only within one run.
-    configuration = common | {"timed": [_named(curve, problem, data) for curve in curves]}
+    configuration = shared | {"timed": [_named(curve, problem, data) for curve in curves]}
     found = cache.get(configuration)
     if found is None:
-        key = jax.random.key(_SEED)
+        key = jax.random.key(SEED)
         found = [
             seconds(build(problem, curve, data, TRACED_EPSILON), data, key) for curve in curves
         ]
@@ -143,9 +185,9 @@ def _times(
 
 
 def _optimum(
-    problem: Problem, data: Dataset, cache: Cache, common: dict[str, Any]
+    problem: Problem, data: Dataset, cache: Cache, shared: dict[str, Any]
 ) -> dict[str, float]:
-    configuration = common | {"optimum": problem.starts}
+    configuration = shared | {"optimum": problem.starts}
     found = cache.get(configuration)
     if found is None:
         params, value = exact.exact_optimum(problem.loss, data.examples, problem.starts)

@@ -66,12 +66,7 @@ def measure(
     """
     objective, examples = algorithm.objective, data.examples
     at = checkpoints(int(algorithm.steps)) if traced else [int(algorithm.steps)]
-    together = 1 if one_by_one or _busy(algorithm, data.size) else len(keys)
-    pieces = []
-    for first in range(0, len(keys), together):
-        pieces.append(train(algorithm, examples, keys[first : first + together], at)[0])
-        advance(len(pieces[-1]))
-    params = np.concatenate(pieces)
+    params = train_all(algorithm, data, keys, at, one_by_one=one_by_one, advance=advance)
     values, norms = exact.exact_values(objective, params[:, -1], examples)
     test = tested_on(data)
     return {
@@ -97,6 +92,33 @@ def measure(
         if traced
         else None,
     }
+
+
+def train_all(
+    algorithm: Algorithm,
+    data: Dataset,
+    keys: Array,
+    at: list[int],
+    *,
+    one_by_one: bool = False,
+    advance: Callable[[int], None] = lambda seeds: None,
+) -> np.ndarray:
+    """Returns the (seeds, len(at), p) parameters after the steps ``at``, as ``train`` does.
+
+    Args:
+      algorithm: calibrated.
+      data: margins and labels as JAX arrays.
+      keys: one per seed.
+      at: step numbers, growing.
+      one_by_one: train the seeds one after another; done too where one alone fills the machine.
+      advance: told how many more seeds are done.
+    """
+    together = 1 if one_by_one or _busy(algorithm, data.size) else len(keys)
+    pieces = []
+    for first in range(0, len(keys), together):
+        pieces.append(train(algorithm, data.examples, keys[first : first + together], at)[0])
+        advance(len(pieces[-1]))
+    return np.concatenate(pieces)
 
 
 def _local_values(

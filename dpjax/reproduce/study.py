@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import datasets
+from dpjax._typing import Relation
 from dpjax.datasets import Dataset
-from dpjax.objectives import OBJECTIVES, Objective
+from dpjax.objectives import OBJECTIVES, L1Ball, Objective
 
 # Where the time panels are drawn and the local minima are looked for.
 TRACED_EPSILON = 1.0
-RELATION = "replace_one"
+RELATION: Relation = "replace_one"
+# Seed of the data that are made.
+_MADE = 2017
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Problem:
       rows: use so many of the first records; None for all.
       starts: descents in the search for the optimum.
       stands_for: the data set of the paper that ``data`` is here in place of, or None.
+      relation: the neighbours.
+      radius: of the l1 ball that the parameters stay in; None for all of space.
+      features: p of data that are made; None for data that have a name.
+      methods: labels of the curves that are drawn; empty for all of the paper's.
+      settings: of each method's settings, try so many of the first at most; None for all.
     """
 
     data: str
@@ -41,17 +49,40 @@ class Problem:
     rows: int | None = None
     starts: int = 4
     stands_for: str | None = None
+    relation: Relation = RELATION
+    radius: float | None = None
+    features: int | None = None
+    methods: tuple[str, ...] = ()
+    settings: int | None = None
+
+    @property
+    def where(self) -> str:
+        """The data, for people."""
+        return f"{self.data} (for {self.stands_for})" if self.stands_for else self.data
+
+    @property
+    def kind(self) -> str:
+        """The objective's name, or ``"ball"`` where there is one to stay in."""
+        return self.objective if self.radius is None else "ball"
+
+    @property
+    def what(self) -> str:
+        """The objective, for people."""
+        ball = "" if self.radius is None else f" on the l1 ball of radius {self.radius:g}"
+        return self.objective + ball
 
     @property
     def title(self) -> str:
         """Data and objective, for people."""
-        where = f"{self.data} (for {self.stands_for})" if self.stands_for else self.data
-        return f"{where}, {self.objective}"
+        return f"{self.where}, {self.what}"
 
     @property
     def loss(self) -> Objective:
-        """The objective."""
-        return OBJECTIVES[self.objective]()
+        """The objective, with its set as the regularizer where it has one."""
+        plain = OBJECTIVES[self.objective]()
+        if self.radius is None:
+            return plain
+        return dataclasses.replace(plain, regularizer=L1Ball(self.radius), name=self.what)
 
     def load(self) -> Dataset:
         """Returns the records as JAX arrays.
@@ -59,9 +90,16 @@ class Problem:
         Raises:
           FileNotFoundError: naming what to set, if they are not on this machine.
         """
+        if self.features is not None:
+            return _made(self.rows or 0, self.features)
         data = datasets.load(self.data)
         kept = slice(self.rows)
         return dataclasses.replace(data, x=jnp.asarray(data.x[kept]), y=jnp.asarray(data.y[kept]))
+
+
+def _made(rows: int, features: int) -> Dataset:
+    data = datasets.sparse_high_dimensional(_MADE, rows, features)
+    return dataclasses.replace(data, x=jnp.asarray(data.x), y=jnp.asarray(data.y))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +123,15 @@ class Curve:
     tuned: Mapping[tuple[str, str], Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     batched: bool = False
 
+    def drawn(self, problem: Problem) -> bool:
+        """Returns whether there are results of it on ``problem``."""
+        return not problem.methods or self.label in problem.methods
+
+    def trainings(self, problem: Problem, seeds: int) -> int:
+        """Returns how many trainings one point takes."""
+        del problem
+        return seeds
+
     def chosen(self, problem: Problem, size: int) -> dict[str, Any]:
         """Returns the factory's arguments on ``problem``, with ``size`` records."""
         more = dict(self.tuned.get((problem.stands_for or problem.data, problem.objective), {}))
@@ -100,14 +147,17 @@ class Figure:
     """What is drawn: one picture a problem, or one picture of all of them.
 
     Args:
-      kind: ``"panels"`` (gap, gradient norm, time), ``"accuracy"`` or ``"table"``.
+      kind: ``"panels"`` (gap, gradient norm, time), ``"accuracy"``, ``"table"``, or ``"risk"``
+        (excess risk against gradient evaluations).
       problems: what it shows.
       caption: one line.
+      epsilons: where a picture of the kind ``"risk"`` has panels.
     """
 
     kind: str
     problems: tuple[Problem, ...]
     caption: str
+    epsilons: tuple[float, ...] = (TRACED_EPSILON,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +192,21 @@ class Found:
     def epsilons(self) -> tuple[float, ...]:
         """Where there are points."""
         return tuple(sorted({epsilon for _, epsilon in self.points}))
+
+    @property
+    def optimum_line(self) -> str:
+        """Where the optimum comes from, and whether it is the one known before."""
+        text = (
+            f"L* = {self.optimum:.5f}, the least value found by {self.problem.starts} exact "
+            f"descents from fixed starts ({self.searched:.5f}) and from every output."
+        )
+        known = self.problem.known
+        if known is None:
+            return text
+        off = self.optimum - known
+        if abs(off) <= 1e-4:
+            return f"{text} It agrees with the known {known:.5f}."
+        return f"{text} It does NOT agree with the known {known:.5f}: off by {off:+.5f}."
 
     def gaps(self, label: str, epsilon: float) -> np.ndarray:
         """Gap of each seed to the best value known."""

@@ -7,7 +7,7 @@ import numpy as np
 from dpjax import datasets
 from dpjax.algorithms import ALGORITHMS
 from dpjax.reproduce.page import Claim, number, percent
-from dpjax.reproduce.study import TRACED_EPSILON, Curve, Figure, Found, Problem
+from dpjax.reproduce.study import RELATION, TRACED_EPSILON, Curve, Figure, Found, Problem
 
 TITLE = "Escaping Saddle Points of Empirical Risk Privately and Scalably via DP-Trust Region Method"
 REFERENCE = "Wang and Xu, ECML PKDD 2020, section 5"
@@ -40,6 +40,9 @@ FIGURES = {
         "The data sets, and what each method costs and reaches on them at epsilon 1.",
     ),
 }
+
+# One problem serves two figures; each other one compiles every method anew.
+QUICK = (("ijcnn1", "logistic-nonconvex"),)
 
 # What the paper's table 1 says.
 SHAPES = {"covtype": (581_012, 54), "ijcnn1": (35_000, 22)}
@@ -86,6 +89,7 @@ CURVES = (
     Curve("DP-Adam, dpjax", "DP-Adam", "dp-adam"),
 )
 # For the page.
+CONVENTIONS = f"Neighbours are {RELATION} with delta = 1/n, as in the paper;"
 SETTINGS = (
     "Where the noise is the paper's formula, radius, damping, steps and step size are tuned on "
     "these very problems at epsilon 1, since the paper tuned its methods; so are DP-GD's steps and "

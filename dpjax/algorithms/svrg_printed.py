@@ -1,0 +1,126 @@
+"""DP-SVRG and DP-SVRG++ as printed: an exact gradient at the anchor inside every noisy step."""
+
+import dataclasses
+
+import jax
+
+from dpjax._typing import Array, Params, static
+from dpjax.accounting import Event, calibrate, check_spent
+from dpjax.algorithms import base
+from dpjax.algorithms.svrg import Epochs, State
+from dpjax.algorithms.svrg_theory import Asked
+from dpjax.oracles import AnchoredQuery, Evaluations, Query, poisson_sampler
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PrintedVarianceReduced(Epochs):
+    """Configuration of the printed form; made with ``anchor="exact"``.
+
+    The exact gradient at the anchor is secret state of the driver: it enters every step before the
+    noise, and is in no state, history, solution or checkpoint.
+    """
+
+    query: AnchoredQuery
+    step_size: Array | float
+    epochs: Array | int
+    epoch_length: Array | int
+    steps: Array | int
+    declared: base.Declared
+    doubling: bool = static()
+    max_steps: int = static()
+    dimension: int = static()
+    accountant: str = static()
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return f"{'DP-SVRG++' if self.doubling else 'DP-SVRG'} (exact anchor, secret)"
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """One query, which adds noise to the whole."""
+        return (self.query,)
+
+    @property
+    def event(self) -> Event:
+        """``steps`` mixtures of Gaussians."""
+        return self.query.event(int(self.steps))
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Those of the batches, and of the exact gradient of all records once an epoch."""
+        batches = super().evaluations
+        anchors = self.query.data_size * int(self.epochs)
+        return Evaluations(batches.declared + anchors, batches.padded + anchors)
+
+    def remembered(self, state: State) -> tuple[Params, Array]:
+        """Returns the anchor of the next step, and whether that step renews it."""
+        entered, renew = self._entered(state)
+        return entered.anchor, renew
+
+    def _estimate(
+        self, key: Array, state: State, renew: Array, ask: base.Ask
+    ) -> tuple[Params, Params]:
+        del renew
+        answer = ask(key, self.query.name, state.params, anchor=state.anchor)
+        # Nothing is released at the anchor.
+        return state.gradient, answer
+
+
+def printed(
+    problem: base.Problem,
+    asked: Asked,
+    schedule: tuple[int, int, int],
+    *,
+    step_size: float,
+    doubling: bool,
+    max_steps: int,
+) -> PrintedVarianceReduced:
+    """Returns the printed form, calibrated to the budget.
+
+    Args:
+      problem: checked, and of a form that has an accounting.
+      asked: what the query is made of.
+      schedule: epochs, steps of the first (SVRG++: half as many), and all steps.
+      step_size: eta.
+      doubling: whether it is algorithm 2.
+      max_steps: length of the history.
+
+    Raises:
+      ValueError: without batches, or if no noise reaches the budget.
+    """
+    budget, n = problem.budget, problem.data_size
+    epochs, epoch_length, steps = schedule
+    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
+    if sampler is None:
+        raise ValueError(
+            f"anchor='exact' is for batches; batch_size={n} is all records, where the "
+            "gradient at the anchor cancels. Take dp_gradient_descent, or a smaller batch_size."
+        )
+
+    def query(multiplier: float) -> AnchoredQuery:
+        common = (problem.objective, n, budget.relation, sampler)
+        return AnchoredQuery(multiplier, asked.clip_norm, *common)
+
+    def event(multiplier: float) -> Event:
+        return query(multiplier).event(steps)
+
+    (found,) = base.fast_noise(
+        (query(calibrate(event, budget, problem.accountant)),), asked.unsafe_fast_noise
+    )
+    made = PrintedVarianceReduced(
+        query=found,
+        step_size=base.positive_leaf("step_size", step_size),
+        epochs=epochs,
+        epoch_length=epoch_length,
+        steps=steps,
+        declared=base.Declared(budget.epsilon, budget.delta),
+        doubling=doubling,
+        max_steps=max_steps,
+        dimension=problem.dimension,
+        accountant=problem.accountant,
+    )
+    base.check_noise(made.event)
+    check_spent(made.event, budget, problem.accountant, "use 'pld'.")
+    return made

@@ -1,0 +1,187 @@
+"""What theorems 4.2 and 4.4 choose for DP-SVRG and DP-SVRG++, and the checks of what is given."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dpjax import _validate
+from dpjax.accounting import PrivacyBudget
+from dpjax.algorithms import base
+from dpjax.objectives import Objective
+from dpjax.oracles import check_batch_size
+
+# From 32 on the theorems allow the step 1 / L of the full gradient; smaller batches than 128 were
+# measured to lose more to noise than they save in records.
+_BATCHES = 128, 16_384
+
+
+class Asked(NamedTuple):
+    """What the two queries are made of, and who is read."""
+
+    clip_norm: float
+    smoothness: float
+    batch_size: int | None
+    capacity: int | None
+    anchor_share: float
+    unsafe_fast_noise: bool
+
+    def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
+        """With a batch; by default one of which so many steps, two gradients each, are a pass."""
+        size = self.batch_size
+        if size is None:
+            size = min(max(round(data_size / (2 * steps_of_a_pass)), _BATCHES[0]), _BATCHES[1])
+            size = min(size, data_size)
+        return self._replace(batch_size=check_batch_size(size, data_size))
+
+    def variance(self, data_size: int) -> float:
+        """The variance of a batch's mean over that of one record's part."""
+        size = self.batch_size or data_size
+        return 0.0 if size == data_size else 1 / size
+
+
+def check_problem(
+    objective: Objective,
+    budget: PrivacyBudget,
+    data_size: int,
+    dimension: int,
+    accountant: str,
+    anchor: str,
+) -> base.Problem:
+    """Returns the arguments all factories share, or raises naming the one that is wrong."""
+    if _validate.choice("anchor", anchor, ("noisy", "exact")) == "exact":
+        _check_exact(accountant, getattr(budget, "relation", None))
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    if accountant == "paper":
+        raise ValueError(
+            "accountant='paper' has no meaning for the split noise of DP-SVRG, and the formula of "
+            "theorems 4.1 and 4.3 has no proven constant. Take 'pld' or 'rdp'."
+        )
+    _ = objective.prox  # raises where there is none
+    return problem
+
+
+def _check_exact(accountant: str, relation: str | None) -> None:
+    if accountant == "paper":
+        raise ValueError(
+            "accountant='paper' is refused with anchor='exact': the paper's formula is for "
+            "relation='replace_one', for which this form has no proved accounting, and its literal "
+            "constant is no privacy (at batch 1 a delta of 0.86 is left). Take accountant='pld' "
+            "with relation='zero_out', or anchor='noisy'."
+        )
+    if relation == "replace_one":
+        raise ValueError(
+            "anchor='exact' has no proved accounting under relation='replace_one': the pair of "
+            "both records' norms is not the worst one. Declare 'zero_out' or 'add_or_remove_one', "
+            "or take anchor='noisy'."
+        )
+    if accountant == "rdp":
+        raise ValueError(
+            "anchor='exact' has no bound for accountant='rdp'; take 'pld', or anchor='noisy'."
+        )
+
+
+def asked(
+    objective: Objective,
+    clip_norm: float | None,
+    smoothness: float | None,
+    batch_size: int | None,
+    capacity: int | None,
+    anchor_share: float,
+) -> Asked:
+    """Returns what the queries are made of, by default the objective's constants.
+
+    Raises:
+      ValueError: for a number out of range, or a constant that is missing.
+    """
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
+    if smoothness is None and objective.constants is None:
+        raise ValueError(
+            f"smoothness is required: {objective.name} has no constants to take it from."
+        )
+    if smoothness is None:
+        smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
+    smooth = base.positive_leaf("smoothness", smoothness)
+    share = _validate.open_unit("anchor_share", anchor_share)
+    return Asked(clip, smooth, batch_size, capacity, share, False)
+
+
+def strong_convexity(objective: Objective, given: float | None) -> float | None:
+    """Returns mu, or None if nothing is known of it.
+
+    Raises:
+      ValueError: for a given mu that is not above 0.
+    """
+    if given is not None:
+        return _validate.positive("strong_convexity", given)
+    return getattr(objective.regularizer, "strong_convexity", None) or None
+
+
+def needed(objective: Objective, mu: float | None, argument: str) -> float:
+    """Returns mu, or raises if there is none to choose ``argument`` by."""
+    if mu is None:
+        raise ValueError(
+            f"strong_convexity must be above 0 to choose {argument}, and {objective.name} is not "
+            f"known to be strongly convex: add L2, give {argument}, or take dp_svrg_plus_plus."
+        )
+    return mu
+
+
+def optional_count(name: str, value: int | None) -> int | None:
+    """Returns ``value`` if it is None or a whole number of at least 1; else raises."""
+    return None if value is None else _validate.positive_int(name, value)
+
+
+def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[int, int]) -> float:
+    """Returns eta, by default below the bound of the theorem so that (4) has a solution."""
+    variance = asked.variance(data_size)
+    most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
+    if given is None:
+        return usual
+    if _validate.positive("step_size", given) > most * (1 + 1e-6):
+        warnings.warn(
+            f"step_size={given:g} is above {most:.4g}, the bound 1 / L of the theorem, or "
+            f"b / ({factors[0]} L) for small batches; it says nothing about convergence there.",
+            stacklevel=3,
+        )
+    return given
+
+
+def contracting_length(asked: Asked, data_size: int, step_size: float, mu: float | None) -> int:
+    """Returns the least m of inequality (4), 8 eta L being divided by the batch.
+
+    Raises:
+      ValueError: if no m solves it.
+    """
+    theta = 8 * step_size * asked.smoothness * asked.variance(data_size)
+    if theta >= 1 / 3:
+        raise ValueError(
+            f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={step_size:g}; "
+            f"take one below {step_size / (3 * theta):.4g}, or give epoch_length."
+        )
+    if mu is None:
+        raise AssertionError("the batch was chosen by it")
+    return math.floor((1 / (step_size * mu) + theta) / (0.5 - 1.5 * theta)) + 1
+
+
+def noise(problem: base.Problem, clip: float) -> float:
+    """Returns G sqrt(p ln(1/delta)) / (n epsilon), the distance that noise keeps one away."""
+    budget, p = problem.budget, problem.dimension
+    return clip * math.sqrt(p * math.log(1 / budget.delta)) / (problem.data_size * budget.epsilon)
+
+
+def cut(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> tuple[int, int]:
+    """Returns how many epochs begin, and the inner steps of all.
+
+    Raises:
+      ValueError: if both are given, or one is not a whole number of at least 1.
+    """
+    if steps is None:
+        epochs = _validate.positive_int("epochs", epochs)
+        return epochs, total(epochs)
+    if epochs is not None:
+        raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
+    steps, begun = _validate.positive_int("steps", steps), 1
+    while total(begun) < steps:
+        begun += 1
+    return begun, steps

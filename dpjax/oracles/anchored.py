@@ -1,0 +1,136 @@
+"""The anchored oracle: SVRG's gradient as printed, around an exact one that stays inside."""
+
+import dataclasses
+
+import jax
+
+from dpjax._typing import Array, Params, Relation, static
+from dpjax._wide import Wide, float64, join, split
+from dpjax.accounting import Event
+from dpjax.derivatives import clipped_grad, flatten, rounding_slack
+from dpjax.mechanisms import derive, perturb
+from dpjax.objectives import Objective
+from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.sampling import Sampler
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AnchoredQuery(GaussianQuery):
+    """Asks for (how clipped gradients of a batch change from the anchor) / B + their mean there.
+
+    That mean is over all n records and exact, one secret computed at each anchor by ``remember``
+    and handed back by the driver; noise N(0, stddev^2 I) is added to the whole at every step.
+
+    Args:
+      noise_multiplier: standard deviation over what a record that is drawn moves the mean.
+      clip_norm: C, the bound on one record's gradient at either point.
+      objective: whose ``loss`` is differentiated.
+      data_size: the declared public n, the divisor of the mean at the anchor.
+      relation: ``"zero_out"`` or ``"add_or_remove_one"``; no other has an accounting.
+      sampler: Poisson batches of expected size B.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+
+    Privacy: every step moves by C / n with a record that is not drawn, and by 2 C / B + C / n at
+      most with one that is: a mixture of Gaussians, ``Release.idle``. The two parts of a record's
+      gradient at the anchor, - 1 / B and 1 / n, are not counted as cancelling: two programs compute
+      them, which may round otherwise. The secret is un-noised and must never be released.
+
+    Reference: Wang, Ye and Xu (2017), algorithm 1, line 6.
+    """
+
+    noise_multiplier: Array | float
+    clip_norm: Array | float
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    sampler: Sampler | None = None
+    unsafe_fast_noise: bool = static(default=False)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "anchored"
+
+    @property
+    def gradients(self) -> int:
+        """At the point and at the anchor."""
+        return 2
+
+    @property
+    def unit(self) -> Array | float:
+        """What a drawn record adds to B times the release at most."""
+        return (2 + self._share) * self.clip_norm
+
+    @property
+    def idle(self) -> Array | float:
+        """What a record that is not drawn adds, over ``unit``, rounding of both included."""
+        alone = self._share * (1 + rounding_slack(self.data_size, self.relation))
+        # A record that shifts others makes a batch round otherwise even where it is not drawn.
+        alone = alone + (2 * self._batch_slack if self.any_order else 0.0)
+        return alone / ((2 + self._share) * (1 + self.slack))
+
+    @property
+    def slack(self) -> Array | float:
+        """What rounding adds to the distance of neighbouring sums, in contributions."""
+        whole = rounding_slack(self.data_size, self.relation)
+        return (2 * self._batch_slack + self._share * whole) / (2 + self._share)
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The gradient alone."""
+        return (("gradient", float(self.stddev)),)
+
+    def event(self, count: int) -> Event:
+        """Returns what ``count`` answers release; on the host.
+
+        Raises:
+          ValueError: without Poisson batches, or under ``replace_one``.
+        """
+        (release,) = super().event(count).releases
+        return Event((dataclasses.replace(release, idle=float(self.idle)),), self.relation)
+
+    def remember(self, records: Records, params: Params) -> Wide:
+        """Returns the exact sum of clipped gradients at ``params``, (p,): SECRET."""
+        return self._clipped.wide(params, records, None, self.any_order)
+
+    def answer(
+        self, key: Array, records: Records, params: Params, *, anchor: Params, secret: Wide
+    ) -> Params:
+        """Returns the noisy gradient, a pytree like ``params``.
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: where the gradient is wanted; released before.
+          anchor: where ``secret`` was computed; released before.
+          secret: from ``remember``, with all its digits.
+        """
+        batch, mask = self._drawn(key, records)
+        here, there = (
+            self._clipped.wide(point, batch, mask, self.any_order) for point in (params, anchor)
+        )
+        # One sum before the noise: apart, the exact part would need noise of its own.
+        with jax.enable_x64(True):
+            share = float64(self._share)
+            total = split(join(here) - join(there) + share * join(secret), here.narrow.dtype)
+        noisy = perturb(
+            derive(key, "anchored", 0),
+            total,
+            self._noise_on_sum(self.unit),
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+
+    @property
+    def _clipped(self):
+        return clipped_grad(self.objective, clip_norm=self.clip_norm)
+
+    @property
+    def _share(self) -> Array | float:
+        return self.divisor / self.data_size
+
+    @property
+    def _batch_slack(self) -> float:
+        rows = self.data_size if self.sampler is None else self.sampler.capacity
+        return rounding_slack(rows, self.relation)

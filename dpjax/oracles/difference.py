@@ -1,0 +1,104 @@
+"""The difference oracle: how the mean gradient changed from an anchor, with noise to fit."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, Relation, static
+from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference, flatten
+from dpjax.mechanisms import derive, perturb
+from dpjax.objectives import Objective
+from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.sampling import Sampler
+
+# The least noise over the largest, so that none is lost in float32; it is nearer to 0 than any
+# rounding error of the parameters that it is added to.
+_LEAST = 2.0**-60
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DifferenceQuery(GaussianQuery):
+    """Asks for (sum of clipped gradient differences) / divisor + N(0, stddev_at^2 I).
+
+    Args:
+      noise_multiplier: standard deviation over what one record contributes at most, at any
+        distance from the anchor.
+      clip_norm: C, the bound on one record's gradient at either point.
+      smoothness: L; a record's difference is clipped to min(2 C, L |params - anchor|).
+      objective: whose ``loss`` is differentiated.
+      data_size: the declared public n, the divisor unless a sampler has its own.
+      relation: fixes the sensitivity.
+      sampler: who is asked; None for all records.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+
+    Privacy: the Gaussian mechanism of multiplier ``noise_multiplier``, on its sample. The noise
+      falls with the sensitivity, so the event is the same whatever the path; ``sensitivity`` and
+      ``stddev`` are those of the largest bound, 2 C, and the noise added is at most that.
+
+    Reference: Wang, Ye and Xu (2017), algorithm 1, line 6, with the noise of the anchor apart.
+    """
+
+    noise_multiplier: Array | float
+    clip_norm: Array | float
+    smoothness: Array | float
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    sampler: Sampler | None = None
+    unsafe_fast_noise: bool = static(default=False)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "difference"
+
+    @property
+    def unit(self) -> Array | float:
+        """The largest bound, twice the clip norm."""
+        return 2 * self.clip_norm
+
+    @property
+    def gradients(self) -> int:
+        """Two of each record: here and at the anchor."""
+        return 2
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The difference alone, with the noise far from the anchor."""
+        return (("difference", float(self.stddev)),)
+
+    @property
+    def clipped(self) -> ClippedGradDifference:
+        """The sum that is asked for, without noise."""
+        return clipped_grad_difference(
+            self.objective, smoothness=self.smoothness, clip_norm=self.clip_norm
+        )
+
+    def stddev_at(self, params: Params, anchor: Params) -> Array:
+        """Returns the standard deviation of the noise on the released mean; released itself."""
+        return jnp.asarray(self.noise_multiplier * self._of_mean(self._unit_at(params, anchor)))
+
+    def answer(self, key: Array, records: Records, params: Params, *, anchor: Params) -> Params:
+        """Returns the noisy mean difference, a pytree like ``params``.
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: where the gradient is wanted; released before.
+          anchor: where it is known; released before. At the anchor itself all is almost 0.
+        """
+        batch, mask = self._drawn(key, records)
+        total = self.clipped.wide(params, anchor, batch, mask, self.any_order)
+        noisy = perturb(
+            derive(key, "difference", 0),
+            total,
+            self._noise_on_sum(self._unit_at(params, anchor)),
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+
+    def _unit_at(self, params: Params, anchor: Params) -> Any:
+        return jnp.maximum(self.clipped.bound(params, anchor), _LEAST * self.unit)

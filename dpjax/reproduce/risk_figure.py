@@ -1,0 +1,172 @@
+"""NOT PRIVATE: the picture of excess risk against gradient evaluations, one marker a method."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax import plotting
+from dpjax.reproduce.risks import Risks
+
+_SKY, _PURPLE, _GREY = "#56B4E9", "#882255", "#555555"
+# Colours that colour-blind readers can tell apart; no two methods share a marker.
+_STYLE = {
+    "DP-GD": (plotting.ORANGE, "s"),
+    "DP-SGD": (plotting.PINK, "D"),
+    "DP-SVRG": (plotting.BLUE, "o"),
+    "DP-SVRG, exact anchor": (_SKY, "h"),
+    "DP-SVRG++": (plotting.BLUE, "P"),
+    "DP-AccMD": (plotting.BLUE, "*"),
+    "output perturbation": (_GREY, "X"),
+    "objective perturbation": ("black", "p"),
+    "DP-Newton": (_PURPLE, "v"),
+    "DP-TR": (plotting.GREEN, "^"),
+    "DP-STR": (plotting.GREEN, "<"),
+}
+# Under this an excess risk is rounding of float32 parameters.
+_LEAST = 1e-7
+
+
+def plot_risks(
+    every: Sequence[Risks],
+    epsilons: Sequence[float],
+    order: Sequence[str],
+    path: str | os.PathLike,
+) -> None:
+    """Draws a panel for each problem and epsilon: a column a data set, where there are several.
+
+    Args:
+      every: the results, one problem each.
+      epsilons: where; of those that a problem has none of, its last one is drawn.
+      order: methods, as the legend lists them.
+      path: file to write; its ending fixes the format.
+
+    Raises:
+      ImportError: if matplotlib is not installed.
+      ValueError: if the ending names no format.
+
+    Privacy: NOT PRIVATE.
+    """
+    plotting.check_path(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    grid = _grid(every, epsilons)
+    rows, columns = len(grid), max(map(len, grid))
+    figure = Figure(figsize=(4.2 * columns + 2.6, 3.6 * rows + 0.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for line, panels in zip(axes, grid, strict=True):
+        for panel, (found, epsilon) in zip(line, panels, strict=False):
+            _panel(panel, found, epsilon)
+        for panel in line[len(panels) :]:
+            panel.set_axis_off()
+    drawn = {label for found in every for label in found.methods}
+    handles = [_handle(label) for label in order if label in drawn]
+    figure.legend(handles=handles, loc="outside right center", fontsize="small", frameon=False)
+    first = every[0]
+    seeds = len(next(iter(first.points.values()))["values"])
+    figure.suptitle(
+        f"Excess empirical risk against gradient evaluations: delta = 1/n, "
+        f"{first.problem.relation}\nmean of {seeds} seeds, bars: two standard errors; "
+        "small: the other settings tried",
+        fontsize="medium",
+    )
+    figure.savefig(path, dpi=110)
+
+
+def _grid(every: Sequence[Risks], epsilons: Sequence[float]) -> list[list[tuple[Risks, float]]]:
+    """Rows of panels: one data set has its epsilons beside each other, several have columns."""
+
+    def at(found: Risks, epsilon: float) -> tuple[Risks, float]:
+        return found, epsilon if epsilon in found.epsilons else found.epsilons[-1]
+
+    if len(every) == 1:
+        (found,) = every
+        chosen = [epsilon for epsilon in epsilons if epsilon in found.epsilons]
+        return [[(found, epsilon) for epsilon in chosen or found.epsilons[-1:]]]
+    objectives = list(dict.fromkeys(found.problem.what for found in every))
+    return [
+        [at(found, epsilon) for found in every if found.problem.what == what]
+        for what in objectives
+        for epsilon in epsilons
+    ]
+
+
+def _panel(axes: Any, found: Risks, epsilon: float) -> None:
+    worst = 3 * max(found.mean(label, epsilon) for label in found.methods)
+    for label in found.methods:
+        gaps = found.gaps(label, epsilon)
+        color, marker = _STYLE[label]
+        # What was tried shows what fewer gradients cost; what failed is left out.
+        tried = [one for one in found.tried(label, epsilon) if _LEAST < one[1] < worst]
+        axes.plot(
+            *(np.array(tried).T if tried else ([], [])),
+            color=color,
+            marker=marker,
+            markersize=4,
+            alpha=0.35,
+            linestyle="none",
+            markeredgewidth=0,
+        )
+        mean = max(float(gaps.mean()), _LEAST)
+        error = 2 * found.error(label, epsilon) if len(gaps) > 1 else 0.0
+        axes.errorbar(
+            [found.declared(label, epsilon)],
+            [mean],
+            # On a logarithmic axis the lower end has to stay above 0.
+            yerr=[[min(error, 0.9 * mean)], [error]],
+            color=color,
+            marker=marker,
+            markersize=_size(marker),
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            elinewidth=1.2,
+            capsize=3,
+            linestyle="none",
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="gradient evaluations (of one record each)",
+        ylabel="excess risk (mean loss)",
+    )
+    problem = found.problem
+    axes.set_title(
+        f"{problem.where}, {problem.what}\nn = {found.rows:,}, p = {found.dimension:,}, "
+        f"epsilon {epsilon:g}",
+        fontsize="small",
+    )
+    axes.grid(True, which="major", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.12)
+    _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
+    _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
+
+
+def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
+    """Shows so many decades at least; from 1.2 on powers of ten are the only labels."""
+    from matplotlib.ticker import LogFormatter, NullFormatter
+
+    low, high = limits()
+    short = decades - np.log10(high / low)
+    if short > 0:
+        fix(low / 10 ** (short / 2), high * 10 ** (short / 2))
+    wide = np.log10(np.divide(*limits()[::-1])) > 1.2
+    axis.set_minor_formatter(NullFormatter() if wide else LogFormatter(minor_thresholds=(2, 0.7)))
+    if not wide:
+        axis.set_major_formatter(LogFormatter())
+
+
+def _handle(label: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    color, marker = _STYLE[label]
+    return Line2D(
+        [], [], color=color, marker=marker, linestyle="none", markersize=_size(marker), label=label
+    )
+
+
+def _size(marker: str) -> float:
+    return 12 if marker == "*" else 8
