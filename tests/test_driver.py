@@ -207,7 +207,7 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     for release in algorithm.event.releases:
         assert release.name.replace("_", " ") in text
         assert f"{release.count} times" in text
-        bound = "one record's bound" if drawn else "sensitivity"
+        bound = "sensitivity" if release.sampling == "none" else "one record's bound"
         assert f"{bound} {release.sensitivity:.4g} (enforced by clipping)" in text
         for part, stddev in release.components:
             assert f"{part} std {stddev:.4g}" in text
