@@ -29,7 +29,15 @@ from dpjax.derivatives import (
 from dpjax.driver import loop
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
-from dpjax.oracles import GradientQuery, SelectionQuery, gradient, hessian, selection, subspace
+from dpjax.oracles import (
+    DifferenceQuery,
+    GradientQuery,
+    SelectionQuery,
+    gradient,
+    hessian,
+    selection,
+    subspace,
+)
 from dpjax.oracles import base as oracles
 from dpjax.sampling import samplers
 
@@ -417,3 +425,11 @@ def _(patch):
 def _(patch):
     drawn = samplers.FixedSize._drawn
     patch.setattr(samplers.FixedSize, "_drawn", lambda self: {**drawn(self), "sampling": "poisson"})
+
+
+@mutant("the difference's noise at half its distance")
+def _(patch):
+    whole = DifferenceQuery._unit_at
+    patch.setattr(
+        DifferenceQuery, "_unit_at", lambda self, params, anchor: whole(self, params, anchor) / 2
+    )

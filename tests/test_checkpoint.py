@@ -30,7 +30,10 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name="dp-gd", **more):
-    objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
+    usual = dpjax.objectives.logistic_nonconvex()
+    if name in ("dp-svrg", "dp-svrg++"):
+        usual = dpjax.objectives.logistic_l2(1e-3)
+    objective = more.pop("objective", usual)
     more = {"data_size": N, "dimension": P, "steps": STEPS} | more
     return FACTORIES[name](objective, more.pop("budget", BUDGET), **more)
 

@@ -22,11 +22,15 @@ KEY = jax.random.wrap_key_data(
 )
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 
+SVRG = ("dp-svrg", "dp-svrg++")
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name, budget=BUDGET, **more):
-    objective = more.pop("objective", dpjax.objectives.logistic_nonconvex())
+    usual = dpjax.objectives.logistic_nonconvex()
+    if name in SVRG:
+        usual = dpjax.objectives.logistic_l2(1e-3)
+    objective = more.pop("objective", usual)
     more = {"data_size": N, "dimension": P, "steps": 3} | more
     return dpjax.ALGORITHMS[name](objective, budget, **more)
 
@@ -324,7 +328,34 @@ BAD_FACTORY = {
     "budget a number": ({"budget": 1.0}, "budget must be a PrivacyBudget"),
     "budget None": ({"budget": None}, "budget must be a PrivacyBudget"),
 }
+WITHOUT_PROX = {"objective": dpjax.objectives.logistic_nonconvex()}
 BAD_ONE = {
+    "dp-svrg": {
+        "epochs 0": ({"steps": None, "epochs": 0}, "epochs must be at least 1"),
+        "epoch_length 0": ({"epoch_length": 0}, "epoch_length must be at least 1"),
+        "epochs and steps": ({"epochs": 2}, "give epochs=2 or steps=3, not both"),
+        "strong_convexity 0": ({"strong_convexity": 0.0}, "strong_convexity must be a finite"),
+        "strong_convexity negative": ({"strong_convexity": -1.0}, "strong_convexity must be"),
+        "not strongly convex": (
+            {"objective": dpjax.objectives.logistic()},
+            "strong_convexity must be above 0 to choose epoch_length",
+        ),
+        "no prox": (WITHOUT_PROX, "has no proximal operator"),
+        "smoothness 0": ({"smoothness": 0.0}, "smoothness must be"),
+        "smoothness absent": (
+            {"objective": PLAIN, "clip_norm": 1.0, "step_size": 1.0},
+            "smoothness is required",
+        ),
+        "step_size 0": ({"step_size": 0.0}, "step_size must be"),
+        "anchor_share 1": ({"anchor_share": 1.0}, "anchor_share must be strictly between"),
+        "anchor": ({"anchor": "nosiy"}, "did you mean 'noisy'"),
+        "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
+    },
+    "dp-svrg++": {
+        "epochs 0": ({"steps": None, "epochs": 0}, "epochs must be at least 1"),
+        "epoch_length 0": ({"epoch_length": 0}, "epoch_length must be at least 1"),
+        "no prox": (WITHOUT_PROX, "has no proximal operator"),
+    },
     "dp-gd": {
         "step_size 0": ({"step_size": 0.0}, "step_size must be"),
         "step_size absent": ({"objective": PLAIN, "clip_norm": 1.0}, "step_size is required"),

@@ -26,6 +26,8 @@ AUDITED = {
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
     "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),
+    "dp-svrg": (5_000, 0.75, "the difference's noise at half its distance"),
+    "dp-svrg++": (10_000, 0.60, "the difference's noise at half its distance"),
 }
 # Bug -> tests that fail by it, each on its own; audits as above beside them.
 AUDIT = "test_mutants.py::test_an_audit_stands"
@@ -109,6 +111,7 @@ KILLED_BY = {
     "the expected batch read off the draw": [
         "test_sampling.py::test_c39_the_divisor_is_declared_and_never_the_size_drawn",
     ],
+    "the difference's noise at half its distance": [],
     "overflow not charged": [
         "test_sampling.py::test_c41_the_capacity_keeps_to_its_share_of_delta[10-1000-0.001]",
     ],

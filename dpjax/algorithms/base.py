@@ -13,7 +13,7 @@ from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective, has_proven_constants
-from dpjax.oracles import Query
+from dpjax.oracles import Evaluations, Query
 
 Ask = Callable[..., Any]
 
@@ -101,6 +101,11 @@ class Algorithm(Protocol):
     @property
     def event(self) -> Event:
         """Everything a whole run releases; on the host."""
+        ...
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Gradients of one record that a whole run computes; on the host."""
         ...
 
     def init(self, params: Params) -> Any:

@@ -8,6 +8,7 @@ from dpjax._typing import Array, Params, Relation
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
+from dpjax.oracles import Evaluations
 
 
 class Common:
@@ -17,6 +18,7 @@ class Common:
     """
 
     queries: Any
+    event: Any
 
     @property
     def objective(self) -> Objective:
@@ -27,6 +29,20 @@ class Common:
     def relation(self) -> Relation:
         """The neighbouring relation."""
         return self.queries[0].relation
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Gradients of one record that a whole run computes, as declared and padded; on the host.
+
+        A selection, which reads Hessians, is not counted.
+        """
+        queries = {query.name: query for query in self.queries}
+        counted = [
+            queries[release.name].evaluations(release.count)
+            for release in self.event.releases
+            if release.mechanism == "gaussian"
+        ]
+        return Evaluations(*map(sum, zip(*counted, strict=True)))
 
     def done(self, state: Any) -> Array:
         """Never stops early."""

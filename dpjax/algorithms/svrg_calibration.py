@@ -62,7 +62,7 @@ def dp_svrg(
         epoch halves the gap, until the noise is left.
       epoch_length: m; by default the least of inequality (4), about 2 / (eta mu).
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
-      batch_size: expected size of a Poisson batch; by default n / (2 m), at least 32 and at most
+      batch_size: expected size of a Poisson batch; by default n / (2 m), at least 128 and at most
         16,384, so that the steps of an epoch read as much as its anchor. ``data_size`` asks every
         record at every step.
       step_size: eta; by default 1 / L, for batches below 32 records b / (32 L).
@@ -155,7 +155,7 @@ def dp_svrg_plus_plus(
       epoch_length: m; by default 1 / eta, theorem 4.4's order of L.
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
       batch_size: expected size of a Poisson batch; by default such that all steps together read as
-        much as all anchors, at least 32 and at most 16,384.
+        much as all anchors, at least 128 and at most 16,384.
       step_size: eta; by default 1 / L, for batches below 13 records b / (13 L).
       clip_norm: as ``dp_svrg``.
       smoothness: as ``dp_svrg``.

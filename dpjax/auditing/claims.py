@@ -239,7 +239,7 @@ def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class ComposedClaim:
+class ComposedClaim(GaussianClaim):
     """Gaussian releases, of Poisson samples, of all records or of both, one kind after the other.
 
     Args:
@@ -247,17 +247,6 @@ class ComposedClaim:
 
     Epsilon and curve are those of ``SampledGaussianClaim``, with all losses composed.
     """
-
-    event: Event
-
-    @property
-    def relation(self) -> Relation:
-        """The relation of the event."""
-        return self.event.relation
-
-    def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon of the event with every multiplier ``scale`` times as large."""
-        return epsilon(_scaled(self.event, scale), delta, self.relation)
 
     def curve(self, scale: float = 1.0) -> Curve:
         """Returns a lower bound on the exact curve, for either order of the neighbours."""

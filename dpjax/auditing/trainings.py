@@ -91,14 +91,14 @@ def variance_reduced(doubling: bool = False) -> Game:
     that the distance allows.
 
     Args:
-      doubling: attack DP-SVRG++ instead, in 3 epochs of 14, 28 and 56 steps.
+      doubling: attack DP-SVRG++ instead, in 3 epochs of 6, 12 and 24 steps.
     """
     common = {"data_size": 10, "dimension": 5, "batch_size": 2, "step_size": 2.0}
     common |= {"clip_norm": 1.0, "smoothness": 0.01}
     budget = PrivacyBudget(4.0, DELTA)
     if doubling:
         algorithm = dp_svrg_plus_plus(
-            canaries.winding(), budget, epochs=3, epoch_length=7, **common
+            canaries.winding(), budget, epochs=3, epoch_length=3, **common
         )
     else:
         algorithm = dp_svrg(canaries.winding(), budget, epochs=5, epoch_length=20, **common)

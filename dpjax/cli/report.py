@@ -59,6 +59,7 @@ def result(
         "releasable": solution.releasable
         and not (arguments.exact or arguments.repeats or arguments.seed is not None),
         "noise": [release.to_json() for release in event.releases],
+        "gradient_evaluations": setting.algorithm.evaluations._asdict(),
         "steps": np.asarray(solution.steps).tolist(),
         "max_steps": setting.algorithm.max_steps,
         "planned_steps": int(setting.algorithm.steps),
@@ -95,6 +96,11 @@ def summary(content: dict[str, Any]) -> list[str]:
             for name in _distinct(content["status"])
         ),
     ]
+    counted = content["gradient_evaluations"]
+    lines.append(
+        f"gradients of one record: {counted['declared']:,} planned, {counted['padded']:,} computed "
+        "with the rows that only fill a shape"
+    )
     certificate = content["certificate"]
     if certificate is not None:
         where = {"last_query": "the last query, w_{T-1}", "output": "the output"}

@@ -1,7 +1,7 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
 from dpjax.oracles.anchored import AnchoredQuery
-from dpjax.oracles.base import Query, bind, check_examples
+from dpjax.oracles.base import Evaluations, Query, bind, check_examples
 from dpjax.oracles.difference import DifferenceQuery
 from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
 from dpjax.oracles.gradient import AnchorQuery, GradientQuery
@@ -13,6 +13,7 @@ __all__ = [
     "AnchorQuery",
     "AnchoredQuery",
     "DifferenceQuery",
+    "Evaluations",
     "GradientQuery",
     "HessianQuery",
     "JointQuery",

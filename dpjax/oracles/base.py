@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,23 @@ import numpy as np
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import keeps_positions, linear_model, rounding_slack
+from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
 from dpjax.sampling import Sampler
 
 Records = PyTree
+
+
+class Evaluations(NamedTuple):
+    """Gradients of one record that are computed: those of the draws as declared, and with padding.
+
+    The second counts rows of fixed shapes that hold no record too: a batch's whole capacity, filled
+    up to blocks of 128.
+    """
+
+    declared: int
+    padded: int
 
 
 class Query(Protocol):
@@ -101,6 +113,18 @@ class GaussianQuery:
     def components(self) -> tuple[tuple[str, float], ...]:
         """Name and standard deviation of each part of the released mean; on the host."""
         raise NotImplementedError
+
+    @property
+    def gradients(self) -> int:
+        """How many gradients of each record one answer takes."""
+        return 1
+
+    def evaluations(self, count: int) -> Evaluations:
+        """Returns the gradients that ``count`` answers take; on the host."""
+        rows = self.data_size if self.sampler is None else self.sampler.capacity
+        padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
+        declared = round(count * self.gradients * float(self.divisor))
+        return Evaluations(declared, count * self.gradients * padded)
 
     @property
     def closed_form(self) -> bool:

@@ -61,6 +61,11 @@ class DifferenceQuery(GaussianQuery):
         return 2 * self.clip_norm
 
     @property
+    def gradients(self) -> int:
+        """Two of each record: here and at the anchor."""
+        return 2
+
+    @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """The difference alone, with the noise far from the anchor."""
         return (("difference", float(self.stddev)),)

@@ -59,6 +59,11 @@ class HessianQuery(GaussianQuery):
         return self.clip_norm
 
     @property
+    def gradients(self) -> int:
+        """None: Hessians alone."""
+        return 0
+
+    @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """The Hessian alone, by the noise on a diagonal entry."""
         return (("hessian", float(self.stddev)),)

@@ -1,0 +1,171 @@
+"""DP-SVRG and DP-SVRG++: differences that are right and bounded, epochs, anchors and accounting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.auditing import canaries
+from dpjax.derivatives import clipped_grad, clipped_grad_difference
+from dpjax.oracles import AnchorQuery, bind
+
+N, P, CLIP = 37, 4, 0.3
+LOGISTIC = dpjax.objectives.logistic_l2(0.1)
+PLAIN = dpjax.Objective(LOGISTIC.loss)
+
+
+def records(n=N):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return jnp.asarray(x), jnp.where(x[:, 0] > 0, 1.0, -1.0)
+
+
+def reference(params, anchor, data, keep, bound):
+    """One record after another, in NumPy."""
+    slope, total = jax.grad(LOGISTIC.loss), np.zeros(P)
+    for i in np.flatnonzero(keep):
+        pair = [np.asarray(slope(w, (data[0][i], data[1][i])), float) for w in (params, anchor)]
+        here, there = (g * min(1, CLIP / np.linalg.norm(g)) for g in pair)
+        change = here - there
+        total += change * min(1, bound / max(np.linalg.norm(change), 1e-30))
+    return total
+
+
+@pytest.mark.parametrize("objective", [LOGISTIC, PLAIN], ids=["closed", "general"])
+def test_differences_are_those_of_one_record_after_another(objective):
+    data, keep = records(), np.arange(N) % 3 > 0
+    params, anchor = jnp.full(P, 2.0), jnp.zeros(P)
+    for smoothness in (0.25, 0.01):  # only some clipped at the distance, and all
+        total = clipped_grad_difference(objective, smoothness=smoothness, clip_norm=CLIP)
+        bound = total.sensitivity("zero_out", distance=4.0)
+        expected = reference(params, anchor, data, keep, bound)
+        got = total(params, anchor, data, jnp.asarray(keep))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+        assert bound == min(2 * CLIP, 4 * smoothness)
+        assert total.sensitivity("replace_one", distance=4.0) == 2 * bound
+        assert not np.any(total(params, params, data))  # at the anchor exactly 0
+        loud = (data[0].at[3].set(jnp.nan), data[1])
+        keep[3] = False
+        dropped = total(params, anchor, data, jnp.asarray(keep))
+        np.testing.assert_array_equal(total(params, anchor, loud, jnp.asarray(keep)), dropped)
+        keep[3] = True
+        with_nan = total(params, anchor, loud, jnp.asarray(keep))
+        np.testing.assert_allclose(with_nan, dropped, atol=1e-6)
+
+
+def test_no_record_exceeds_what_the_distance_allows():
+    canary = canaries.winding()
+    for move in (0.0, 1e-20, 1e-3, 1.0, jnp.inf):
+        params = jnp.full(P, move)
+        total = clipped_grad_difference(canary, smoothness=0.5, clip_norm=CLIP)
+        size = float(jnp.linalg.norm(total(params, jnp.zeros(P), jnp.ones((1, 1)))))
+        assert size <= float(total.bound(params, jnp.zeros(P))) <= 2.0001 * CLIP
+    assert float(total.bound(jnp.full(P, jnp.nan), jnp.zeros(P))) == np.float32(2 * CLIP)
+
+
+def test_at_the_anchor_there_is_almost_no_noise_and_far_from_it_all():
+    algorithm = dpjax.dp_svrg(
+        LOGISTIC, dpjax.PrivacyBudget(1.0, 1e-4), data_size=N, dimension=P, epochs=2,
+        epoch_length=3, batch_size=8,
+    )  # fmt: skip
+    query = algorithm.difference
+    at = query.stddev_at(jnp.ones(P), jnp.ones(P))
+    assert 0 < at < 1e-15 * query.stddev
+    assert float(query.stddev_at(jnp.full(P, 1e4), jnp.ones(P))) == pytest.approx(query.stddev)
+    near = query.answer(jax.random.key(0), records(), jnp.ones(P), anchor=jnp.ones(P))
+    assert np.abs(near).max() < 1e-15
+
+
+def test_a_step_that_renews_no_anchor_reads_no_record():
+    query = AnchorQuery(1.0, CLIP, LOGISTIC, N, "zero_out")
+    data = bind(query, records())
+
+    def ask(renew):
+        return query.answer(jax.random.key(0), data, jnp.ones(P), renew=renew)
+
+    both = jax.vmap(ask)(jnp.array([True, False]))
+    plain = super(AnchorQuery, query).answer(jax.random.key(0), data, jnp.ones(P))
+    np.testing.assert_allclose(both[0], plain, rtol=1e-5)
+    assert not np.any(both[1])
+
+
+def without_noise(factory, **more):
+    budget = dpjax.PrivacyBudget(1e9, 0.5)
+    return factory(LOGISTIC, budget, data_size=N, dimension=P, batch_size=N, step_size=1.0, **more)
+
+
+def exact_run(lengths, restarts):
+    """Algorithms 1 and 2 on all records: proximal gradient steps and averages."""
+    data, x, anchor = records(), jnp.zeros(P), jnp.zeros(P)
+    gradient = clipped_grad(LOGISTIC, clip_norm=1.0)
+    for length in lengths:
+        x, iterates = (anchor if restarts else x), []
+        for _ in range(length):
+            x = LOGISTIC.prox(x - gradient(x, data) / N, 1.0)
+            iterates.append(x)
+        anchor = jnp.mean(jnp.stack(iterates), axis=0)
+    return anchor
+
+
+@pytest.mark.parametrize(
+    ("factory", "lengths"),
+    [(dpjax.dp_svrg, [4, 4, 4]), (dpjax.dp_svrg_plus_plus, [4, 8, 16])],
+    ids=["svrg", "svrg++"],
+)
+def test_epochs_anchors_and_averages_are_the_papers(factory, lengths):
+    restarts = factory is dpjax.dp_svrg
+    algorithm = without_noise(factory, epochs=3, epoch_length=4 if restarts else 2)
+    assert algorithm.steps == sum(lengths)
+    solution = dpjax.solve(algorithm, records(), key=jax.random.key(0))
+    np.testing.assert_allclose(solution.params, exact_run(lengths, restarts), atol=2e-4)
+    # Planted: the other algorithm's restarts.
+    assert np.abs(solution.params - exact_run(lengths, not restarts)).max() > 2e-3
+    distance = np.asarray(solution.history.distance[: sum(lengths)])
+    starts = np.cumsum([0, *lengths[:-1]])
+    assert not distance[starts].any() if restarts else distance[starts[1:]].all()
+
+
+def test_gradient_evaluations_are_those_of_the_formulas():
+    common = {"data_size": 1000, "dimension": P, "batch_size": 50}
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    svrg = dpjax.dp_svrg(LOGISTIC, budget, epochs=3, epoch_length=7, **common)
+    assert svrg.evaluations.declared == 1000 * 3 + 2 * 50 * 7 * 3
+    twice = dpjax.dp_svrg_plus_plus(LOGISTIC, budget, epochs=3, epoch_length=7, **common)
+    assert twice.evaluations.declared == 1000 * 3 + 2 * 50 * (2**4 - 2) * 7
+    capacity = svrg.difference.sampler.capacity
+    assert svrg.evaluations.padded >= 1024 * 3 + 2 * capacity * 7 * 3
+
+
+def test_a_step_above_the_theorems_bound_is_warned_of():
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    common = {"data_size": 1000, "dimension": P, "batch_size": 1, "steps": 4, "epoch_length": 4}
+    with pytest.warns(UserWarning, match="step_size=0.5 is above 0.3333"):
+        dpjax.dp_svrg(LOGISTIC, budget, step_size=0.5, **common)
+    with pytest.warns(UserWarning, match="step_size=0.32 is above 0.3077"):
+        dpjax.dp_svrg_plus_plus(LOGISTIC, budget, step_size=0.32, **common)
+
+
+def test_what_theory_chooses_satisfies_inequality_4():
+    for n, batch in ((35_000, None), (35_000, 1)):
+        made = dpjax.dp_svrg(
+            LOGISTIC, dpjax.PrivacyBudget(1.0, 1e-4), data_size=n, dimension=P, batch_size=batch,
+            epochs=1,
+        )  # fmt: skip
+        eta, m, mu, smooth = float(made.step_size), made.epoch_length, 0.1, 0.25
+        theta = 8 * eta * smooth / made.difference.divisor
+
+        rates = [
+            (1 / (eta * mu * k) + theta * (k + 1) / k) / (1 - theta) for k in (m, max(m - 1, 1))
+        ]
+        assert rates[0] < 0.5 <= rates[1]
+
+
+def test_many_steps_of_one_record_fit_the_budget_and_waste_nothing():
+    n = 35_000
+    budget = dpjax.PrivacyBudget(1.0, 1 / n)
+    made = dpjax.dp_svrg(
+        LOGISTIC, budget, data_size=n, dimension=P, epochs=1, epoch_length=2_000, batch_size=1
+    )
+    assert 0.99 < dpjax.accounting.epsilon(made.event, 1 / n, "zero_out") <= 1.0
