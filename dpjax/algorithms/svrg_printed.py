@@ -9,7 +9,7 @@ from dpjax.accounting import Event, calibrate, check_spent
 from dpjax.algorithms import base
 from dpjax.algorithms.svrg import Epochs, State
 from dpjax.algorithms.svrg_theory import Asked
-from dpjax.oracles import AnchoredQuery, Query, poisson_sampler
+from dpjax.oracles import AnchoredQuery, Evaluations, Query, poisson_sampler
 
 
 @jax.tree_util.register_dataclass
@@ -46,6 +46,14 @@ class PrintedVarianceReduced(Epochs):
     def event(self) -> Event:
         """``steps`` mixtures of Gaussians."""
         return self.query.event(int(self.steps))
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Two gradients of each record of a batch, and one of every record at each anchor."""
+        steps = self.query.evaluations(int(self.steps))
+        whole = dataclasses.replace(self.query, sampler=None).evaluations(int(self.epochs))
+        # Of the two gradients that an answer takes the anchor takes one.
+        return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
 
     def remembered(self, state: State) -> tuple[Params, Array]:
         """Returns the anchor of the next step, and whether that step renews it."""

@@ -58,6 +58,11 @@ class AnchoredQuery(GaussianQuery):
         return (2 + self._share) * self.clip_norm
 
     @property
+    def gradients(self) -> int:
+        """Two, at the parameters and at the anchor."""
+        return 2
+
+    @property
     def idle(self) -> Array | float:
         """What a record that is not drawn adds, over ``unit``, rounding of both included."""
         alone = self._share * (1 + rounding_slack(self.data_size, self.relation))
