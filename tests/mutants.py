@@ -30,6 +30,7 @@ from dpjax.driver import loop
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import gaussian, symmetric
 from dpjax.oracles import (
+    AnchoredQuery,
     DifferenceQuery,
     GradientQuery,
     MinimizerQuery,
@@ -457,3 +458,13 @@ def _(patch):
     patch.setattr(
         DifferenceQuery, "_unit_at", lambda self, params, anchor: whole(self, params, anchor) / 2
     )
+
+
+@mutant("a drawn record's part at the anchor not hidden")
+def _(patch):
+    patch.setattr(AnchoredQuery, "unit", property(lambda self: self.clip_norm))
+
+
+@mutant("the part of a record that is not drawn not booked")
+def _(patch):
+    patch.setattr(AnchoredQuery, "idle", property(lambda self: 0.0))

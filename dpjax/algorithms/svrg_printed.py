@@ -49,10 +49,11 @@ class PrintedVarianceReduced(Epochs):
 
     @property
     def evaluations(self) -> Evaluations:
-        """Those of the batches, and of the exact gradient of all records once an epoch."""
-        batches = super().evaluations
-        anchors = self.query.data_size * int(self.epochs)
-        return Evaluations(batches.declared + anchors, batches.padded + anchors)
+        """Two gradients of each record of a batch, and one of every record at each anchor."""
+        steps = self.query.evaluations(int(self.steps))
+        whole = dataclasses.replace(self.query, sampler=None).evaluations(int(self.epochs))
+        # Of the two gradients that an answer takes the anchor takes one.
+        return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
 
     def remembered(self, state: State) -> tuple[Params, Array]:
         """Returns the anchor of the next step, and whether that step renews it."""

@@ -53,14 +53,14 @@ class AnchoredQuery(GaussianQuery):
         return "anchored"
 
     @property
-    def gradients(self) -> int:
-        """At the point and at the anchor."""
-        return 2
-
-    @property
     def unit(self) -> Array | float:
         """What a drawn record adds to B times the release at most."""
         return (2 + self._share) * self.clip_norm
+
+    @property
+    def gradients(self) -> int:
+        """Two, at the parameters and at the anchor."""
+        return 2
 
     @property
     def idle(self) -> Array | float:
