@@ -34,7 +34,9 @@ def records(n=200, p=3):
 
 
 @pytest.mark.parametrize(
-    "objective", [logistic(), logistic_l2(1e-2), logistic_l1(1e-2), BALL], ids=str
+    "objective",
+    [logistic(), logistic_l2(1e-2), logistic_l1(1e-2), BALL],
+    ids=["smooth", "l2", "l1", "ball"],
 )
 def test_no_point_is_below_a_certified_optimum(objective):
     examples = records()
