@@ -12,16 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import BUDGET, FACTORIES, make
 
 import dpjax
 from dpjax.accounting import Ledger, LedgerError
 from dpjax.cli import main
 from dpjax.driver import ResumeMismatch, fingerprint, loop, progress, resume
 
-FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
 EVERY = list(FACTORIES)
 N, P, STEPS = 40, 3, 9
-BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 # A key whose words would be seen in any file that holds them.
 WORDS = np.array([3_141_592_653, 2_718_281_828], np.uint32)
 KEY = jax.random.wrap_key_data(WORDS, impl="threefry2x32")
@@ -30,14 +29,7 @@ each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name="dp-gd", **more):
-    usual = dpjax.objectives.logistic_nonconvex()
-    if name in ("dp-svrg", "dp-svrg++"):
-        usual = dpjax.objectives.logistic_l2(1e-3)
-    objective = more.pop("objective", usual)
-    more = {"data_size": N, "dimension": P, "steps": STEPS} | more
-    if name == "dp-accmd":
-        more.setdefault("domain", dpjax.objectives.L1Ball(30.0))
-    return FACTORIES[name](objective, more.pop("budget", BUDGET), **more)
+    return make(name, **({"data_size": N, "dimension": P, "steps": STEPS} | more))
 
 
 def records(seed=0):

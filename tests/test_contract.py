@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import ANCHORED, BUDGET, FACTORIES, PROXIMAL, make
 from scipy import stats
 
 import dpjax
@@ -15,7 +16,6 @@ from dpjax.accounting import ACCOUNTANTS, RELATIONS, records_moved
 from dpjax.driver import loop
 from dpjax.oracles import bind
 
-FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
 EVERY = list(FACTORIES)
 N, P, STEPS = 64, 4, 6
 # What a loss without constants has to declare.
@@ -37,8 +37,6 @@ GENERAL = {
 }
 SPLIT = {"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08}
 GENERAL |= {"dp-svrg": SPLIT, "dp-svrg++": SPLIT}
-# What has no default.
-NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
 # Even in a short run every record is read, and the start is not among what is selected from.
 USUAL = {
     "dp-str": {"batch_size": N // 2},
@@ -48,9 +46,6 @@ USUAL = {
     "dp-svrg++": {"batch_size": N // 2, "epoch_length": 1},
     "dp-sgd": {"batch_size": N // 2},
 }
-# Those that ask at an anchor, and the regularizer they take, which has a proximal operator.
-ANCHORED = ("dp-svrg", "dp-svrg++")
-PROXIMAL = dpjax.objectives.logistic_l2()
 # (algorithm, relation, accountant) that has no noise: what the error says.
 REFUSED = {
     ("dp-adam", "replace_one", "paper"): "no paper states",
@@ -67,7 +62,6 @@ REFUSED = {
 }
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
-BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 KEY = jax.random.key(7)
 
 each_algorithm = pytest.mark.parametrize("name", EVERY)
@@ -76,11 +70,8 @@ each_query = pytest.mark.parametrize("name", [name for name in EVERY if name != 
 
 
 def build(name, budget=BUDGET, objective=None, **more):
-    if objective is None:
-        objective = PROXIMAL if name in ANCHORED else dpjax.objectives.logistic_nonconvex()
     more = {"data_size": N, "dimension": P, "steps": STEPS} | USUAL.get(name, {}) | more
-    more = NEEDED.get(name, {}) | more
-    return FACTORIES[name](objective, budget, **more)
+    return make(name, budget, objective, **more)
 
 
 def records(seed=0, n=N):
@@ -621,14 +612,8 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
     """Under x64 a float32 data set with default parameters used to break the loop's types."""
     with jax.enable_x64(x64):
         x = np.full((20, 2), 2**-0.5)
-        algorithm = FACTORIES[name](
-            dpjax.objectives.logistic_l2(),
-            dpjax.PrivacyBudget(1.0, 1e-3),
-            data_size=20,
-            dimension=2,
-            steps=2,
-            **NEEDED.get(name, {}),
-        )
+        budget = dpjax.PrivacyBudget(1.0, 1e-3)
+        algorithm = make(name, budget, PROXIMAL, data_size=20, dimension=2, steps=2)
         wide = [np.float64] if x64 else []
         for of_data in [np.float32, *wide]:
             data = (jnp.asarray(x, of_data), jnp.ones(20, of_data))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import BUDGET, make
 
 import dpjax
 from dpjax.accounting import RELATIONS
@@ -20,20 +21,11 @@ N, P = 40, 3
 KEY = jax.random.wrap_key_data(
     np.array([3_141_592_653, 2_718_281_828], np.uint32), impl="threefry2x32"
 )
-BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
-NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L2Ball(30.0)}}
-
-SVRG = ("dp-svrg", "dp-svrg++")
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name, budget=BUDGET, **more):
-    usual = dpjax.objectives.logistic_nonconvex()
-    if name in SVRG:
-        usual = dpjax.objectives.logistic_l2(1e-3)
-    objective = more.pop("objective", usual)
-    more = {"data_size": N, "dimension": P, "steps": 3} | NEEDED.get(name, {}) | more
-    return dpjax.ALGORITHMS[name](objective, budget, **more)
+    return make(name, budget, **({"data_size": N, "dimension": P, "steps": 3} | more))
 
 
 def records(n=N, p=P):

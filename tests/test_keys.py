@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import make
 
 import dpjax
 from dpjax.driver.keys import training_key
@@ -11,7 +12,6 @@ from dpjax.mechanisms import seed_key
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
-BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 TRAIN = pytest.mark.parametrize("train", [dpjax.solve, dpjax.run])
 
 
@@ -144,18 +144,14 @@ def test_c6_a_key_is_folded_alike_in_a_loop_a_batch_and_a_sweep():
 
 @pytest.mark.parametrize("name", dpjax.ALGORITHMS)
 def test_unsafe_noise_is_said_by_event_and_solution(name):
-    objective = dpjax.objectives.logistic()
-    algorithm = dpjax.ALGORITHMS[name](
-        objective, BUDGET, data_size=40, dimension=3, steps=2, unsafe_fast_noise=True
-    )
+    sizes = {"data_size": 40, "dimension": 3, "steps": 2}
+    algorithm = make(name, unsafe_fast_noise=True, **sizes)
     assert all(release.unsafe_fast_noise for release in algorithm.event.releases)
     solution = dpjax.solve(algorithm, records(), key=dpjax.random_key())
     assert not solution.releasable
     assert solution.guarantee().startswith("NOT FOR RELEASE: unsafe_fast_noise")
     with pytest.raises(ValueError, match="unsafe_fast_noise must be True or False"):
-        dpjax.ALGORITHMS[name](
-            objective, BUDGET, data_size=40, dimension=3, steps=2, unsafe_fast_noise=1
-        )
+        make(name, unsafe_fast_noise=1, **sizes)
 
 
 def test_c4_a_key_of_a_short_seed_is_not_for_release():

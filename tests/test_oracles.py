@@ -4,10 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import make
 
 import dpjax
 from dpjax.accounting import RELATIONS, records_moved
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SubspaceQuery, bind
+from dpjax.oracles import (
+    AnchorQuery,
+    DifferenceQuery,
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    SubspaceQuery,
+    bind,
+)
 
 N, P = 8, 4
 # So little noise that an answer is its exact mean to about six digits.
@@ -26,13 +35,23 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
         "hessian": HessianQuery(noise_multiplier, 0.5, *common),
         "joint": JointQuery(noise_multiplier, 0.5, 2.0, *common),
         "subspace": SubspaceQuery(noise_multiplier, 0.5, 2.0, *common),
+        "anchor": AnchorQuery(noise_multiplier, 0.5, *common),
+        "difference": DifferenceQuery(noise_multiplier, 0.5, 10.0, *common),
     }
+
+
+NAMES = list(queries("zero_out"))
+# What a query wants beside the parameters; at this anchor gradients are opposite to those at 0.
+PUBLIC = {
+    SubspaceQuery: {"sketch": jnp.eye(2, P)},
+    AnchorQuery: {"renew": jnp.array(True)},
+    DifferenceQuery: {"anchor": jnp.full(P, -2.0)},
+}
 
 
 def ask(query, key, records, params):
     """An answer, asked with what the query wants beside the parameters."""
-    public = {"sketch": jnp.eye(2, P)} if isinstance(query, SubspaceQuery) else {}
-    return query.answer(key, bind(query, records), params, **public)
+    return query.answer(key, bind(query, records), params, **PUBLIC.get(type(query), {}))
 
 
 def weighted(query, answer):
@@ -43,7 +62,7 @@ def weighted(query, answer):
     return np.ravel(answer).astype(float)
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     """Gradient and Hessian of one sample are one vector: clipped apart they would move sqrt(2)."""
@@ -63,7 +82,7 @@ def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     assert moved == pytest.approx(records_moved(relation) * float(query.unit) / N, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
+@pytest.mark.parametrize("name", NAMES)
 def test_c38_an_empty_sum_is_answered_with_all_its_noise(name):
     query = queries("zero_out", 3.0)[name]
     asked = jax.jit(lambda key: ask(query, key, jnp.zeros(N), jnp.zeros(P)))
@@ -71,7 +90,7 @@ def test_c38_an_empty_sum_is_answered_with_all_its_noise(name):
         assert (np.asarray(answer) != 0).all()
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rows", [1, N, 5 * N])
 def test_c39_the_divisor_of_an_answer_is_declared_and_not_counted(rows, name):
     query = queries("add_or_remove_one")[name]
@@ -80,7 +99,7 @@ def test_c39_the_divisor_of_an_answer_is_declared_and_not_counted(rows, name):
     assert moved == pytest.approx(rows * float(query.unit) / N, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gradient", "hessian", "joint", "subspace"])
+@pytest.mark.parametrize("name", NAMES)
 def test_c17_many_loud_records_add_up_and_one_counts_for_no_more(name):
     """A clipped mean would be as long for one loud record among null ones as for eight."""
     query = queries("zero_out")[name]
@@ -123,12 +142,7 @@ def test_c25_leaves_are_clipped_as_one_vector():
 @pytest.mark.parametrize("name", dpjax.ALGORITHMS)
 def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
     """A query that keeps an anchor or reads a difference has to join the table ``queries``."""
-    algorithm = dpjax.ALGORITHMS[name](
-        dpjax.objectives.logistic_nonconvex(),
-        dpjax.PrivacyBudget(1.0, 1e-4),
-        data_size=N,
-        dimension=P,
-    )
+    algorithm = make(name, data_size=N, dimension=P)
     assert {type(q) for q in algorithm.queries} <= {type(q) for q in queries("zero_out").values()}
     releases = {release.name for release in algorithm.event.releases}
     assert releases == {query.name for query in algorithm.queries}

@@ -82,7 +82,7 @@ def test_declared_gradients_are_the_formulas():
         capacity = algorithm.queries[0].sampler.capacity
         assert padded >= n * 3 + 2 * capacity * steps > declared
     algorithm = dpjax.baselines.dp_newton(objective, BUDGET, steps=5, **SIZES)
-    assert algorithm.evaluations == (5 * n, 5 * n)
+    assert algorithm.evaluations.declared == 5 * n
     algorithm = dpjax.baselines.output_perturbation(objective, BUDGET, **SIZES)
     assert algorithm.evaluations.declared == n * int(algorithm.query.iterations)
 

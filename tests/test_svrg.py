@@ -1,14 +1,17 @@
 """DP-SVRG and DP-SVRG++: differences that are right and bounded, epochs, anchors and accounting."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dpjax
+from dpjax.accounting import RELATIONS
 from dpjax.auditing import canaries
 from dpjax.derivatives import clipped_grad, clipped_grad_difference
-from dpjax.oracles import AnchorQuery, bind
+from dpjax.oracles import AnchorQuery, DifferenceQuery, bind
 
 N, P, CLIP = 37, 4, 0.3
 LOGISTIC = dpjax.objectives.logistic_l2(0.1)
@@ -169,3 +172,59 @@ def test_many_steps_of_one_record_fit_the_budget_and_waste_nothing():
         LOGISTIC, budget, data_size=n, dimension=P, epochs=1, epoch_length=2_000, batch_size=1
     )
     assert 0.99 < dpjax.accounting.epsilon(made.event, 1 / n, "zero_out") <= 1.0
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_noise_near_an_anchor_fits_what_a_record_moves_there(relation):
+    """Planted: the noise of a distance that is nine tenths of the true one."""
+    loss = dpjax.Objective(lambda w, e: 50 * e[0] * w @ w)
+    query = DifferenceQuery(1e-6, CLIP, 1.0, loss, N, relation)
+    params, anchor = jnp.full(P, 1e-3), jnp.zeros(P)
+    canary, nulled = np.ones((N, 1), np.float32), np.ones((N, 1), np.float32)
+    nulled[-1] = -1.0 if relation == "replace_one" else 0.0
+    other = nulled[:-1] if relation == "add_or_remove_one" else nulled
+    answers = [
+        query.answer(jax.random.key(0), bind(query, jnp.asarray(rows)), params, anchor=anchor)
+        for rows in (canary, other)
+    ]
+    moved = float(jnp.linalg.norm(answers[0] - answers[1]))
+    allowed = float(query.stddev_at(params, anchor)) / query.noise_multiplier
+    assert allowed < query.sensitivity / 100
+    assert 0.99 * allowed < moved < 1.001 * allowed
+    assert moved > 0.9 * allowed * 1.001
+
+
+@pytest.mark.parametrize("factory", [dpjax.dp_svrg, dpjax.dp_svrg_plus_plus])
+def test_every_anchor_that_a_changed_configuration_asks_for_is_paid(factory):
+    """Planted: the anchors of the configuration as it was made."""
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    made = factory(LOGISTIC, budget, data_size=N, dimension=P, epochs=2, epoch_length=3)
+    for change in ({"steps": 60}, {"epoch_length": 1}, {"doubling": not made.doubling}):
+        changed = dataclasses.replace(made, **change)
+        state, anchors = changed.init(jnp.zeros(P)), 0
+        for _ in range(changed.steps):
+            state, renew = changed._entered(state)
+            anchors += bool(renew)
+            state = state._replace(taken=state.taken + 1)
+        assert changed.event.releases[0].count == anchors
+    assert dataclasses.replace(made, steps=60).event.releases[0].count != made.epochs
+
+
+def test_a_clip_norm_whose_noise_at_an_anchor_is_lost_is_refused():
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    with pytest.raises(ValueError, match="difference has standard deviation"):
+        dpjax.dp_svrg(LOGISTIC, budget, data_size=N, dimension=P, steps=3, clip_norm=1e-25)
+
+
+def test_by_default_steps_read_as_much_as_anchors():
+    budget = dpjax.PrivacyBudget(1.0, 1e-7)
+    steep = dpjax.Objective(LOGISTIC.loss, regularizer=LOGISTIC.regularizer)
+    common = {"data_size": 1_000_000, "dimension": P, "epochs": 4, "clip_norm": 1.0}
+    common |= {"smoothness": 50.0, "strong_convexity": 0.1}
+    doubling = dict(list(common.items())[:-1])
+    for made in (
+        dpjax.dp_svrg(steep, budget, step_size=0.01, **common),
+        dpjax.dp_svrg_plus_plus(steep, budget, **doubling),
+    ):
+        steps = 2 * made.steps * float(made.difference.divisor)
+        assert 0.8 < steps / (made.epochs * 1_000_000) < 1.25

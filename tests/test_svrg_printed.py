@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax import algorithms
-from dpjax.accounting import epsilon
+from dpjax.accounting import Event, epsilon
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import loop, progress, resume
 from dpjax.objectives import Objective
@@ -88,7 +88,14 @@ def test_one_record_moves_a_step_by_its_two_bounds(relation):
     (release,) = one.event(1).releases
     assert idle <= release.idle * release.sensitivity < 1.01 * idle
     assert drawn < release.sensitivity < 1.01 * (drawn + 2 * idle)
-    assert moved.min() > dataclasses.replace(release, idle=0.0).idle * release.sensitivity
+    # Planted: no such part claimed, at a lower epsilon.
+    claimed = dataclasses.replace(release, idle=0.0)
+    assert moved.min() > 0.99 * idle > claimed.idle * claimed.sensitivity
+    spent, planted = (
+        epsilon(Event((dataclasses.replace(each, noise_multiplier=1.0),), relation), 1e-5, relation)
+        for each in (release, claimed)
+    )
+    assert spent > planted
 
 
 def test_at_the_anchor_it_is_the_mean_of_all_records():

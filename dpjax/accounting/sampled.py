@@ -180,10 +180,12 @@ def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
             key = (losses.selection, (release.log_range,))
         elif release.sampling == "fixed_size":
             key = (losses.subset_swap, (probability, 2 * mu))
+        elif release.idle:
+            if relation == "replace_one":
+                raise AssertionError("an event does not allow it")
+            key = (losses.anchored, (probability, mu, release.idle))
         elif relation == "replace_one":
             key = (losses.poisson_swap, (probability, mu))
-        elif release.idle:
-            key = (losses.anchored, (probability, mu, release.idle))
         else:
             key = (losses.poisson, (probability, mu))
         counts[key] = counts.get(key, 0) + release.count

@@ -228,16 +228,22 @@ def fast_noise(queries: Any, unsafe_fast_noise: bool) -> Any:
     return tuple(dataclasses.replace(q, unsafe_fast_noise=unsafe_fast_noise) for q in queries)
 
 
-def check_noise(event: Event) -> None:
+def check_noise(event: Event, least: float = 1.0) -> None:
     """Raises if a standard deviation is lost in float32, so that no noise would be added.
+
+    Args:
+      event: of all releases.
+      least: the least noise of a release over the largest, which the event has.
 
     Raises:
       ValueError: naming the release.
     """
     tiny = float(jnp.finfo(jnp.float32).tiny)
     for release in event.releases:
-        for name, stddev in (("mean", release.stddev), *release.components):
-            if not tiny <= stddev < math.inf:
+        # The noise is made from the sensitivity, which must not be lost before it.
+        mean = min(release.stddev, release.sensitivity)
+        for name, stddev in (("mean", mean), *release.components):
+            if not tiny <= least * stddev < math.inf:
                 raise ValueError(
                     f"the noise on the {name} of {release.name} has standard deviation {stddev:g}, "
                     "which float32 cannot hold; rescale the loss or the clip norm."

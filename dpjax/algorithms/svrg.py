@@ -41,13 +41,32 @@ class Info(NamedTuple):
     """From the anchor to where the difference was asked; its noise is in proportion."""
 
 
+def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
+    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``.
+
+    >>> epochs_of(60, 20, False), epochs_of(61, 20, False), epochs_of(60, 20, True)
+    (3, 4, 2)
+    """
+    whole = -(-steps // epoch_length)
+    # The first T epochs have (2^(T + 1) - 2) m steps.
+    return (whole + 1).bit_length() - 1 if doubling else whole
+
+
 class Epochs(Common):
     """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor."""
 
     step_size: Array | float
-    epochs: Array | int
     epoch_length: Array | int
+    steps: Array | int
     doubling: bool
+
+    @property
+    def epochs(self) -> int:
+        """T, the epochs that the planned steps begin; on the host.
+
+        What the driver reads alone: each of them is an anchor that is paid for.
+        """
+        return epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, before the first epoch."""
@@ -118,7 +137,6 @@ class VarianceReduced(Epochs):
     anchor: AnchorQuery
     difference: DifferenceQuery
     step_size: Array | float
-    epochs: Array | int
     epoch_length: Array | int
     steps: Array | int
     declared: base.Declared
@@ -140,7 +158,7 @@ class VarianceReduced(Epochs):
     @property
     def event(self) -> Event:
         """``epochs`` noisy gradients of all records and ``steps`` noisy differences of batches."""
-        anchors = self.anchor.event(int(self.epochs))
+        anchors = self.anchor.event(self.epochs)
         return compose([anchors, self.difference.event(int(self.steps))])
 
     def _estimate(

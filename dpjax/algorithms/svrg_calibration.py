@@ -14,18 +14,18 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
-from dpjax.algorithms.svrg import VarianceReduced
+from dpjax.algorithms.svrg import VarianceReduced, epochs_of
 from dpjax.algorithms.svrg_printed import PrintedVarianceReduced, printed
 from dpjax.objectives import Objective
 from dpjax.oracles import AnchorQuery, DifferenceQuery, poisson_sampler
+from dpjax.oracles.difference import LEAST
 
 LONGEST = 2048
 
 
 class _Schedule(NamedTuple):
-    """T epochs, of m steps or 2^s m, of which the last may end early."""
+    """Epochs of m steps or 2^s m, of which the last may end early, and all their steps."""
 
-    epochs: int
     epoch_length: int
     steps: int
 
@@ -109,7 +109,10 @@ def dp_svrg(
     asked = asked._replace(unsafe_fast_noise=unsafe_fast_noise)
     mu = theory.strong_convexity(objective, strong_convexity)
     length = theory.optional_count("epoch_length", epoch_length)
-    usual = length or 2 * asked.smoothness / theory.needed(objective, mu, "epoch_length")
+    usual = length
+    if usual is None:
+        first = theory.first_step_size(asked, step_size)
+        usual = 2 / (first * theory.needed(objective, mu, "epoch_length"))
     asked = asked.sized(problem.data_size, usual)
     eta = theory.step_size(asked, problem.data_size, step_size, (12, 32))
     if length is None:
@@ -118,8 +121,8 @@ def dp_svrg(
         gap = base.initial_gap(objective, initial_gap)
         noise = theory.noise(problem, asked.clip_norm) ** 2 / theory.needed(objective, mu, "epochs")
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
-    begun, steps = theory.cut(epochs, steps, lambda count: count * length)
-    return _configured(problem, asked, _Schedule(begun, length, steps), eta, False, anchor)
+    steps = theory.all_steps(epochs, steps, lambda count: count * length)
+    return _configured(problem, asked, _Schedule(length, steps), eta, False, anchor)
 
 
 def dp_svrg_plus_plus(
@@ -155,7 +158,7 @@ def dp_svrg_plus_plus(
       epoch_length: m; by default 1 / eta, theorem 4.4's order of L.
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
       batch_size: expected size of a Poisson batch; by default such that all steps together read as
-        much as all anchors, at least 128 and at most 16,384.
+        much as all anchors, if eta is 1 / L or what is given; at least 128 and at most 16,384.
       step_size: eta; by default 1 / L, for batches below 13 records b / (13 L).
       clip_norm: as ``dp_svrg``.
       smoothness: as ``dp_svrg``.
@@ -196,15 +199,15 @@ def dp_svrg_plus_plus(
         epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
     length = theory.optional_count("epoch_length", epoch_length)
 
-    def total(count: int) -> int:
-        return (2 ** (count + 1) - 2) * (length or 1)
+    def planned(length: int) -> int:
+        return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
 
-    begun, planned = theory.cut(epochs, steps, total)
-    asked = asked.sized(problem.data_size, planned / begun)
+    first = length or math.ceil(1 / theory.first_step_size(asked, step_size))
+    usual = planned(first) / epochs_of(planned(first), first, True)
+    asked = asked.sized(problem.data_size, usual)
     eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
-    begun, steps = theory.cut(epochs, steps, total)
-    return _configured(problem, asked, _Schedule(begun, length, steps), eta, True, anchor)
+    return _configured(problem, asked, _Schedule(length, planned(length)), eta, True, anchor)
 
 
 def _configured(
@@ -221,7 +224,8 @@ def _configured(
         return printed(
             problem, asked, schedule, step_size=step_size, doubling=doubling, max_steps=max_steps
         )
-    anchors = gaussian_multiplier(budget, schedule.epochs, accountant)
+    epochs = epochs_of(schedule.steps, schedule.epoch_length, doubling)
+    anchors = gaussian_multiplier(budget, epochs, accountant)
     anchors = round_up(anchors / math.sqrt(asked.anchor_share))
     anchor = AnchorQuery(anchors, asked.clip_norm, objective, n, budget.relation)
     size = asked.batch_size or n
@@ -233,7 +237,7 @@ def _configured(
 
     def event(multiplier: float) -> Event:
         differences = difference(multiplier).event(schedule.steps)
-        return compose([anchor.event(schedule.epochs), differences])
+        return compose([anchor.event(epochs), differences])
 
     query = difference(calibrate(event, budget, accountant))
     anchor, query = base.fast_noise((anchor, query), asked.unsafe_fast_noise)
@@ -241,7 +245,6 @@ def _configured(
         anchor=anchor,
         difference=query,
         step_size=base.positive_leaf("step_size", step_size),
-        epochs=schedule.epochs,
         epoch_length=schedule.epoch_length,
         steps=schedule.steps,
         declared=base.Declared(budget.epsilon, budget.delta),
@@ -250,6 +253,7 @@ def _configured(
         dimension=dimension,
         accountant=accountant,
     )
-    base.check_noise(made.event)
+    base.check_noise(anchor.event(epochs))
+    base.check_noise(query.event(schedule.steps), LEAST)
     check_spent(made.event, budget, accountant, "use 'pld'.")
     return made

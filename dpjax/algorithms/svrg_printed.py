@@ -23,7 +23,6 @@ class PrintedVarianceReduced(Epochs):
 
     query: AnchoredQuery
     step_size: Array | float
-    epochs: Array | int
     epoch_length: Array | int
     steps: Array | int
     declared: base.Declared
@@ -51,7 +50,7 @@ class PrintedVarianceReduced(Epochs):
     def evaluations(self) -> Evaluations:
         """Two gradients of each record of a batch, and one of every record at each anchor."""
         steps = self.query.evaluations(int(self.steps))
-        whole = dataclasses.replace(self.query, sampler=None).evaluations(int(self.epochs))
+        whole = dataclasses.replace(self.query, sampler=None).evaluations(self.epochs)
         # Of the two gradients that an answer takes the anchor takes one.
         return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
 
@@ -72,7 +71,7 @@ class PrintedVarianceReduced(Epochs):
 def printed(
     problem: base.Problem,
     asked: Asked,
-    schedule: tuple[int, int, int],
+    schedule: tuple[int, int],
     *,
     step_size: float,
     doubling: bool,
@@ -83,7 +82,7 @@ def printed(
     Args:
       problem: checked, and of a form that has an accounting.
       asked: what the query is made of.
-      schedule: epochs, steps of the first (SVRG++: half as many), and all steps.
+      schedule: steps of the first epoch (SVRG++: half as many), and all steps.
       step_size: eta.
       doubling: whether it is algorithm 2.
       max_steps: length of the history.
@@ -92,7 +91,7 @@ def printed(
       ValueError: without batches, or if no noise reaches the budget.
     """
     budget, n = problem.budget, problem.data_size
-    epochs, epoch_length, steps = schedule
+    epoch_length, steps = schedule
     sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
     if sampler is None:
         raise ValueError(
@@ -113,7 +112,6 @@ def printed(
     made = PrintedVarianceReduced(
         query=found,
         step_size=base.positive_leaf("step_size", step_size),
-        epochs=epochs,
         epoch_length=epoch_length,
         steps=steps,
         declared=base.Declared(budget.epsilon, budget.delta),

@@ -132,6 +132,15 @@ def optional_count(name: str, value: int | None) -> int | None:
     return None if value is None else _validate.positive_int(name, value)
 
 
+def first_step_size(asked: Asked, given: float | None) -> float:
+    """Returns eta as far as it is known before the batch: the given one, or 1 / L.
+
+    Raises:
+      ValueError: for a given one that is not above 0.
+    """
+    return 1 / asked.smoothness if given is None else _validate.positive("step_size", given)
+
+
 def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[int, int]) -> float:
     """Returns eta, by default below the bound of the theorem so that (4) has a solution."""
     variance = asked.variance(data_size)
@@ -140,8 +149,8 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
         return usual
     if _validate.positive("step_size", given) > most * (1 + 1e-6):
         warnings.warn(
-            f"step_size={given:g} is above {most:.4g}, the bound 1 / L of the theorem, or "
-            f"b / ({factors[0]} L) for small batches; it says nothing about convergence there.",
+            f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
+            f"b / ({factors[0]} L), and 1 / L at most. It says nothing about convergence there.",
             stacklevel=3,
         )
     return given
@@ -170,18 +179,14 @@ def noise(problem: base.Problem, clip: float) -> float:
     return clip * math.sqrt(p * math.log(1 / budget.delta)) / (problem.data_size * budget.epsilon)
 
 
-def cut(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> tuple[int, int]:
-    """Returns how many epochs begin, and the inner steps of all.
+def all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> int:
+    """Returns the inner steps of all epochs.
 
     Raises:
       ValueError: if both are given, or one is not a whole number of at least 1.
     """
     if steps is None:
-        epochs = _validate.positive_int("epochs", epochs)
-        return epochs, total(epochs)
+        return total(_validate.positive_int("epochs", epochs))
     if epochs is not None:
         raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
-    steps, begun = _validate.positive_int("steps", steps), 1
-    while total(begun) < steps:
-        begun += 1
-    return begun, steps
+    return _validate.positive_int("steps", steps)

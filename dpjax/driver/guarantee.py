@@ -168,8 +168,14 @@ def describe(release: Release) -> str:
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
         f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
-        f"{release.noise_multiplier:.5g} ({parts})" + _idle(release)
+        f"{release.noise_multiplier:.5g} ({parts})" + _nearer(release) + _idle(release)
     )
+
+
+def _nearer(release: Release) -> str:
+    if release.name != "difference":
+        return ""
+    return "; both at most, and near an anchor less, in proportion to the distance"
 
 
 def _idle(release: Release) -> str:

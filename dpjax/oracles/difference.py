@@ -13,9 +13,9 @@ from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
 from dpjax.sampling import Sampler
 
-# The least noise over the largest, so that none is lost in float32; it is nearer to 0 than any
-# rounding error of the parameters that it is added to.
-_LEAST = 2.0**-60
+# The least noise over the largest, which float32 must hold; it is nearer to 0 than any rounding
+# error of the parameters that it is added to.
+LEAST = 2.0**-60
 
 
 @jax.tree_util.register_dataclass
@@ -101,4 +101,4 @@ class DifferenceQuery(GaussianQuery):
         return flatten(params)[1](noisy / self.divisor, as_sum=True)
 
     def _unit_at(self, params: Params, anchor: Params) -> Any:
-        return jnp.maximum(self.clipped.bound(params, anchor), _LEAST * self.unit)
+        return jnp.maximum(self.clipped.bound(params, anchor), LEAST * self.unit)

@@ -172,7 +172,7 @@ def checkpoints(steps: int) -> list[int]:
 
 
 def passes(algorithm: Algorithm) -> float:
-    """Returns how many times the data are read; a Hessian beside the gradient is no other pass.
+    """Returns the declared gradients over n; a Hessian beside the gradient is no other pass.
 
     >>> import dpjax, jax.numpy as jnp
     >>> algorithm = dpjax.dp_trust_region(
@@ -181,11 +181,7 @@ def passes(algorithm: Algorithm) -> float:
     >>> passes(algorithm)
     32.0
     """
-    return sum(
-        float(release.count * (release.sampling_probability or 1.0))
-        for release in algorithm.event.releases
-        if release.name != "hessian"
-    )
+    return algorithm.evaluations.declared / algorithm.queries[0].data_size
 
 
 def train(

@@ -1,0 +1,18 @@
+"""How the tests make any algorithm: what its factory needs beside a budget and sizes."""
+
+import dpjax
+
+FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+# What has no default.
+NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
+# Those that ask at an anchor, and the regularizer they take, which has a proximal operator.
+ANCHORED = ("dp-svrg", "dp-svrg++")
+PROXIMAL = dpjax.objectives.logistic_l2()
+
+
+def make(name, budget=BUDGET, objective=None, **more):
+    """The algorithm of that name, on its usual objective unless another is given."""
+    if objective is None:
+        objective = PROXIMAL if name in ANCHORED else dpjax.objectives.logistic_nonconvex()
+    return FACTORIES[name](objective, budget, **(NEEDED.get(name, {}) | more))
