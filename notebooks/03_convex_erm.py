@@ -253,7 +253,7 @@ axes.set(
     yscale="log",
     xlabel="epsilon (zero_out, delta 1e-6)",
     ylabel="excess risk (mean loss)",
-    title=f"randhie: median and 10-90 % of {len(KEYS)} seeds",
+    title=f"randhie, six methods: median and 10-90 % of {len(KEYS)} seeds",
 )
 axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
 axes.minorticks_off()
@@ -263,8 +263,8 @@ plt.show()
 # %% [markdown]
 # At epsilon 1, near which the settings were chosen, the four methods that add noise at every step
 # are about level. The two that add it to the model are not, although they rest on the same
-# assumption: output perturbation is far behind all others, at the smallest epsilon little or no
-# better than its starting point, and objective perturbation is ahead of all at the largest.
+# assumption: output perturbation is far behind all others, at the smallest epsilon about as far off
+# as the starting point, and objective perturbation is ahead of all at the largest.
 #
 # Near its minimum $F$ is a parabola: a tenth of the noise is a hundredth of the excess risk. Where
 # a line falls less steeply, privacy is not all that keeps the method from the minimum: the run is
@@ -299,6 +299,7 @@ for axes, epsilon in zip(panels, (EPSILONS[0], EPSILONS[-1]), strict=True):
     axes.set(xscale="log", yscale="log", xlabel="gradient evaluations / n")
     axes.set_title(f"epsilon {epsilon:g}")
 panels[0].set_ylabel("excess risk (mean loss)")
+figure.suptitle(f"randhie, zero_out, delta 1e-6: median and 10-90 % of {len(KEYS)} seeds")
 figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
 plt.show()
 print("least median excess risk, and its work", *lines, sep="\n")
@@ -319,8 +320,9 @@ print("least median excess risk, and its work", *lines, sep="\n")
 #   and DP-SGD, which spends nothing on anchors, gets there with as little work.
 # - *The least excess risk.* At epsilon 5, DP-GD gets about as low with more work, and objective
 #   perturbation lower with still more.
-# - *The least work*, where there are few weights: DP-TR, with four readings of the records, is
-#   about level at epsilon 0.2 and ahead at 5. But a Hessian of $p$ weights has $p^2$ entries.
+# - *The least work*, where there are few weights: DP-TR, with four readings of the records, is near
+#   the best of these at epsilon 0.2, and as low as any DP-SVRG run at 5. But a Hessian of $p$
+#   weights has $p^2$ entries.
 # - *Time* in proportion, where there are few records. Small steps have fixed costs, and the clock
 #   shows far less of the saving than the count:
 
