@@ -11,7 +11,7 @@ import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.auditing import canaries
 from dpjax.derivatives import clipped_grad, clipped_grad_difference
-from dpjax.oracles import AnchorQuery, DifferenceQuery, bind
+from dpjax.oracles import AnchorQuery, DifferenceQuery, bind, only_where
 
 N, P, CLIP = 37, 4, 0.3
 LOGISTIC = dpjax.objectives.logistic_l2(0.1)
@@ -92,6 +92,24 @@ def test_a_step_that_renews_no_anchor_reads_no_record():
     plain = super(AnchorQuery, query).answer(jax.random.key(0), data, jnp.ones(P))
     np.testing.assert_allclose(both[0], plain, rtol=1e-5)
     assert not np.any(both[1])
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_what_a_step_does_not_ask_for_is_not_computed_before_it_all_the_same(runs):
+    """XLA moves what a loop does not change out of it: every step passed over all records."""
+
+    def run(start, rows, steps):
+        def step(i, total):
+            asked = only_where(i == 0, lambda w: jnp.tanh(rows @ w).sum(), start, jnp.zeros(()))
+            return total + asked
+
+        return jax.lax.fori_loop(0, steps, step, jnp.zeros(()))
+
+    every = jax.jit(jax.vmap(run, in_axes=(0, None, None)))
+    compiled = every.lower(jnp.ones((runs, 3)), jnp.ones((1_000, 3)), 10).compile().as_text()
+    loops, entry = compiled.split("\nENTRY")
+    assert "tanh" in loops
+    assert "tanh" not in entry
 
 
 def without_noise(factory, **more):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm
+from dpjax.oracles import only_where
 
 
 @jax.tree_util.register_dataclass
@@ -67,12 +68,10 @@ def renew(algorithm: Algorithm, records: PyTree, secrets: Secrets, state: Any) -
     """
     remembering = _remembering(algorithm)
     params, anew = algorithm.remembered(state)  # pyright: ignore[reportAttributeAccessIssue]
-    # No pass or one: of a branch both sides would be computed where runs are batched.
-    passes = (anew | ~secrets.known).astype(jnp.int32)
-    values = jax.lax.fori_loop(
-        0,
-        passes,
-        lambda _, old: {name: f(records, params) for name, f in remembering.items()},
+    values = only_where(
+        anew | ~secrets.known,
+        lambda params: {name: f(records, params) for name, f in remembering.items()},
+        params,
         secrets.values,
     )
     return Secrets(jnp.array(True), values)

@@ -9,6 +9,7 @@ from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.objective import ObjectiveQuery
+from dpjax.oracles.once import only_where
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
@@ -32,5 +33,6 @@ __all__ = [
     "check_examples",
     "fixed_size_sampler",
     "iterations_of",
+    "only_where",
     "poisson_sampler",
 ]

@@ -4,13 +4,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.once import only_where
 from dpjax.sampling import Sampler
 
 
@@ -93,12 +93,10 @@ class AnchorQuery(GradientQuery):
           renew: bool, shape (); public or of released values. Where False no record is read.
         """
 
-        def asked() -> Params:
+        def asked(params: Params) -> Params:
             return GradientQuery.answer(self, key, records, params)
 
         nothing = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(asked)
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(asked, params)
         )
-        # No pass or one: of a branch both sides would be computed where runs are batched.
-        passes = jnp.asarray(renew).astype(jnp.int32)
-        return lax.fori_loop(0, passes, lambda _, old: asked(), nothing)
+        return only_where(renew, asked, params, nothing)
