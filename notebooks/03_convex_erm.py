@@ -134,8 +134,8 @@ show(stochastic(budget))
 # one point, the *anchor*. At every step it asks a small batch only how its gradient has *changed*
 # since the anchor. Near the anchor that is little, so the luck of the batch matters little; and no
 # record can change by much, so the change needs little noise. Both answers carry noise of their
-# own. (The paper keeps the anchor's gradient exact and secret, and adds one larger noise to
-# their sum at every step: `anchor="exact"`.)
+# own. (The method's paper, by Wang, Ye and Xu, 2017, keeps the anchor's gradient exact and secret,
+# and adds one larger noise to the sum of both at every step: `anchor="exact"`.)
 
 
 # %%
@@ -150,9 +150,9 @@ print(svrg(budget).evaluations)
 # Work here is `declared`. Batches vary in size and are padded to a fixed one; `padded` counts the
 # rows that really go through the machine.
 #
-# How far a run is from its anchor is released with the rest, so anybody may look. From one epoch to
-# the next the anchor gets nearer to where the run is going, and the noise on the change gets
-# smaller in proportion to the distance:
+# How far a run is from its anchor is released with the rest, so anybody may look. Later anchors are
+# nearer to where the run is going, and the noise on the change gets smaller in proportion to the
+# distance:
 
 # %%
 algorithm = svrg(budget)
