@@ -11,7 +11,7 @@ from jax.core import Tracer
 from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.driver import fingerprint
-from dpjax.mechanisms import as_key, derive, seed_key
+from dpjax.mechanisms import as_key, derive, fold, seed_key
 
 _CLAIMED: set[bytes] = set()
 
@@ -104,10 +104,8 @@ def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:
     leaves = jax.tree.leaves((algorithm, params))
     numbers = jnp.concatenate([_numbers(leaf) for leaf in leaves])
     multipliers = jax.random.bits(derive(key, "training", 0), (2, numbers.size), jnp.uint32) | 1
-    for i, row in enumerate(multipliers):
-        word = jnp.uint32(int(structure[8 * i : 8 * i + 8], 16))
-        key = jax.random.fold_in(key, word ^ jnp.sum(_mix(numbers) * row, dtype=jnp.uint32))
-    return key
+    words = jnp.uint32([int(structure[i : i + 8], 16) for i in (0, 8)])
+    return fold(key, words ^ jnp.sum(_mix(numbers) * multipliers, axis=1, dtype=jnp.uint32))
 
 
 def _numbers(leaf: Array | float) -> Array:

@@ -1,6 +1,6 @@
 """Noise: a key goes in, a noisy array comes out; no data, no sensitivity guessing."""
 
-from dpjax.mechanisms.base import as_key, derive, random_key, seed_key
+from dpjax.mechanisms.base import as_key, derive, fold, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
@@ -10,6 +10,7 @@ __all__ = [
     "add_symmetric_gaussian",
     "as_key",
     "derive",
+    "fold",
     "noisy_argmax",
     "perturb",
     "random_key",

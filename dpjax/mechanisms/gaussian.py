@@ -6,7 +6,7 @@ from jax import lax
 
 from dpjax._typing import Array, PyTree
 from dpjax._wide import Wide, float64, join, widen
-from dpjax.mechanisms.base import check_threefry
+from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.normal import standard_normal
 
 GRID_BITS = 12
@@ -95,7 +95,7 @@ def add_gaussian(
             raise ValueError(f"noise needs floating leaves, got {jnp.result_type(leaf)}.")
     noisy = [
         perturb(
-            jax.random.fold_in(key, i),
+            fold(key, jnp.uint32([i])),
             jnp.asarray(leaf),
             stddev,
             unsafe_fast_noise=unsafe_fast_noise,
