@@ -84,6 +84,33 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
         )
 
 
+@pytest.mark.parametrize(
+    "factory",
+    [
+        dpjax.dp_trust_region,
+        dpjax.dp_stochastic_trust_region,
+        dpjax.dp_adam,
+        dpjax.baselines.dp_newton,
+    ],
+)
+def test_a_set_is_refused_by_methods_that_would_leave_it(factory):
+    inside = with_regularizer(dpjax.objectives.L2Ball(0.1))
+    with pytest.raises(ValueError, match=r"L2Ball.*must be smooth"):
+        factory(inside, BUDGET, data_size=N, dimension=P)
+
+
+@pytest.mark.parametrize("step_size", [-1, 0, "a"])
+def test_a_step_size_that_is_none_is_named(step_size):
+    with pytest.raises(ValueError, match="step_size must be"):
+        build(step_size=step_size)
+
+
+def test_a_step_above_the_theorems_bound_is_warned_of_where_it_chooses_the_steps():
+    with pytest.warns(UserWarning, match="step_size=8 is above 1 / smoothness = 4"):
+        build(dpjax.objectives.logistic(), step_size=8.0, pl_constant=1e-3)
+    build(dpjax.objectives.logistic(), step_size=8.0, steps=3)
+
+
 # The random iterate.
 
 

@@ -31,7 +31,7 @@ AUDITED = {
     "dp-tr": (5_000, 0.60, "no clipping"),
     "dp-str": (40_000, 0.75, "all steps booked as one"),
     "dp-subspace-tr": (5_000, 0.60, "subspace gradient and Hessian clipped apart"),
-    "dp-svrg": (5_000, 0.75, "the difference's noise at half its distance"),
+    "dp-svrg": (10_000, 0.60, "the difference's noise at half its distance"),
     "svrg-exact": (10_000, 0.45, "a drawn record's part at the anchor not hidden"),
     "dp-svrg++": (10_000, 0.60, "the difference's noise at half its distance"),
 }

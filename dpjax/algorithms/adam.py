@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Common, check_smooth
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, poisson_sampler
 
@@ -155,6 +155,7 @@ def dp_adam(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "DP-Adam")
     if accountant == "paper":
         raise ValueError(
             "accountant='paper' has no meaning for DP-Adam: no paper states a noise formula for "

@@ -11,6 +11,31 @@ from dpjax.objectives import Objective
 from dpjax.oracles import Evaluations
 
 
+def proximal(objective: Objective) -> bool:
+    """Returns whether the regularizer enters by its proximal operator: it has one, and no gradient.
+
+    >>> from dpjax import objectives
+    >>> proximal(objectives.logistic_l1()), proximal(objectives.logistic_l2())
+    (True, False)
+    """
+    own = objective.regularizer
+    return hasattr(own, "prox") and getattr(own, "smoothness", None) is None
+
+
+def check_smooth(objective: Objective, title: str) -> None:
+    """Raises for a penalty or set that is not smooth, whose derivatives would leave it out.
+
+    Raises:
+      ValueError: naming the regularizer.
+    """
+    if proximal(objective):
+        raise ValueError(
+            f"the regularizer of {objective.name}, {objective.regularizer!r}, must be smooth for "
+            f"{title}, which takes its derivatives. A set or an l1 penalty is for "
+            "dp_gradient_descent, dp_svrg, dp_svrg_plus_plus and baselines.dp_sgd."
+        )
+
+
 class Common:
     """Objective and relation of the first query; all planned steps, the last iterate, no bounds.
 

@@ -11,8 +11,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Common
-from dpjax.objectives import Objective
+from dpjax.algorithms.common import Common, proximal
 from dpjax.oracles import GradientQuery, Query
 
 
@@ -102,14 +101,3 @@ class GradientDescent(Common):
         upper, _ = certify(self.objective, state.queried, state.gradient, None, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, None, self.beta, "last_query", scope), state.queried
-
-
-def proximal(objective: Objective) -> bool:
-    """Returns whether the regularizer enters by its proximal operator: it has one, and no gradient.
-
-    >>> from dpjax import objectives
-    >>> proximal(objectives.logistic_l1()), proximal(objectives.logistic_l2())
-    (True, False)
-    """
-    own = objective.regularizer
-    return hasattr(own, "prox") and getattr(own, "smoothness", None) is None

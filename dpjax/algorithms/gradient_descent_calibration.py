@@ -1,6 +1,7 @@
 """Noise, step size and number of steps of DP-GD, and its factory ``dp_gradient_descent``."""
 
 import math
+import warnings
 
 import jax
 import numpy as np
@@ -10,7 +11,8 @@ from dpjax._typing import Array
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.gradient_descent import GradientDescent, proximal
+from dpjax.algorithms.common import proximal
+from dpjax.algorithms.gradient_descent import GradientDescent
 from dpjax.linalg import chi_quantile
 from dpjax.mechanisms import as_key, derive
 from dpjax.objectives import Objective
@@ -98,7 +100,9 @@ def dp_gradient_descent(
         raise ValueError(f"certify must be 'last_query' or None for DP-GD, got {certify!r}.")
     if step_size is None:
         step_size = default_step_size(objective)
+    base.positive_leaf("step_size", step_size)
     if steps is None:
+        _warn_if_long(objective, step_size)
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
@@ -148,6 +152,18 @@ def default_step_size(objective: Objective) -> float:
         )
         raise ValueError(f"step_size is required: {what}.")
     return 1 / objective.smoothness
+
+
+def _warn_if_long(objective: Objective, step_size: float) -> None:
+    smooth = objective.constants and (
+        objective.constants.smoothness if proximal(objective) else objective.smoothness
+    )
+    if smooth and step_size > 1 / smooth * (1 + 1e-6):
+        warnings.warn(
+            f"step_size={step_size:g} is above 1 / smoothness = {1 / smooth:g}, the bound of "
+            "theorems 6.2 and 6.3, by which steps is chosen here; give steps, or a smaller step.",
+            stacklevel=3,
+        )
 
 
 def theory_steps(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.algorithms.gradient_descent import proximal
+from dpjax.algorithms.common import proximal
 from dpjax.algorithms.gradient_descent_calibration import (
     LONGEST,
     noise_of_one,
@@ -161,7 +161,7 @@ def geometry(domain: L2Ball | L1Ball | None, dimension: int) -> Geometry:
 
 
 def theory_steps(ball: Geometry, smoothness: float, noise_of_one: float) -> int:
-    """Returns the T at which 4 D L / (T + 1)^2 is a quarter of the noise's sqrt(8 D V T / 3).
+    """Returns the T at which 4 D L / (T + 1)^2 is a quarter of the noise's sqrt(8 D V / (3 T)).
 
     Where they are equal, as in theorem 5.4, half as many gradients have 1.6 times the bound.
     """

@@ -14,6 +14,7 @@ from dpjax.accounting import (
     round_up,
 )
 from dpjax.algorithms import base
+from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.stochastic_trust_region import (
     Queries,
     StochasticTrustRegion,
@@ -111,6 +112,7 @@ def dp_stochastic_trust_region(
     problem = base.check_problem(
         objective, budget, data_size, dimension, "paper" if literal else accountant
     )
+    check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
     subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
     batches = _batches(batch_size, problem.data_size, steps)

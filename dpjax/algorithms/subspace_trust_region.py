@@ -14,7 +14,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Common, check_smooth
 from dpjax.algorithms.model_step import Info
 from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
 from dpjax.linalg import trust_region_step
@@ -185,6 +185,7 @@ def dp_subspace_trust_region(
     (16, 100)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "DP-TR in subspaces")
     if accountant == "paper":
         raise ValueError(
             "accountant='paper' is not available: no paper has a noise formula for subspaces; "

@@ -6,6 +6,7 @@ from dpjax import _validate
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
+from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.trust_region import TrustRegion, event_of
 from dpjax.linalg import SOLVERS, chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.objectives import Objective, free_hessian_ratio
@@ -89,6 +90,7 @@ def dp_trust_region(
     [32]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "DP-TR")
     steps = _validate.positive_int("steps", steps)
     subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
     if certify is not None:

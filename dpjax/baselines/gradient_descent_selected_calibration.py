@@ -14,7 +14,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.gradient_descent import proximal
+from dpjax.algorithms.common import proximal
 from dpjax.algorithms.gradient_descent_calibration import (
     LONGEST,
     default_step_size,

@@ -21,7 +21,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Common, check_smooth
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -152,6 +152,7 @@ def dp_newton(
     [('gradient', 12), ('newton_direction', 12)]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "DP-Newton")
     if accountant == "paper":
         raise ValueError(
             "accountant='paper' has no meaning for DP-Newton: its paper composes by zCDP, of which "

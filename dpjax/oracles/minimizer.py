@@ -24,8 +24,8 @@ class MinimizerQuery(GaussianQuery):
       noise_multiplier: standard deviation over the l2 sensitivity.
       iterations: steps towards the minimum, see ``iterations_of``.
       objective: with a convex margin, constants (G, M, .) and the regularizer ``L2(mu)``.
-      data_size: the declared public n, the divisor.
-      relation: fixes the sensitivity.
+      data_size: the public n, the divisor: steps that are safe for n records may not be for more.
+      relation: ``"zero_out"`` or ``"replace_one"``; fixes the sensitivity.
       unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: the Gaussian mechanism. The exact minimisers of neighbours are G / (n mu) apart at
@@ -44,6 +44,14 @@ class MinimizerQuery(GaussianQuery):
     data_size: int = static()
     relation: Relation = static()
     unsafe_fast_noise: bool = static(default=False)
+
+    def __post_init__(self):
+        if self.relation == "add_or_remove_one":
+            raise ValueError(
+                "a minimum is not released under relation='add_or_remove_one': of more records "
+                "than the declared data_size its solver may not find it, and one record could move "
+                "the answer by any distance. Declare 'zero_out' or 'replace_one'."
+            )
 
     @property
     def name(self) -> str:

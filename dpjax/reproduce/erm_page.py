@@ -43,7 +43,7 @@ def mean_rows(found: Risks) -> list[dict[str, object]]:
             "method": label,
             "epsilon": epsilon,
             "epsilon_of_the_noise": f"{point['epsilon']:.6g}",
-            "excess_risk": f"{found.mean(label, epsilon):.6g}",
+            "exact_excess_risk": f"{found.mean(label, epsilon):.6g}",
             "standard_error": f"{found.error(label, epsilon):.3g}",
             "gradient_evaluations": f"{point['declared']:.0f}",
             "gradient_evaluations_computed": f"{point['padded']:.0f}",
@@ -62,7 +62,7 @@ def seed_rows(found: Risks) -> list[dict[str, object]]:
             "method": label,
             "epsilon": epsilon,
             "seed": seed,
-            "excess_risk": f"{gap:.6g}",
+            "exact_excess_risk": f"{gap:.6g}",
         }
         for label, epsilon in found.points
         for seed, gap in enumerate(found.gaps(label, epsilon))
@@ -112,8 +112,11 @@ def _passes(found: Risks, label: str) -> dict[str, str]:
         more = "" if padded == declared else f" ({padded / found.rows:.3g})"
         row[f"epsilon {epsilon:g}"] = f"{declared / found.rows:.3g}{more}"
     epsilon = TRACED_EPSILON if TRACED_EPSILON in found.epsilons else found.epsilons[-1]
-    settings = _words(found.points[label, epsilon]["settings"])
-    return row | {f"settings at {epsilon:g}": settings or "from theory"}
+    point = found.points[label, epsilon]
+    settings, tried = _words(point["settings"]) or "from theory", len(point["tried"])
+    return row | {
+        f"settings at {epsilon:g}": f"{settings} (best of {tried})" if tried else settings
+    }
 
 
 def _dominated(found: Risks) -> str:

@@ -68,6 +68,7 @@ def results(
     """
     data = problem.load()
     shared = common(problem, data) | {"radius": problem.radius, "relation": problem.relation}
+    shared |= {"dimension": data.dimension, "delta": 1 / data.size}
     advance(f"{problem.title}: the optimum", 0)
     best = _optimum(problem, data, cache, shared)
 

@@ -56,12 +56,12 @@ def point_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]
                         "epsilon": epsilon,
                         "epsilon_of_the_noise": f"{point['epsilon']:.6g}",
                         "seed": seed,
-                        "gap": f"{gap:.6g}",
-                        "gap_to_local_minimum": ""
+                        "exact_gap": f"{gap:.6g}",
+                        "exact_gap_to_local_minimum": ""
                         if np.isnan(local[seed])
                         else f"{local[seed]:.6g}",
-                        "gradient_norm": f"{point['gradient_norms'][seed]:.6g}",
-                        "accuracy": f"{point['accuracies'][seed]:.6g}",
+                        "exact_gradient_norm": f"{point['gradient_norms'][seed]:.6g}",
+                        "exact_accuracy": f"{point['accuracies'][seed]:.6g}",
                         "steps": point["steps"],
                         "passes": f"{point['passes']:.6g}",
                     }
@@ -87,7 +87,7 @@ def trace_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]
                         "seed": seed,
                         "step": int(step),
                         "seconds": f"{seconds:.6g}",
-                        "gap": f"{gap:.6g}",
+                        "exact_gap": f"{gap:.6g}",
                     }
                 )
     return rows
@@ -110,9 +110,9 @@ def cost_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]:
                 "steps": point["steps"],
                 "passes": f"{point['passes']:.3g}",
                 "seconds": "" if trace is None else f"{trace[1][-1]:.3g}",
-                "gap": number(np.nanmean(found.gaps(curve.label, TRACED_EPSILON))),
-                "gap to local minimum": "" if local is None else number(np.nanmean(local)),
-                "gradient norm": number(np.nanmean(found.norms(curve.label, TRACED_EPSILON))),
+                "exact gap": number(np.nanmean(found.gaps(curve.label, TRACED_EPSILON))),
+                "exact gap to local minimum": "" if local is None else number(np.nanmean(local)),
+                "exact gradient norm": number(np.nanmean(found.norms(curve.label, TRACED_EPSILON))),
             }
         )
     return rows

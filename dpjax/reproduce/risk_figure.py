@@ -68,7 +68,7 @@ def plot_risks(
     first = every[0]
     seeds = len(next(iter(first.points.values()))["values"])
     figure.suptitle(
-        f"Excess empirical risk against gradient evaluations: delta = 1/n, "
+        f"Exact excess risk (NOT PRIVATE) against gradient evaluations: delta = 1/n, "
         f"{first.problem.relation}\nmean of {seeds} seeds, bars: two standard errors; "
         "small: the other settings tried",
         fontsize="medium",

@@ -43,7 +43,7 @@ class Risks:
     @property
     def optimum_line(self) -> str:
         """Where the optimum comes from."""
-        bounded = self.problem.objective != "logistic-l2" and self.problem.radius is None
+        bounded = self.problem.objective == "logistic" and self.problem.radius is None
         among = f" of all points of norm at most {WIDEST:g}" if bounded else ""
         return (
             f"The optimum{among} is {self.optimum:.8f} (float64), proven to be the least value up "
