@@ -163,9 +163,9 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, str]:
     if foreign:
         held = getattr(foreign[0], "type", object) if array.ndim == 1 else object
         kind = np.dtype(held).kind
-    # Of such columns one missing value decides what array they become.
-    if (foreign and array.dtype.kind not in "biuf") or kind == "T":
-        array = array.astype(object)
+    # Of such a column one missing value decides what array it becomes.
+    if kind == "T" or (foreign and (array.ndim == 1 or array.dtype.kind not in "biuf")):
+        array = np.asarray(data, dtype=object)
     return array, kind
 
 
