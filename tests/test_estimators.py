@@ -1,11 +1,13 @@
 """``DPLogisticRegression``: scikit-learn's own checks, and what is declared instead of read."""
 
 import functools
+import gc
 import pickle
 import sys
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import estimator_checks
 
@@ -107,6 +109,99 @@ def test_a_strange_record_is_no_error_and_contributes_nothing(kind):
     assert (found != make().fit(x, y).coef_).all()  # a record that is there would show
 
 
+STRANGE_CELLS = ("a", 1j, np.complex128(1), None, [1.0], np.ones(2))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("listed", [True, False], ids=["lists", "objects"])
+@pytest.mark.parametrize("cell", STRANGE_CELLS, ids=repr)
+@pytest.mark.parametrize("where", ["X", "y"])
+def test_a_strange_cell_is_null_and_leaves_its_neighbours_alone(where, cell, listed):
+    x, y = problem()
+    x, y = (x.tolist(), y.tolist()) if listed else (x.astype(object), y.astype(object))
+    if where == "X":
+        x[7][0] = cell
+    else:
+        y[7] = cell
+    found = make().fit(x, y).coef_
+    np.testing.assert_array_equal(found, make().fit(*strange("missing")).coef_)
+
+
+def test_lists_are_as_good_as_arrays():
+    x, y = problem()
+    model = make().fit(x.tolist(), y.tolist())
+    np.testing.assert_array_equal(model.coef_, make().fit(x, y).coef_)
+    np.testing.assert_array_equal(model.predict(x.tolist()), model.predict(x))
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_one_missing_label_of_a_nullable_column_decides_no_error(missing):
+    pandas = pytest.importorskip("pandas")
+    x, y = problem()
+    column = pandas.Series(2**53 + y, dtype="Int64")  # a float would not tell them apart
+    frame = pandas.DataFrame({"a": column, "b": x[:, 0]})
+    if missing:
+        column[7] = frame.loc[7, "a"] = pandas.NA
+    model = make(classes=(2**53, 2**53 + 1))
+    found = model.fit(x, column).coef_
+    kind = "label" if missing else None
+    np.testing.assert_array_equal(found, make().fit(*strange(kind)).coef_)
+    assert model.fit(frame, column).feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="y holds numbers and classes words"):
+        make(classes=("no", "yes")).fit(x, column)
+    words = pandas.Series(np.array(["no", "yes"])[y], dtype="string")
+    if missing:
+        words[7] = pandas.NA
+    np.testing.assert_array_equal(make(classes=("no", "yes")).fit(x, words).coef_, found)
+    with pytest.raises(ValueError, match="y holds words and classes numbers"):
+        make().fit(x, words)
+
+
+def wrong_shape(kind):
+    x, y = np.full((61, 2), 0.7123), np.full(61, 7123)
+    return {
+        "row of numbers": (x[:, 0], y, "Expected 2D array.*X must hold rows"),
+        "flat list": (x[:, 0].tolist(), y, "Expected 2D array.*X must hold rows"),
+        "ragged list": ([*x.tolist(), [0.7123]], y, "X must hold rows of features, all of one"),
+        "ragged arrays": ([np.full((2, 3), 0.7123), np.ones((2, 4))], y, "X must .* ragged"),
+        "cube": (np.stack([x, x]), y, "got 3D array instead"),
+        "number": (0.7123, y, "got scalar array instead"),
+        "no features": (x[:, :0], y, r"0 feature\(s\)"),
+        "no records": (x[:0], y[:0], r"0 sample\(s\)"),
+        "complex": (x + 0.7123j, y, "Complex data not supported: X"),
+        "words": (x.astype(str), y, "X must hold numbers, got an array of words"),
+        "sparse": (sparse.csr_array(x), y, r"Sparse data .* pass X\.toarray"),
+        "other length": (x, y[:60], "X and y must have one length"),
+        "table of labels": (x, x, "y should be a 1d array, got 2D array"),
+        "column of lists": (x, y[:, None].tolist(), "y should be a 1d array, got 2D array"),
+        "label": (x, 7123, "y should be a 1d array, got scalar array"),
+        "complex labels": (x, y + 0.7123j, "Complex data not supported: y"),
+    }[kind]
+
+
+SHAPES = (
+    *("row of numbers", "flat list", "ragged list", "ragged arrays", "cube", "number"),
+    *("no features", "no records", "complex", "words", "sparse", "other length"),
+    *("table of labels", "column of lists", "label", "complex labels"),
+)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_messages_about_shapes_hold_no_values_and_no_counts(kind):
+    x, y, message = wrong_shape(kind)
+    with pytest.raises((TypeError, ValueError), match=message) as error:
+        make().fit(x, y)
+    assert not any(private in str(error.value) for private in ("7123", "61", "60"))
+
+
+def test_what_is_predicted_is_not_printed_either():
+    model = make().fit(*problem())
+    for x in (np.full(61, 0.7123), np.full((61, 2), 0.7123j), [[0.7123, 0.7123], [0.7123, 1j]]):
+        with pytest.raises(ValueError, match=r"2D array|Complex data|contains NaN") as error:
+            model.predict(x)
+        assert not any(private in str(error.value) for private in ("7123", "61"))
+
+
 def test_labels_read_off_the_data_are_found_out():
     """The planted bug: whether anybody has the label 2 must not decide whether ``fit`` raises."""
     with pytest.raises(ValueError, match="multiclass"):
@@ -194,6 +289,35 @@ def test_a_fit_that_the_ledger_cannot_pay_is_refused(tmp_path):
     assert not hasattr(model, "coef_")
 
 
+def test_a_clone_shares_its_ledger(tmp_path):
+    with dpjax.Ledger.create(tmp_path / "book", dpjax.PrivacyBudget(1.0, 1e-4)) as book:
+        model = make(epsilon=0.5, delta=1e-5, ledger=book, solver_options={"steps": 2})
+        first, second = clone(model), clone(model)
+        assert first.ledger is second.ledger is book
+        del first
+        gc.collect()
+        second.fit(*problem())
+        assert len(book.entries) == 1
+        with pytest.raises(TypeError, match="pass its path"):
+            pickle.dumps(model)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "message"),
+    [
+        (("no", "yes"), (b"no", b"yes"), "y holds words and classes bytes"),
+        ((b"no", b"yes"), ("no", "yes"), "y holds bytes and classes words"),
+        ((b"no", b"yes"), np.array(["no", "yes"], object), "y holds bytes and classes words"),
+        ((0, 1), ("no", "yes"), "y holds numbers and classes words"),
+        ((False, True), (b"no", b"yes"), "y holds numbers and classes bytes"),
+    ],
+)
+def test_labels_of_another_kind_than_the_classes(labels, classes, message):
+    x, y = problem()
+    with pytest.raises(ValueError, match=message):
+        make(classes=classes).fit(x, np.array(labels)[y])
+
+
 def test_weights_that_blow_up_are_reported():
     x, y = problem()
     options = CHEAP["solver_options"] | {"step_size": 3e38}
@@ -207,6 +331,12 @@ def test_weights_that_blow_up_are_reported():
         ({"classes": None}, "classes is required: declare the two labels"),
         ({"classes": (0, 1, 2)}, "multiclass.*one against the rest"),
         ({"classes": (1, 1)}, "classes must be two labels"),
+        ({"classes": (0, np.nan)}, "classes must be two labels that equal themselves"),
+        ({"classes": (0, None)}, "classes must be two labels of one kind"),
+        ({"classes": (0, "yes")}, "one kind, got numbers and words"),
+        ({"classes": (0, 1j)}, "one kind, got numbers and complex numbers"),
+        ({"solver_options": [1]}, r"solver_options must be a dict .*got \[1\]"),
+        ({"solver_options": {1: 1}}, "unknown option of dp-gd 1"),
         ({"classes": ("no", "yes")}, "declare classes in the labels' own type"),
         ({"data_norm": None}, "one of bounds and data_norm must be declared, neither"),
         ({"bounds": (0, 1)}, "one of bounds and data_norm must be declared, both"),

@@ -1,9 +1,12 @@
 """The ledger: what it admits, what a crash or a vandal can do to its file, and its command."""
 
+import copy
 import errno
+import gc
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 
@@ -479,6 +482,18 @@ def test_a_file_that_changes_under_a_run_takes_no_intent(vandal, filled):
 def test_a_ledger_to_read_cannot_be_written(filled):
     with pytest.raises(LedgerError, match=r"open it with Ledger\.open"):
         Ledger.read(filled).reserve(**intent("third"))
+
+
+def test_a_copy_is_the_ledger_itself_and_it_cannot_be_pickled(filled):
+    with Ledger.open(filled) as ledger:
+        for again in (copy.copy(ledger), copy.deepcopy([ledger])[0]):
+            assert again is ledger
+        del again
+        gc.collect()
+        ledger.reserve(**intent("third"))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with pytest.raises(TypeError, match=f"pass its path '{filled}'"):
+                pickle.dumps(ledger, protocol)
 
 
 def test_a_budget_is_declared_once(filled):

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import uuid
-from typing import Any
+from typing import Any, NoReturn
 
 from dpjax import _validate
 from dpjax.accounting import chain
@@ -263,6 +263,19 @@ class Ledger:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+    # Two objects would share the descriptor, and each know the lines that it wrote itself.
+    def __copy__(self) -> "Ledger":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ledger":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a Ledger holds an open, locked file and cannot be pickled; pass its path "
+            f"{self.path!r} instead."
+        )
 
     def _append(self, content: dict[str, Any]) -> None:
         if self._file is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpjax import _validate, objectives
@@ -18,7 +18,7 @@ from dpjax.algorithms import ALGORITHMS, Algorithm, Status
 from dpjax.baselines import BASELINES
 from dpjax.datasets import Dataset
 from dpjax.driver import Solution, run, solve
-from dpjax.estimators import rows
+from dpjax.estimators import arrays, rows
 from dpjax.mechanisms import random_key
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
@@ -54,7 +54,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         research, which makes ``releasable_`` False.
       solver_options: further arguments of the solver's factory, such as ``{"steps": 64}``.
       ledger: a ``Ledger`` or its file. Each ``fit`` is booked before it asks the data anything, or
-        refused; cross-validation is as many fits.
+        refused; cross-validation is as many fits. Copies share the ``Ledger``; an estimator that is
+        pickled, as for another process, takes the file.
       unit: what one row stands for, in the guarantee's words.
 
     Attributes:
@@ -122,27 +123,29 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         """Trains privately, which spends the budget once.
 
         Args:
-          X: (n, p) numbers: an array, a list of lists, or a data frame.
-          y: (n,) labels.
+          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
+            number is a missing value.
+          y: (n,) labels: an array, a list, or a column of a data frame.
 
         Returns:
           The estimator itself.
 
         Raises:
           ValueError: before anything is spent, for arguments that do not fit together and arrays of
-            the wrong shape or kind; never for a single record.
+            the wrong shape or dtype; never for a single record, but for lists of unequal length.
         """
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
-        x = _numbers(np.asarray(validate_data(self, X, dtype=None, ensure_all_finite=False)))
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(x, y)
-        classes = _two_labels(self._declared_classes(y))
+        x, labels = arrays.features(X), arrays.labels(y)
+        if len(x) != len(labels.cells):
+            raise ValueError("X and y must have one length: pass one label in y for each row of X.")
+        self._note_features(X, x, reset=True)
+        classes = arrays.two_labels(self._declared_classes(labels.cells))
         scaling = rows.declare(self.bounds, self.data_norm, bool(self.fit_intercept), x.shape[1])
         algorithm = self._configure(len(x), x.shape[1] + scaling.intercept)
         data = Dataset(
             scaling.rows(x),
-            _signs(y, classes),
+            arrays.signs(labels, classes),
             unit=_validate.word("unit", self.unit),
             max_norm=1.0,
         )
@@ -160,11 +163,13 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         """Returns the log-odds (n,) of the positive class, on rows scaled as those of ``fit``.
 
         Raises:
-          ValueError: for a missing value, or another number of features than in ``fit``.
+          ValueError: for a value that is missing or no number, or other features than in ``fit``.
           NotFittedError: before ``fit``.
         """
         check_is_fitted(self)
-        x = np.asarray(validate_data(self, X, reset=False))
+        x = arrays.features(X)
+        self._note_features(X, x, reset=False)
+        check_array(x, input_name="X", estimator=self)
         return self._scaling.rows(x) @ self._params
 
     def predict(self, X: Any) -> np.ndarray:
@@ -182,6 +187,11 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
+
+    def _note_features(self, given: Any, x: np.ndarray, reset: bool) -> None:
+        # Their number, and their names in a data frame: set by ``fit``, then compared.
+        named: Any = given if hasattr(given, "columns") else x
+        validate_data(self, named, reset=reset, skip_check_array=True)
 
     def _declared_classes(self, y: np.ndarray) -> Sequence[Any]:
         del y
@@ -210,7 +220,12 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         factories = ALGORITHMS | BASELINES
         factory = factories[_validate.choice("solver", self.solver, factories)]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
-        options = dict(self.solver_options or {})
+        options = {} if self.solver_options is None else self.solver_options
+        if not isinstance(options, Mapping):
+            raise ValueError(
+                'solver_options must be a dict of names and values, such as {"steps": 64}, got '
+                f"{options!r}."
+            )
         for name in options:
             _validate.choice(f"option of {self.solver}", name, takes)
         return factory(objective, budget, data_size=size, dimension=dimension, **options)
@@ -224,56 +239,3 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
         return solution
-
-
-def _numbers(x: np.ndarray) -> np.ndarray:
-    """Returns ``x``, an array of objects cell by cell: one that is no number becomes NaN."""
-    if x.dtype.kind in "biuf":
-        return x
-    if x.dtype.kind != "O":
-        raise ValueError(f"X must hold numbers, got an array of {x.dtype}.")
-    return np.vectorize(_number, otypes=[np.float64])(x)
-
-
-def _number(cell: Any) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return np.nan
-
-
-def _two_labels(classes: Sequence[Any]) -> np.ndarray:
-    labels = np.unique(np.asarray(classes))
-    if len(labels) == 2:
-        return labels
-    kind = "multiclass. " if len(labels) > 2 else "one class. "
-    raise ValueError(
-        f"Only binary classification is supported. The type of the target is {kind}"
-        f"classes must be two labels, got {classes!r}; of more, train one against the rest, each "
-        "with its share of the budget."
-    )
-
-
-def _signs(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Returns -1 and +1 for the two classes, NaN for any other label: a null record."""
-    words = {array.dtype.kind in "US" for array in (y, classes) if array.dtype.kind != "O"}
-    if len(words) == 2:
-        raise ValueError(
-            f"y holds {y.dtype} and classes {classes.dtype}, of which none can be equal: declare "
-            "classes in the labels' own type."
-        )
-    signs = np.full(y.shape, np.nan, np.float32)
-    for label, sign in zip(classes.tolist(), (-1, 1), strict=True):
-        if y.dtype.kind != "O":
-            signs[y == label] = sign
-        else:
-            signs[[_is(cell, label) for cell in y]] = sign
-    return signs
-
-
-def _is(cell: Any, label: Any) -> bool:
-    # A cell may be anything, such as pandas' NA, which is neither equal nor unequal.
-    try:
-        return bool(cell == label)
-    except (TypeError, ValueError):
-        return False
