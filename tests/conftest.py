@@ -18,9 +18,9 @@ def few_compiled_programs():
     """Drops the compiled programs of a process before they are too many for it."""
     yield
     mappings = pathlib.Path("/proc/self/maps")
-    if next(_tests) % EVERY == 0 and mappings.exists():
-        if mappings.read_bytes().count(b"\n") > MAPPINGS:
-            jax.clear_caches()
+    counted = next(_tests) % EVERY == 0 and mappings.exists()
+    if counted and mappings.read_bytes().count(b"\n") > MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture
