@@ -105,7 +105,7 @@ def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:
     numbers = jnp.concatenate([_numbers(leaf) for leaf in leaves])
     multipliers = jax.random.bits(derive(key, "training", 0), (2, numbers.size), jnp.uint32) | 1
     words = jnp.uint32([int(structure[i : i + 8], 16) for i in (0, 8)])
-    return fold(key, words ^ jnp.sum(_mix(numbers) * multipliers, axis=1, dtype=jnp.uint32))
+    return fold(key, words ^ jnp.sum(_mix(numbers)[None] * multipliers, axis=1, dtype=jnp.uint32))
 
 
 def _numbers(leaf: Array | float) -> Array:
