@@ -33,7 +33,8 @@ def objective_perturbation(
         its regularizer must be ``L2`` of a strength mu of M / (n (e^(epsilon/2) - 1)) at least.
         Features longer than 1 are scaled to length 1 behind the door: it is their objective that is
         minimised.
-      budget: what the release may spend.
+      budget: what the release may spend, between data sets of the same public n (not
+        ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
       data_size: the declared public number of records n.
       dimension: number of parameters p.
       accountant: ``"pld"``; no Renyi bound is known.

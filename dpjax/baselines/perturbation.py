@@ -82,7 +82,8 @@ def output_perturbation(
       objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
         regularizer must be ``L2`` of a strength mu above 0. Features longer than 1 are scaled to
         length 1 behind the door, so that G and M hold: it is their objective that is minimised.
-      budget: what the release may spend.
+      budget: what the release may spend, between data sets of the same public n (not
+        ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
       data_size: the declared public number of records n.
       dimension: number of parameters p.
       accountant: ``"pld"`` or ``"rdp"``.

@@ -81,6 +81,8 @@ def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
     >>> ball("l1:2.5")
     L1Ball(radius=2.5)
     """
-    shape, _, radius = text.partition(":")
+    shape, colon, radius = text.partition(":")
+    if not colon:
+        raise ValueError(f"domain must be l1:RADIUS or l2:RADIUS, such as l1:10, got {text!r}.")
     balls = {"l1": dpjax.objectives.L1Ball, "l2": dpjax.objectives.L2Ball}
     return balls[_validate.choice("domain", shape, balls)](_validate.positive("radius", radius))

@@ -17,7 +17,7 @@ from dpjax.diagnostics import exact_accuracy
 from dpjax.driver import loop
 from dpjax.driver.keys import training_key
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, MinimizerQuery
 from dpjax.reproduce import exact
 
 # A Hessian of so many rows keeps every core busy: seeds then gain nothing from vmap.
@@ -242,5 +242,7 @@ def _advance(algorithm: Algorithm, records: Params, own: Array, carries: loop.Ca
 
 
 def _busy(algorithm: Algorithm, rows: int) -> bool:
-    first_order = all(isinstance(query, GradientQuery) for query in algorithm.queries)
+    first_order = all(
+        isinstance(query, GradientQuery | MinimizerQuery) for query in algorithm.queries
+    )
     return rows > _BUSY_ROWS and not first_order
