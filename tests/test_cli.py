@@ -341,7 +341,7 @@ BAD = {
         "--delta",
     ),
     "domain": (["run", "dp-accmd", "--domain", "l3:1"], "unknown domain 'l3'"),
-    "domain, no radius": (["run", "dp-accmd", "--domain", "l1"], "radius must be a number"),
+    "domain, no radius": (["run", "dp-accmd", "--domain", "l1"], "domain must be l1:RADIUS"),
     "domain absent": (["run", "dp-accmd"], "domain is required"),
     "domain of another": (["run", "dp-gd", "--domain", "l1:1"], "leave --domain out"),
     "epsilon 0": (["run", "--epsilon", "0"], "epsilon must be"),
