@@ -147,16 +147,18 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
 
 def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
     """Shows so many decades at least; from 1.2 on powers of ten are the only labels."""
-    from matplotlib.ticker import LogFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     low, high = limits()
     short = decades - np.log10(high / low)
     if short > 0:
         fix(low / 10 ** (short / 2), high * 10 ** (short / 2))
-    wide = np.log10(np.divide(*limits()[::-1])) > 1.2
-    axis.set_minor_formatter(NullFormatter() if wide else LogFormatter(minor_thresholds=(2, 0.7)))
-    if not wide:
-        axis.set_major_formatter(LogFormatter())
+    if np.log10(np.divide(*limits()[::-1])) > 1.2:
+        axis.set_minor_formatter(NullFormatter())
+        return
+    axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
 
 
 def _handle(label: str) -> Any:
