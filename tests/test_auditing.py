@@ -421,7 +421,8 @@ def test_every_audit_claims_what_its_mechanism_says(name):
     row = auditing.AUDITS[name]
     claim = row.make().claim
     assert claim.relation in dpjax.accounting.RELATIONS
-    assert 2 < claim.epsilon(DELTA) < 11
+    # The printed form of DP-SVRG is attacked at 10, see its game.
+    assert 2 < claim.epsilon(DELTA) < (11 if name == "svrg-exact" else 7)
     assert row.quick_runs <= row.runs and row.quick_gate <= row.gate < 1
     assert claim.epsilon(DELTA, 0.9) > claim.epsilon(DELTA)
     alpha = np.linspace(0.01, 0.99, 20)

@@ -194,7 +194,6 @@ def test_many_steps_of_one_record_fit_the_budget_and_waste_nothing():
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_noise_near_an_anchor_fits_what_a_record_moves_there(relation):
-    """Planted: the noise of a distance that is nine tenths of the true one."""
     loss = dpjax.Objective(lambda w, e: 50 * e[0] * w @ w)
     query = DifferenceQuery(1e-6, CLIP, 1.0, loss, N, relation)
     params, anchor = jnp.full(P, 1e-3), jnp.zeros(P)
@@ -209,7 +208,6 @@ def test_noise_near_an_anchor_fits_what_a_record_moves_there(relation):
     allowed = float(query.stddev_at(params, anchor)) / query.noise_multiplier
     assert allowed < query.sensitivity / 100
     assert 0.99 * allowed < moved < 1.001 * allowed
-    assert moved > 0.9 * allowed * 1.001
 
 
 @pytest.mark.parametrize("factory", [dpjax.dp_svrg, dpjax.dp_svrg_plus_plus])

@@ -90,7 +90,7 @@ def test_one_record_moves_a_step_by_its_two_bounds(relation):
     assert drawn < release.sensitivity < 1.01 * (drawn + 2 * idle)
     # Planted: no such part claimed, at a lower epsilon.
     claimed = dataclasses.replace(release, idle=0.0)
-    assert moved.min() > 0.99 * idle > claimed.idle * claimed.sensitivity
+    assert moved.min() > 0.99 * idle
     spent, planted = (
         epsilon(Event((dataclasses.replace(each, noise_multiplier=1.0),), relation), 1e-5, relation)
         for each in (release, claimed)

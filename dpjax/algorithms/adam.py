@@ -9,12 +9,12 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common, check_smooth
+from dpjax.algorithms.common import Single, check_smooth
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, Query, poisson_sampler
+from dpjax.oracles import GradientQuery, poisson_sampler
 
 LONGEST = 2048
 _LARGEST_BATCH = 16_384
@@ -40,7 +40,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Adam(Common):
+class Adam(Single):
     """Configuration of DP-Adam; made by ``dp_adam``."""
 
     query: GradientQuery
@@ -59,16 +59,6 @@ class Adam(Common):
     def title(self) -> str:
         """Name for people."""
         return "DP-Adam"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One gradient query."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """``steps`` noisy gradients, each of its own batch."""
-        return self.query.event(int(self.steps))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, with both moments 0."""

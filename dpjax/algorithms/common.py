@@ -5,10 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation
+from dpjax.accounting import Event
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
-from dpjax.oracles import Evaluations
+from dpjax.oracles import Evaluations, Query
 
 
 def proximal(objective: Objective) -> bool:
@@ -84,3 +85,20 @@ class Common:
         """Returns nothing: what a batch or a subspace tells bounds no derivative of the whole."""
         del key, state, ask, unit_rows
         return None, None
+
+
+class Single(Common):
+    """One query, asked at every step."""
+
+    query: Any
+    steps: Any
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The one query."""
+        return (self.query,)
+
+    @property
+    def event(self) -> Event:
+        """``steps`` answers."""
+        return self.query.event(int(self.steps))

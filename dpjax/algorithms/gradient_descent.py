@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Common, proximal
-from dpjax.oracles import GradientQuery, Query
+from dpjax.algorithms.common import Single, proximal
+from dpjax.oracles import GradientQuery
 
 
 class State(NamedTuple):
@@ -34,7 +33,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GradientDescent(Common):
+class GradientDescent(Single):
     """Configuration of DP-GD; made by ``dp_gradient_descent``."""
 
     query: GradientQuery
@@ -53,16 +52,6 @@ class GradientDescent(Common):
     def title(self) -> str:
         """Name for people."""
         return "DP-GD"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One gradient query."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """``steps`` noisy gradients."""
-        return self.query.event(int(self.steps))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""

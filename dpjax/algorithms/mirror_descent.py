@@ -9,12 +9,11 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Single
 from dpjax.algorithms.mirror_maps import from_dual, p_norm, to_dual
-from dpjax.oracles import GradientQuery, Query
+from dpjax.oracles import GradientQuery
 
 
 class State(NamedTuple):
@@ -40,7 +39,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class MirrorDescent(Common):
+class MirrorDescent(Single):
     """Configuration of DP-AccMD; made by ``dp_accelerated_mirror_descent``."""
 
     query: GradientQuery
@@ -58,16 +57,6 @@ class MirrorDescent(Common):
     def title(self) -> str:
         """Name for people."""
         return "DP-AccMD"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One gradient query."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """``steps`` noisy gradients."""
-        return self.query.event(int(self.steps))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``; from outside the ball, where its ray enters it."""

@@ -11,15 +11,15 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common, check_smooth
+from dpjax.algorithms.common import Single, check_smooth
 from dpjax.algorithms.model_step import Info
 from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
-from dpjax.oracles import Query, SubspaceQuery, poisson_sampler
+from dpjax.oracles import SubspaceQuery, poisson_sampler
 
 STEPS = 32
 DIRECTIONS = 16
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SubspaceTrustRegion(Common):
+class SubspaceTrustRegion(Single):
     """Configuration of DP-TR in subspaces; made by ``dp_subspace_trust_region``."""
 
     query: SubspaceQuery
@@ -54,16 +54,6 @@ class SubspaceTrustRegion(Common):
     def title(self) -> str:
         """Name for people."""
         return "DP-TR in subspaces"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One joint query."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """``steps`` answers."""
-        return self.query.event(int(self.steps))
 
     def sketch(self, iteration: Array | int, dtype: jnp.dtype | str = "float32") -> Array:
         """Returns S (k, p) of one iteration, its rows orthonormal and otherwise random.

@@ -7,14 +7,15 @@ import jax
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, calibrate, check_spent
 from dpjax.algorithms import base
+from dpjax.algorithms.common import Single
 from dpjax.algorithms.svrg import Epochs, State
 from dpjax.algorithms.svrg_theory import Asked
-from dpjax.oracles import AnchoredQuery, Evaluations, Query, poisson_sampler
+from dpjax.oracles import AnchoredQuery, Evaluations, poisson_sampler
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class PrintedVarianceReduced(Epochs):
+class PrintedVarianceReduced(Single, Epochs):
     """Configuration of the printed form; made with ``anchor="exact"``.
 
     The exact gradient at the anchor is secret state of the driver: it enters every step before the
@@ -35,16 +36,6 @@ class PrintedVarianceReduced(Epochs):
     def title(self) -> str:
         """Name for people."""
         return f"{'DP-SVRG++' if self.doubling else 'DP-SVRG'} (exact anchor, secret)"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One query, which adds noise to the whole."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """``steps`` mixtures of Gaussians."""
-        return self.query.event(int(self.steps))
 
     @property
     def evaluations(self) -> Evaluations:

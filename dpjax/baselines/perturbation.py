@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier, records_moved
+from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, records_moved
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Single
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, Query, iterations_of
 
@@ -32,7 +32,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Perturbation(Common):
+class Perturbation(Single):
     """Configuration of a method that releases one noisy minimiser; made by the factories."""
 
     query: Query
@@ -42,16 +42,6 @@ class Perturbation(Common):
     max_steps: int = static()
     dimension: int = static()
     accountant: str = static()
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One query, asked once."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """One noisy minimiser."""
-        return self.query.event(1)
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``; the minimum does not depend on it."""

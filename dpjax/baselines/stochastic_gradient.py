@@ -9,13 +9,13 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Single
 from dpjax.algorithms.gradient_descent_calibration import default_step_size
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, Query, poisson_sampler
+from dpjax.oracles import GradientQuery, poisson_sampler
 
 LONGEST = 2048
 _LARGEST_BATCH = 16_384
@@ -43,7 +43,7 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StochasticGradient(Common):
+class StochasticGradient(Single):
     """Configuration of DP-SGD; made by ``dp_sgd``."""
 
     query: GradientQuery
@@ -61,16 +61,6 @@ class StochasticGradient(Common):
     def title(self) -> str:
         """Name for people."""
         return "DP-SGD"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """One gradient query."""
-        return (self.query,)
-
-    @property
-    def event(self) -> Event:
-        """``steps`` noisy gradients, each of its own batch."""
-        return self.query.event(int(self.steps))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, with no iterate to average."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Loss, Params
+from dpjax.objectives.proximal import prox_zero
 
 Regularizer = Callable[[Params], Array]
 
@@ -83,7 +84,7 @@ class Objective:
           ValueError: if the regularizer has none.
         """
         if self.regularizer is None:
-            return lambda params, step_size: params
+            return prox_zero
         found = getattr(self.regularizer, "prox", None)
         if found is None:
             raise ValueError(

@@ -8,12 +8,13 @@ from dpjax._typing import Array, Params
 # Projections on sets, the operators of their indicators, are optax's: see ``domains``.
 
 
-def prox_zero(params: Params) -> Params:
-    """Returns ``params``, the proximal operator of no penalty.
+def prox_zero(params: Params, scale: Array | float) -> Params:
+    """Returns ``params``, the proximal operator of no penalty, whatever its ``scale``.
 
-    >>> prox_zero(jnp.array([1.0])).tolist()
+    >>> prox_zero(jnp.array([1.0]), 2.0).tolist()
     [1.0]
     """
+    del scale
     return params
 
 
