@@ -6,30 +6,12 @@ judged on 20 others. Gaps are NOT PRIVATE, nor is the tuning, which makes the co
 """
 
 import argparse
-import collections
-import itertools
 import sys
-import time
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from tuning import grid, judge
 
 import dpjax
-from dpjax.reproduce.exact import exact_optimum, exact_values
-
-TUNED_ON, JUDGED_ON = 4, 20
-CONFIGURATIONS = 48
-# So many trainings at once: more gains nothing and takes memory.
-TOGETHER = 96
-
-
-def grid(**choices):
-    """Every combination, as arguments of a factory."""
-    return [
-        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
-    ]
-
 
 GRIDS = {
     "DP-TR": (
@@ -39,6 +21,7 @@ GRIDS = {
             radius=[5.0, 8.0, 12.0],
             final_radius=[0.25, 0.5],
             damping=[0.5, 1.0],
+            certify=[None],
         ),
     ),
     "DP-STR": (
@@ -64,38 +47,10 @@ GRIDS = {
         grid(
             steps=[192, 256, 384, 512, 768, 1_152],
             step_size=[16.0, 24.0, 32.0, 40.0, 48.0, 64.0, 80.0, 96.0],
+            certify=[None],
         ),
     ),
 }
-
-
-def gaps(name, configurations, budget, data, keys, optimum):
-    """(configurations, seeds) gaps; what shares a program is trained together."""
-    objective = dpjax.objectives.logistic_nonconvex(1e-3)
-    groups = collections.defaultdict(list)
-    for i, more in enumerate(configurations):
-        if name in ("dp-tr", "dp-gd"):
-            more = {**more, "certify": None}
-        algorithm = dpjax.ALGORITHMS[name](
-            objective, budget, data_size=data.size, dimension=data.dimension, **more
-        )
-        groups[jax.tree.structure(algorithm), int(algorithm.steps)].append((i, algorithm))
-    found = np.full((len(configurations), len(keys)), np.nan)
-    for members in groups.values():
-        rows = max(1, TOGETHER // len(keys))
-        for first in range(0, len(members), rows):
-            some = members[first : first + rows]
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(a for _, a in some))
-            params = many(stacked, data.examples, keys)
-            for (i, _), one in zip(some, params, strict=True):
-                found[i] = exact_values(objective, one, data.examples)[0] - optimum
-    return found
-
-
-@jax.jit
-def many(algorithms, examples, keys):
-    each = jax.vmap(lambda a, k: dpjax.solve(a, examples, key=k).params, in_axes=(None, 0))
-    return jax.vmap(each, in_axes=(0, None))(algorithms, keys)
 
 
 def interval(ours, theirs, seed=0):
@@ -106,38 +61,10 @@ def interval(ours, theirs, seed=0):
     return ours.mean() / theirs.mean(), *np.quantile(ratios, [0.025, 0.975])
 
 
-def words(more):
-    return ", ".join(f"{name} {value:g}" for name, value in more.items())
-
-
 def compare(epsilon, relation, chosen):
-    data = dpjax.datasets.load("ijcnn1")
-    data = dpjax.Dataset(jnp.asarray(data.x), jnp.asarray(data.y), name=data.name)
-    optimum = exact_optimum(dpjax.objectives.logistic_nonconvex(1e-3), data.examples)[1]
-    budget = dpjax.PrivacyBudget(epsilon, 1 / data.size, relation)
-    root = jax.random.key(2020)
-    tuning = jax.random.split(jax.random.fold_in(root, 0), TUNED_ON)
-    judging = jax.random.split(jax.random.fold_in(root, 1), JUDGED_ON)
-    print(
-        f"\n## epsilon {epsilon:g}, {relation}, delta = 1/n\n\nIJCNN1, n = {data.size:,}, "
-        f"L* = {optimum:.5f}; tuned on {TUNED_ON} seeds, judged on {JUDGED_ON} others; gaps, mean\n"
-    )
-    judged = {}
-    for method in chosen:
-        name, configurations = GRIDS[method]
-        assert len(configurations) == CONFIGURATIONS
-        begin = time.perf_counter()
-        reached = gaps(name, configurations, budget, data, tuning, optimum).mean(axis=1)
-        best = int(np.nanargmin(reached))
-        judged[method] = gaps(name, [configurations[best]], budget, data, judging, optimum)[0]
-        print(f"### {method}: the grid, best first ({time.perf_counter() - begin:.0f} s)\n")
-        print("| configuration | gap on the tuning seeds |\n|---|---|")
-        for i in np.argsort(reached):
-            print(f"| {words(configurations[i])} | {reached[i]:.5f} |")
-        print(flush=True)
-    print("| method | gap on the judging seeds | standard error |\n|---|---|---|")
-    for method, values in judged.items():
-        print(f"| {method} | {values.mean():.5f} | {values.std(ddof=1) / len(values) ** 0.5:.5f} |")
+    methods = {label: GRIDS[label] for label in chosen}
+    objective = dpjax.objectives.logistic_nonconvex(1e-3)
+    judged = judge(methods, objective, epsilon, relation, seed=2020, judged_on=20)
     print()
     for other, limit in (("DP-Adam", "reaches 1.1 or below"), ("DP-GD", "at most 1/2")):
         if "DP-TR" in judged and other in judged:
