@@ -28,6 +28,7 @@ from dpjax.algorithms import (
     dp_svrg_plus_plus,
     dp_trust_region,
     paper_schedule,
+    stochastic_spider,
 )
 from dpjax.datasets import Dataset
 from dpjax.derivatives import (
@@ -86,6 +87,7 @@ __all__ = [
     "sampling",
     "save",
     "solve",
+    "stochastic_spider",
     "trust_region_step",
 ]
 

@@ -8,7 +8,7 @@ from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilo
 from dpjax.accounting.filters import Filter
 from dpjax.accounting.ledger import Ledger
 from dpjax.accounting.perturbed import perturbed_delta
-from dpjax.accounting.release import gumbel_multiplier, gumbel_scale
+from dpjax.accounting.release import gumbel_multiplier, gumbel_scale, parallel
 
 __all__ = [
     "ACCOUNTANTS",
@@ -27,6 +27,7 @@ __all__ = [
     "gaussian_multiplier",
     "gumbel_multiplier",
     "gumbel_scale",
+    "parallel",
     "perturbed_delta",
     "records_moved",
     "renyi",

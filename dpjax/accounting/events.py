@@ -50,6 +50,14 @@ class Event:
                 f"{self.relation!r} a record that leaves makes another one enter); take Poisson "
                 "batches, or declare replace_one."
             )
+        if self.relation == "add_or_remove_one" and any(
+            release.sampling == "single_pass" for release in self.releases
+        ):
+            raise ValueError(
+                "a single pass over records in order has no accounting under relation="
+                "'add_or_remove_one': a record that leaves shifts those behind it into other "
+                "batches. Declare zero_out or replace_one, for which n is public."
+            )
         if self.relation == "replace_one" and any(release.idle for release in self.releases):
             raise ValueError(
                 "batches beside an un-noised part of all records have no proved accounting under "
@@ -59,8 +67,8 @@ class Event:
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether all is Gaussian and unsampled: one number, ``gaussian_mu``, is the profile."""
-        return all(r.sampling == "none" and r.mechanism == "gaussian" for r in self.releases)
+        """Whether all is Gaussian and not drawn: one number, ``gaussian_mu``, is the profile."""
+        return all(not r.drawn and r.mechanism == "gaussian" for r in self.releases)
 
     @property
     def gaussian_mu(self) -> float:

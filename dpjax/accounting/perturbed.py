@@ -42,7 +42,7 @@ def perturbed_epsilon(
     perturbed = [release for release in releases if release.mechanism == "objective"]
     others = [release for release in releases if release.mechanism != "objective"]
     if [r.count for r in perturbed] != [1] or any(
-        r.mechanism != "gaussian" or r.sampling != "none" for r in others
+        r.mechanism != "gaussian" or r.drawn for r in others
     ):
         raise ValueError(
             "one objective perturbation is accounted beside unsampled Gaussians only; compose "

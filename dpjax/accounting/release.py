@@ -6,7 +6,7 @@ from typing import Any
 
 from dpjax import _validate
 
-SAMPLINGS = ("none", "poisson", "fixed_size")
+SAMPLINGS = ("none", "poisson", "fixed_size", "single_pass")
 MECHANISMS = ("gaussian", "exponential", "objective")
 # Standard deviation of Gumbel noise of scale 1.
 _GUMBEL = math.pi / math.sqrt(6)
@@ -28,9 +28,11 @@ class Release:
       sensitivity: what the multiplier is relative to, in the units of the released mean.
       components: standard deviation of each part of the release, in that part's own units.
       sampling: ``"none"`` (every record is read), ``"poisson"`` (each record is drawn by its own
-        coin) or ``"fixed_size"`` (a uniformly random subset of ``capacity`` records).
-      sampling_probability: of a record being drawn, exact; None without sampling.
-      capacity: the most records a batch holds; None without sampling.
+        coin), ``"fixed_size"`` (a uniformly random subset of ``capacity`` records) or
+        ``"single_pass"`` (each record is read by one question at most, in an order that no record
+        decides: however many there are, to one record they are one Gaussian mechanism).
+      sampling_probability: of a record being drawn, exact; None unless drawn.
+      capacity: the most records a batch holds; None unless drawn.
       data_size: the declared n that is drawn from; None without sampling.
       overflow: bound on the total variation between one draw as made and as accounted, such as the
         probability that more than ``capacity`` records were drawn; of a selection, between its
@@ -45,6 +47,7 @@ class Release:
       idle: from 0 to 1, how far a record that is not drawn moves the release, over the bound on one
         that is: where each release also holds an exact part of all records, such as the gradient at
         an anchor. For ``sampling="poisson"``.
+      parts: of a single pass, what disjoint sets of its records release, made by ``parallel``.
 
     Raises:
       ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
@@ -67,6 +70,7 @@ class Release:
     mechanism: str = "gaussian"
     log_shift: float = 0.0
     idle: float = 0.0
+    parts: tuple["Release", ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -102,6 +106,9 @@ class Release:
                     f"or overflow, got {(*drawn, overflow)}; let the sampler make the release."
                 )
             return
+        if self.sampling == "single_pass":
+            self._check_single_pass()
+            return
         for field in ("capacity", "data_size"):
             object.__setattr__(self, field, _validate.positive_int(field, getattr(self, field)))
         probability = _validate.open_unit("sampling_probability", self.sampling_probability)
@@ -111,6 +118,27 @@ class Release:
                 f"a subset of {self.capacity} of {self.data_size} records is drawn with "
                 f"probability {self.capacity}/{self.data_size}, got {probability!r}."
             )
+
+    def _check_single_pass(self) -> None:
+        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
+        if (self.sampling_probability, self.capacity, self.overflow) != (None, None, 0.0):
+            raise ValueError("a single pass has no sampling_probability, capacity or overflow.")
+        if self.count != 1 or self.mechanism != "gaussian":
+            raise ValueError(
+                "a single pass is one Gaussian mechanism to each record, count=1, however many "
+                f"questions there are; got count={self.count}, mechanism={self.mechanism!r}."
+            )
+        for part in self.parts:
+            if part.sampling != "single_pass" or self.noise_multiplier > part.noise_multiplier:
+                raise ValueError(
+                    f"{self.name!r} claims less of {part.name!r} than it releases; make it by "
+                    "parallel(name, parts)."
+                )
+
+    @property
+    def drawn(self) -> bool:
+        """Whether chance decides which records a question reads, and so hides them."""
+        return self.sampling in ("poisson", "fixed_size")
 
     @property
     def stddev(self) -> float:
@@ -157,7 +185,35 @@ class Release:
             "idle": self.idle,
             "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
+            "parts": [part.to_json() for part in self.parts],
         }
+
+
+def parallel(name: str, parts: tuple[Release, ...]) -> Release:
+    """Returns the release of one pass whose questions are put to disjoint sets of records.
+
+    A record is in one set, chosen by no record, so what it loses is what is released of that set:
+    the whole is as loud as the loudest part.
+
+    Args:
+      name: of the whole, for people.
+      parts: releases of ``sampling="single_pass"``.
+
+    Reference: McSherry (2009), theorem 4, for Gaussian differential privacy.
+
+    >>> def part(name, multiplier):
+    ...     return Release(name, 1, multiplier, sampling="single_pass", data_size=100)
+    >>> parallel("all", (part("first", 3.0), part("last", 2.0))).noise_multiplier
+    2.0
+    """
+    loudest = min(parts, key=lambda part: part.noise_multiplier)
+    return dataclasses.replace(
+        loudest,
+        name=name,
+        components=tuple(component for part in parts for component in part.components),
+        unsafe_fast_noise=any(part.unsafe_fast_noise for part in parts),
+        parts=parts,
+    )
 
 
 def gumbel_multiplier(log_range: float) -> float:

@@ -117,7 +117,7 @@ def renyi_divergences(
         if release.mechanism == "exponential":
             # What Cesar and Rogers (2021) prove for any spread of log-ratios, and never above it.
             each = np.minimum(orders * release.log_range / 8, 1.0) * release.log_range
-        elif release.sampling == "none":
+        elif not release.drawn:
             each = orders / (2 * release.noise_multiplier**2)
         elif release.sampling == "poisson":
             each = _poisson_divergences(release, orders)
@@ -173,7 +173,7 @@ def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
     squares = 0.0
     for release in releases:
         mu, probability = 1 / release.noise_multiplier, release.sampling_probability
-        if release.mechanism == "gaussian" and release.sampling == "none":
+        if release.mechanism == "gaussian" and not release.drawn:
             squares += release.count * mu**2
             continue
         if release.mechanism == "exponential":

@@ -24,6 +24,7 @@ class Status(enum.IntEnum):
     FIXED_HORIZON = 0
     STOPPED = 1
     NOT_FINITE = 2
+    EXHAUSTED = 3
 
     @property
     def message(self) -> str:
@@ -34,6 +35,10 @@ class Status(enum.IntEnum):
             Status.NOT_FINITE: (
                 "the parameters are not finite; the budget is spent. Raise epsilon, or lower the "
                 "step size or the radius, before another run."
+            ),
+            Status.EXHAUSTED: (
+                "the records ran out: each is read once, and fewer are left than the next batch "
+                "needs. More records, or smaller batches, take more steps."
             ),
         }[self]
 
@@ -118,6 +123,14 @@ class Algorithm(Protocol):
 
     def done(self, state: Any) -> Array:
         """Returns whether to stop before all steps; a function of released values alone."""
+        ...
+
+    def stopped(self, state: Any) -> Array:
+        """Returns the status of a run that ``done`` ended; a function of released values alone."""
+        ...
+
+    def close(self, key: Array, state: Any, ask: Ask) -> Any:
+        """Returns the state after what is asked once, when the steps are over."""
         ...
 
     def output(self, state: Any) -> Params:

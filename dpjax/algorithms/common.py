@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event
+from dpjax.algorithms import base
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
@@ -74,6 +75,16 @@ class Common:
         """Never stops early."""
         del state
         return jnp.asarray(False)
+
+    def stopped(self, state: Any) -> Array:
+        """Returns that a stopping rule fired."""
+        del state
+        return jnp.asarray(base.Status.STOPPED)
+
+    def close(self, key: Array, state: Any, ask: Ask) -> Any:
+        """Asks nothing more."""
+        del key, ask
+        return state
 
     def output(self, state: Any) -> Params:
         """Returns the last iterate."""

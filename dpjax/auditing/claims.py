@@ -96,7 +96,7 @@ class SelectionClaim:
     def __post_init__(self):
         selections = [r for r in self.event.releases if r.mechanism == "exponential"]
         if [r.count for r in selections] != [1] or any(
-            release.sampling != "none" for release in self.event.releases
+            release.drawn for release in self.event.releases
         ):
             raise ValueError("this claim is about one selection, and Gaussians without sampling.")
 
@@ -196,7 +196,7 @@ def _scaled(event: Event, scale: float) -> Event:
     if scale == 1.0:
         return event
     releases = tuple(
-        dataclasses.replace(release, noise_multiplier=scale * release.noise_multiplier)
+        dataclasses.replace(release, noise_multiplier=scale * release.noise_multiplier, parts=())
         for release in event.releases
     )
     return Event(releases, event.relation)

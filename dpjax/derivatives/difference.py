@@ -31,6 +31,8 @@ class ClippedGradDifference:
     smoothness: Array | float
     clip_norm: Array | float
     loss: Any = static()
+    limit: Array | float = math.inf
+    """What one record contributes at most, however far the parameters moved."""
 
     def __call__(
         self, params: Params, anchor: Params, batch: PyTree, mask: Array | None = None
@@ -64,13 +66,14 @@ class ClippedGradDifference:
         with jax.enable_x64(True):
             move = float64(here) - float64(there)
             distance = jnp.sqrt(clipping.tree_sum((move * move)[None])[0])
-            bound = self._of_distance(distance, jnp.where)
+            bound = jnp.minimum(self._of_distance(distance, jnp.where), float64(self.limit))
             return lax.convert_element_type(bound, here.dtype)
 
     def sensitivity(self, relation: Relation, distance: float) -> float:
         """Returns the l2 sensitivity of the sum at |params - anchor| = ``distance``."""
         moved = records_moved(relation)
-        return self._of_distance(distance, lambda short, a, b: a if short else b) * moved
+        bound = self._of_distance(distance, lambda short, a, b: a if short else b)
+        return min(bound, self.limit) * moved
 
     def _of_distance(self, distance: Any, where: Any) -> Any:
         largest = 2 * self.clip_norm

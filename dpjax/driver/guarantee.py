@@ -102,7 +102,7 @@ def profile(event: Event) -> str:
             "Whole profile: that of an objective perturbation, by a bound on its privacy loss; "
             "epsilon(delta) reads it."
         )
-    causes = ["above the capacity of a batch"] * any(r.sampling != "none" for r in event.releases)
+    causes = ["above the capacity of a batch"] * any(r.drawn for r in event.releases)
     causes += ["by rounding in a selection"] * selects(event)
     return (
         "Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it.\n"
@@ -142,6 +142,12 @@ def sampling(event: Event, data_size: int) -> str:
             "divided by {r.capacity:,}"
         ),
     }
+    if any(release.sampling == "single_pass" for release in event.releases):
+        return (
+            f"Sampling: one pass, each of {data_size:,} records (declared) is read by one question "
+            "at most, in a\nrandom order that no record decides; a sum is divided by the number of "
+            "records it asks, which is chosen\nfrom released values alone."
+        )
     if all(release.sampling == "none" for release in event.releases):
         return f"Sampling: none, {kinds['none']}."
     bound = ", an upper bound on n" if event.relation == "add_or_remove_one" else ""
@@ -162,6 +168,8 @@ def describe(release: Release) -> str:
             f"{release.sensitivity:.4g} (enforced by clipping), Gumbel noise of std "
             f"{release.stddev:.4g}"
         )
+    if release.sampling == "single_pass":
+        return _pass(release)
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
@@ -169,6 +177,21 @@ def describe(release: Release) -> str:
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
         f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})" + _nearer(release) + _idle(release)
+    )
+
+
+def _pass(release: Release) -> str:
+    parts = release.parts or (release,)
+    lines = []
+    for part in parts:
+        stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in part.components)
+        lines.append(
+            f"{part.name}: to one record one Gaussian mechanism in all, sensitivity "
+            f"{part.sensitivity:.4g} (enforced by clipping), noise multiplier "
+            f"{part.noise_multiplier:.5g} ({stds})"
+        )
+    return "\n  - ".join(lines) + (
+        "; of disjoint records, so the loudest counts" * (len(parts) > 1)
     )
 
 

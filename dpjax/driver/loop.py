@@ -17,6 +17,7 @@ from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
 from dpjax.oracles import bind, check_examples
+from dpjax.sampling import SinglePass, ordered
 
 
 class Carry(NamedTuple):
@@ -138,7 +139,14 @@ def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
 def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
     own = training_key(key, algorithm, params)
-    return Bound(algorithm, bind_records(algorithm, examples), own)
+    return Bound(algorithm, arrange(algorithm, bind_records(algorithm, examples), own), own)
+
+
+def arrange(algorithm: Algorithm, records: PyTree, key: Array) -> PyTree:
+    """Returns bound records with the order of a single pass, where that is how they are read."""
+    if isinstance(algorithm.queries[0].sampler, SinglePass):
+        return ordered(derive(key, "order", 0), records)
+    return records
 
 
 def start(bound: Bound, params: Params) -> Carry:
@@ -184,12 +192,13 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm = bound.algorithm
     ask = _ask(bound, jnp.array(algorithm.max_steps))
-    certificate, certified_params = algorithm.certify(bound.key, carry.state, ask, unit_rows)
-    params = algorithm.output(carry.state)
+    state = algorithm.close(bound.key, carry.state, ask)
+    certificate, certified_params = algorithm.certify(bound.key, state, ask, unit_rows)
+    params = algorithm.output(state)
     finite = functools.reduce(
         jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
     )
-    ended = jnp.where(carry.step < algorithm.steps, Status.STOPPED, Status.FIXED_HORIZON)
+    ended = jnp.where(carry.step < algorithm.steps, algorithm.stopped(state), Status.FIXED_HORIZON)
     return Solution(
         params=params,
         history=carry.history,
@@ -207,7 +216,8 @@ def _ask(bound: Bound, step: Array, secrets: Secrets | None = None) -> Ask:
 
     def ask(key: Array, name: str, params: Params, **public: Any) -> PyTree:
         kept = secrets.of(name) if secrets is not None else {}
-        own = derive(key, name, step)
+        # Noise that is correlated over a segment is all made of the segment's one key.
+        own = derive(key, name, public.get("segment", step))
         answer = queries[name].answer(own, bound.records, params, **public, **kept)
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = jnp.result_type(jnp.float32, *jax.tree.leaves(params))

@@ -4,8 +4,10 @@ from dpjax.mechanisms.base import as_key, derive, fold, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
+from dpjax.mechanisms.tree import PrefixNoise, prefix_noise
 
 __all__ = [
+    "PrefixNoise",
     "add_gaussian",
     "add_symmetric_gaussian",
     "as_key",
@@ -13,6 +15,7 @@ __all__ = [
     "fold",
     "noisy_argmax",
     "perturb",
+    "prefix_noise",
     "random_key",
     "seed_key",
     "selection_error",

@@ -49,7 +49,23 @@ def perturb(
     if unsafe_fast_noise:
         noise = jax.random.normal(key, wide.narrow.shape, wide.narrow.dtype)
         return (wide.narrow + jnp.asarray(stddev, noise.dtype) * noise).astype(dtype)
-    noise = standard_normal(key, wide.narrow.shape)
+    return add_rounded(wide, standard_normal(key, wide.narrow.shape), stddev, dtype)
+
+
+def add_rounded(wide: Wide, noise: Array, stddev: Array | float, dtype: jnp.dtype) -> Array:
+    """Returns ``wide`` + ``stddev`` * ``noise``, added in float64 and rounded to a public grid.
+
+    Args:
+      wide: the sum.
+      noise: float64, of scale 1 and of the sum's shape.
+      stddev: public; it alone decides the grid.
+      dtype: of the result.
+
+    >>> with jax.enable_x64(True):
+    ...     noise = jnp.ones(1)
+    >>> add_rounded(widen(jnp.zeros(1)), noise, 2.0, jnp.dtype("float32"))
+    Array([2.], dtype=float32)
+    """
     with jax.enable_x64(True):
         scale = float64(stddev)
         return lax.convert_element_type(_round(join(wide) + scale * noise, scale), dtype)

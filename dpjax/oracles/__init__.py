@@ -3,13 +3,20 @@
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.base import Evaluations, Query, bind, check_examples
 from dpjax.oracles.difference import DifferenceQuery
-from dpjax.oracles.draws import check_batch_size, fixed_size_sampler, poisson_sampler
+from dpjax.oracles.draws import (
+    check_batch_size,
+    fixed_size_sampler,
+    poisson_sampler,
+    single_passes,
+)
+from dpjax.oracles.estimate import EstimateQuery
 from dpjax.oracles.gradient import AnchorQuery, GradientQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.once import only_where
+from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
@@ -17,6 +24,7 @@ __all__ = [
     "AnchorQuery",
     "AnchoredQuery",
     "DifferenceQuery",
+    "EstimateQuery",
     "Evaluations",
     "GradientQuery",
     "HessianQuery",
@@ -25,6 +33,8 @@ __all__ = [
     "NewtonQuery",
     "ObjectiveQuery",
     "Query",
+    "ScoreQuery",
+    "Scores",
     "SecondOrderAnswer",
     "SelectionQuery",
     "SubspaceQuery",
@@ -35,4 +45,5 @@ __all__ = [
     "iterations_of",
     "only_where",
     "poisson_sampler",
+    "single_passes",
 ]

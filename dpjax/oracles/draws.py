@@ -2,7 +2,7 @@
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling import FixedSize, Poisson, fixed_size, poisson
+from dpjax.sampling import FixedSize, Poisson, SinglePass, fixed_size, poisson
 
 
 def poisson_sampler(
@@ -45,6 +45,18 @@ def fixed_size_sampler(batch_size: int, data_size: int) -> FixedSize | None:
     if check_batch_size(batch_size, data_size) == data_size:
         return None
     return fixed_size(batch_size, data_size)
+
+
+def single_passes(data_size: int, kept: int) -> tuple[SinglePass, SinglePass | None]:
+    """Returns who is read by training, and the ``kept`` records at the end of the order, or None.
+
+    >>> first, last = single_passes(100, 10)
+    >>> first.expected, last.expected
+    (90.0, 10.0)
+    """
+    split = data_size - kept
+    last = SinglePass(data_size, split, data_size) if kept else None
+    return SinglePass(data_size, 0, split), last
 
 
 def check_batch_size(batch_size: int, data_size: int) -> int:

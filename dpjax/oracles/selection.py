@@ -10,13 +10,11 @@ from jax import lax
 from dpjax._typing import Array, Params, Relation, static
 from dpjax._wide import Wide, float64, join, split, zeros
 from dpjax.accounting import Event, Release, gumbel_scale, records_moved
-from dpjax.derivatives import clipped_hessian, flatten, keeps_positions, rounding_slack
+from dpjax.derivatives import keeps_positions, rounding_slack
 from dpjax.mechanisms import derive, noisy_argmax, selection_error
 from dpjax.objectives import Objective
 from dpjax.oracles.base import Records
-
-# Of an eigenvalue in float64, per parameter and clip norm: 2^9 times the unit roundoff.
-_EIGENVALUE_ERROR = 2.0**-44
+from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 
 
 @jax.tree_util.register_dataclass
@@ -85,7 +83,7 @@ class SelectionQuery:
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
         moved = records_moved(self.relation) + rounding_slack(self.data_size, self.relation)
-        errors = 2 * self.dimension * _EIGENVALUE_ERROR
+        errors = 2 * self.dimension * EIGENVALUE_ERROR
         return (moved / self.data_size + errors) * self.clip_norm / self.curvature_tolerance
 
     def event(self, count: int) -> Event:
@@ -155,21 +153,16 @@ class SelectionQuery:
     def _score(
         self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype
     ) -> Wide:
-        total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
-            candidate, records, None, self.any_order
-        )
-        flat = flatten(candidate)[0]
-        regularizer = self.objective.regularize_hessian(
-            jnp.zeros((flat.size, flat.size), dtype), candidate
+        smallest = smallest_curvature(
+            self.objective,
+            candidate,
+            records,
+            clip_norm=self.clip_norm,
+            divisor=float(self.data_size),
+            any_order=self.any_order,
+            dtype=dtype,
         )
         with jax.enable_x64(True):
-            mean = lax.div(join(total), lax.full_like(join(total), float(self.data_size)))
-            smallest = _smallest_eigenvalue(mean + float64(regularizer))
             curvature = -smallest / float64(self.curvature_tolerance)
             gradient = float64(gradient_norm) / float64(self.gradient_tolerance)
             return split(-jnp.maximum(gradient, curvature), dtype)
-
-
-def _smallest_eigenvalue(matrix: Array) -> Array:
-    # In float32 it would err by as much as one record of a million moves it.
-    return lax.linalg.eigh(matrix, sort_eigenvalues=True)[1][0]

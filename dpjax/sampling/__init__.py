@@ -2,14 +2,19 @@
 
 from dpjax.sampling.factories import fixed_size, full_batch, poisson
 from dpjax.sampling.samplers import Batch, FixedSize, FullBatch, Poisson, Sampler
+from dpjax.sampling.single_pass import Ordered, SinglePass, as_ordered, ordered
 
 __all__ = [
     "Batch",
     "FixedSize",
     "FullBatch",
+    "Ordered",
     "Poisson",
     "Sampler",
+    "SinglePass",
+    "as_ordered",
     "fixed_size",
     "full_batch",
+    "ordered",
     "poisson",
 ]

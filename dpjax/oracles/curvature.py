@@ -1,0 +1,50 @@
+"""The smallest eigenvalue of a mean of clipped Hessians, exact: noise is added afterwards."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array, Params
+from dpjax._wide import float64, join
+from dpjax.derivatives import clipped_hessian, flatten
+from dpjax.objectives import Objective
+
+EIGENVALUE_ERROR = 2.0**-44
+"""Of an eigenvalue in float64, per parameter and clip norm: 2^9 times the unit roundoff."""
+
+
+def smallest_curvature(
+    objective: Objective,
+    params: Params,
+    records: Any,
+    *,
+    clip_norm: Array | float,
+    divisor: float,
+    any_order: bool,
+    dtype: jnp.dtype,
+    mask: Array | None = None,
+) -> Array:
+    """Returns lambda_min of (sum of clipped Hessians) / divisor + the regularizer's, float64 ().
+
+    Args:
+      objective: whose ``loss`` is differentiated.
+      params: where.
+      records: see ``bind``.
+      clip_norm: C_H, on the Frobenius norm of one record's Hessian.
+      divisor: a public number.
+      any_order: see ``keeps_positions``.
+      dtype: in which the regularizer's Hessian is formed.
+      mask: bool (n,), the records that count.
+
+    Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
+      C_H / divisor at most, whatever p.
+    """
+    total = clipped_hessian(objective, clip_norm=clip_norm).wide(params, records, mask, any_order)
+    size = flatten(params)[0].size
+    regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
+    with jax.enable_x64(True):
+        mean = lax.div(join(total), lax.full_like(join(total), divisor))
+        # In float32 it would err by as much as one record of a million moves it.
+        return lax.linalg.eigh(mean + float64(regularizer), sort_eigenvalues=True)[1][0]

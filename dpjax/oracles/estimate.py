@@ -1,0 +1,253 @@
+"""The estimate oracle: a gradient, then how it changed, each on records that no other asked."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array, Params, Relation, static
+from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax.accounting import Event, Release
+from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
+from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.objectives import Objective
+from dpjax.oracles.base import Evaluations, GaussianQuery, Records
+from dpjax.sampling import Ordered, SinglePass, as_ordered
+
+ROWS = 256
+"""Records of a micro-batch: an answer costs as many of them as its batch holds."""
+_SHARE = 2.0**-20
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EstimateQuery(GaussianQuery):
+    """Asks for an increment of a gradient estimate: a mean gradient, or how one has changed.
+
+    The increments of a segment, summed from its first on, estimate the gradient where the last one
+    was asked. Their noise is that of prefix sums, fresh for each segment.
+
+    Args:
+      noise_multiplier: standard deviation over sensitivity, of the noise that is correlated
+        afterwards; 1 / mu.
+      clip_norm: C, the bound on one record's gradient.
+      smoothness: M; a record's difference is clipped to min(2 C, M |params - anchor|).
+      batch_size: b, records of a gradient. A difference of b_t records is also clipped to
+        C b_t / b, so that however b_t was chosen no record moves an increment by more than C / b.
+      noise: of the increments of a segment.
+      objective: whose ``loss`` is differentiated.
+      data_size: the declared public n.
+      relation: fixes the sensitivity; ``"zero_out"`` or ``"replace_one"``.
+      sampler: the places of the order that may be read.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+
+    Privacy: where every place is read once at most, in an order and by batch sizes that depend on
+      released values alone, the whole run is one Gaussian mechanism of multiplier
+      ``noise_multiplier``: a record enters one increment of one segment, and there moves all later
+      sums of that segment alike. Segments are disjoint, so the loudest counts.
+
+    Reference: Liu and Talwar (2024), algorithms 1 to 3 and lemma 3.7, with a fresh mechanism per
+      segment and the sensitivity as the larger of the two terms.
+    """
+
+    noise_multiplier: Array | float
+    clip_norm: Array | float
+    smoothness: Array | float
+    batch_size: Array | int
+    noise: PrefixNoise
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    sampler: SinglePass | None = None
+    unsafe_fast_noise: bool = static(default=False)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "estimate"
+
+    @property
+    def unit(self) -> Array | float:
+        """What one record adds to b times an increment, as the noise's draws see it."""
+        return self.clip_norm * self.noise.sensitivity
+
+    @property
+    def divisor(self) -> Array | float:
+        """b, the declared batch of a gradient."""
+        return self.batch_size * 1.0
+
+    @property
+    def gradients(self) -> int:
+        """Two of a record in a difference."""
+        return 2
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The noise's independent draws."""
+        return (("gradient estimate", float(self.stddev)),)
+
+    def event(self, count: int) -> Event:
+        """Returns what a whole run releases, however many answers: one Gaussian to each record."""
+        del count
+        release = Release(
+            self.name,
+            1,
+            noise_multiplier=float(self.noise_multiplier),
+            sensitivity=float(self.sensitivity),
+            components=self.components,
+            sampling="single_pass",
+            data_size=self.data_size,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return Event((release,), self.relation)
+
+    def evaluations(self, count: int) -> Evaluations:
+        """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""
+        del count
+        places = self._pass.capacity
+        return Evaluations(2 * places, 2 * -(-places // ROWS) * ROWS)
+
+    def needed(self, params: Params, anchor: Params) -> Array:
+        """Returns b_t, int32: the fewest records whose difference moves no more than a gradient.
+
+        Args:
+          params: where the gradient is wanted.
+          anchor: where it is known.
+
+        It is b min(2 C, M |params - anchor|) / C, rounded up, and 1 at least.
+        """
+        bound = self._difference(jnp.inf).bound(params, anchor)
+        exact = self.batch_size * (bound / self.clip_norm) * (1 + _SHARE)
+        return jnp.maximum(jnp.ceil(exact), 1).astype(jnp.int32)
+
+    def stddev_at(self, refresh: Array, size: Array, params: Params, anchor: Params) -> Array:
+        """Returns the standard deviation of the noise's draws at one increment.
+
+        It is that of a gradient for all increments of a segment; independent noise alone may follow
+        what a difference can move.
+        """
+        if self.noise.kind != "independent":
+            return jnp.asarray(self.stddev)
+        bound = self._difference(self._limit(size)).bound(params, anchor)
+        least = _SHARE * self.clip_norm / self.batch_size
+        share = jnp.where(refresh, 1.0, jnp.maximum(bound / size, least) * self.batch_size)
+        return self.stddev * jnp.where(refresh, 1.0, share / self.clip_norm)
+
+    def exact(
+        self,
+        records: Records,
+        params: Params,
+        *,
+        anchor: Params,
+        refresh: Array,
+        start: Array,
+        size: Array,
+        **public: Any,
+    ) -> Wide:
+        """Returns the increment without noise, (p,). NOT PRIVATE; arguments as ``answer``."""
+        del public
+        rows = as_ordered(records)
+        refresh, size = jnp.asarray(refresh), jnp.asarray(size, jnp.int32)
+        start = jnp.asarray(start, jnp.int32)
+        whole = jnp.asarray(self.batch_size, jnp.int32)
+        gradient = clipped_grad(self.objective, clip_norm=self.clip_norm)
+        difference = self._difference(self._limit(size))
+        # One of the two reads no micro-batch, so that it costs nothing.
+        fresh = self._sum(
+            rows,
+            (start, jnp.where(refresh, whole, 0)),
+            params,
+            lambda batch, mask: gradient.wide(params, batch, mask, self.any_order),
+        )
+        change = self._sum(
+            rows,
+            (start, jnp.where(refresh, 0, size)),
+            params,
+            lambda batch, mask: difference.wide(params, anchor, batch, mask, self.any_order),
+        )
+        with jax.enable_x64(True):
+            total = join(fresh) + join(change)
+            count = float64(jnp.where(refresh, whole, size))
+            return split(lax.div(total, lax.broadcast(count, total.shape)), fresh.narrow.dtype)
+
+    def answer(
+        self,
+        key: Array,
+        records: Records,
+        params: Params,
+        *,
+        anchor: Params,
+        refresh: Array,
+        start: Array,
+        size: Array,
+        segment: Array,
+        leaf: Array,
+    ) -> Params:
+        """Returns one noisy increment, a pytree like ``params``.
+
+        Args:
+          key: of the segment, the same for all its increments.
+          records: see ``bind``; ``Ordered``, or in the order in which they stand.
+          params: where the gradient is wanted; released before.
+          anchor: where the estimate is known; released before.
+          refresh: bool, shape (); whether the gradient itself is asked, of b records.
+          start: the first place to be read; all before are used.
+          size: b_t, number of places a difference reads, at least 1.
+          segment: number of the segment; the driver derives ``key`` from it.
+          leaf: place of this increment in its segment, 0 for the first.
+        """
+        del segment
+        mean = self.exact(records, params, anchor=anchor, refresh=refresh, start=start, size=size)
+        noisy = self.noise.perturb(
+            derive(key, "estimate", 0),
+            mean,
+            self.stddev_at(refresh, size, params, anchor),
+            leaf,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return flatten(params)[1](noisy, as_sum=True)
+
+    @property
+    def _pass(self) -> SinglePass:
+        if self.sampler is None:
+            raise AssertionError("an estimate reads the records in one pass")
+        return self.sampler
+
+    def _difference(self, limit: Any) -> ClippedGradDifference:
+        return ClippedGradDifference(self.smoothness, self.clip_norm, self.objective, limit)
+
+    def _limit(self, size: Array) -> Array:
+        return self.clip_norm * jnp.asarray(size) / self.batch_size
+
+    def _of_mean(self, unit: Array | float) -> Array | float:
+        return (
+            self._pass.scale(1.0, self.relation)
+            * self._pass.expected
+            * unit
+            * (1 + self.slack)
+            / self.divisor
+        )
+
+    def _sum(
+        self,
+        records: Ordered,
+        span: tuple[Array, Array],
+        params: Params,
+        compute: Callable[[Any, Array], Wide],
+    ) -> Wide:
+        start, size = span
+        flat = flatten(params)[0]
+        window = self._pass.window(records, start, size, ROWS)
+        dtype = jax.eval_shape(compute, *window).narrow.dtype
+
+        def one(i: Array, total: Wide) -> Wide:
+            passed = i * ROWS
+            batch, mask = self._pass.window(records, start + passed, size - passed, ROWS)
+            part = compute(batch, mask)
+            with jax.enable_x64(True):
+                return split(join(total) + join(part), dtype)
+
+        return lax.fori_loop(0, (size + ROWS - 1) // ROWS, one, zeros(flat.shape, dtype))

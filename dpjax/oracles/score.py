@@ -1,0 +1,156 @@
+"""The score oracle: how near to a second-order point each of some released iterates is."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array, Params, Relation, static
+from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax.derivatives import clipped_grad, flatten
+from dpjax.mechanisms import derive, perturb
+from dpjax.objectives import Objective
+from dpjax.oracles.base import Evaluations, GaussianQuery, Records
+from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.sampling import SinglePass, as_ordered
+
+
+class Scores(NamedTuple):
+    """What a person would look at, with noise; both (K,)."""
+
+    gradient_norm: Array
+    min_eigenvalue: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScoreQuery(GaussianQuery):
+    """Asks for gradient norm and smallest eigenvalue at K candidates, each with Gaussian noise.
+
+    Of records that nothing else read. Whoever is told may choose the best and bound it: both are
+    post-processing.
+
+    Args:
+      noise_multiplier: standard deviation over sensitivity of the vector of all 2 K numbers, in
+        units of the clip norms.
+      clip_norm: C, the bound on one record's gradient.
+      hessian_clip_norm: C_H, the bound on the Frobenius norm of one record's Hessian.
+      objective: whose ``loss`` is differentiated; its regularizer is included, exactly.
+      data_size: the declared public n.
+      relation: fixes the sensitivity; ``"zero_out"`` or ``"replace_one"``.
+      sampler: the places of the order that were kept for this.
+      dimension: number of parameters p.
+      candidates: K.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+
+    Privacy: one Gaussian mechanism. A record moves a gradient norm by C / m and, by Weyl's
+      inequality, an eigenvalue by C_H / m (``replace_one``: twice that) whatever p, so the vector
+      by sqrt(2 K) / m in these units. A noisy Hessian's eigenvalue has noise that grows with
+      sqrt(p).
+    """
+
+    noise_multiplier: Array | float
+    clip_norm: Array | float
+    hessian_clip_norm: Array | float
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    sampler: SinglePass | None = None
+    dimension: int = static(default=1)
+    candidates: int = static(default=1)
+    unsafe_fast_noise: bool = static(default=False)
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "scores"
+
+    @property
+    def unit(self) -> float:
+        """How far one record moves m times the vector, in clip norms."""
+        errors = 2 * self.dimension * EIGENVALUE_ERROR * self._kept.expected
+        return (2 * self.candidates) ** 0.5 * (1 + errors)
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """Both kinds of numbers, in their own units."""
+        stddev = float(self.stddev)
+        return (
+            ("gradient norm", stddev * float(self.clip_norm)),
+            ("smallest eigenvalue", stddev * float(self.hessian_clip_norm)),
+        )
+
+    def evaluations(self, count: int) -> Evaluations:
+        """Returns the gradients that ``count`` answers take; Hessians are not counted."""
+        rows = count * self.candidates * self._kept.capacity
+        return Evaluations(rows, rows)
+
+    def answer(self, key: Array, records: Records, params: Params, *, filled: Array) -> Scores:
+        """Returns the noisy scores.
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: the candidates, stacked along a leading axis of length K; all released before.
+          filled: how many there are, the first ones. The others get noise around 0.
+        """
+        exact = self.exact(records, params, filled)
+        noisy = perturb(
+            derive(key, "scores", 0),
+            exact,
+            self.stddev,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        scale = jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
+        return Scores(*(scale.astype(noisy.dtype)[:, None] * noisy))
+
+    def exact(self, records: Records, params: Params, filled: Array) -> Wide:
+        """Returns the numbers without noise in units of the clip norms, (2, K). NOT PRIVATE."""
+        kept = as_ordered(records)
+        rows = self._kept
+        batch, mask = rows.window(
+            kept, jnp.int32(rows.first), jnp.int32(rows.capacity), rows.capacity
+        )
+        first = jax.tree.map(lambda leaf: leaf[0], params)
+        dtype = jnp.promote_types(flatten(first)[0].dtype, jnp.float32)
+
+        def one(place: Array, scores: Wide) -> Wide:
+            candidate = jax.tree.map(lambda leaf: leaf[place], params)
+            found = self._one(batch, mask, candidate, dtype)
+            pairs = zip(scores.words, found.words, strict=True)
+            return Wide(tuple(words.at[:, place].set(word) for words, word in pairs))
+
+        return lax.fori_loop(0, filled, one, zeros((2, self.candidates), dtype))
+
+    def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Wide:
+        total = clipped_grad(self.objective, clip_norm=self.clip_norm).wide(
+            params, batch, mask, self.any_order
+        )
+        own = self.objective.regularize_gradient(
+            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params), params
+        )
+        smallest = smallest_curvature(
+            self.objective,
+            params,
+            batch,
+            clip_norm=self.hessian_clip_norm,
+            divisor=self._kept.expected,
+            any_order=self.any_order,
+            dtype=dtype,
+            mask=mask,
+        )
+        with jax.enable_x64(True):
+            mean = lax.div(join(total), lax.full_like(join(total), self._kept.expected))
+            gradient = mean + float64(flatten(own)[0])
+            norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
+            curvature = smallest / float64(self.hessian_clip_norm)
+            both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
+            return split(both, dtype)
+
+    @property
+    def _kept(self) -> SinglePass:
+        if self.sampler is None:
+            raise AssertionError("scores are taken on records that were kept for them")
+        return self.sampler

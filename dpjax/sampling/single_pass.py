@@ -1,0 +1,139 @@
+"""One pass over the records in a random order: every record is read by one question at most."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, PyTree, Relation, static
+from dpjax.accounting import Release, records_moved
+from dpjax.sampling.samplers import Batch, Sampler
+
+
+class Ordered(NamedTuple):
+    """Records and the order in which they are to be read.
+
+    Args:
+      rows: pytree whose leaves share their leading axis, n.
+      order: int32 (n,), a permutation that depends on no record.
+    """
+
+    rows: PyTree
+    order: Array
+
+
+def ordered(key: Array, rows: PyTree) -> Ordered:
+    """Returns ``rows`` with a uniformly random order.
+
+    Args:
+      key: used for nothing else.
+      rows: pytree of n rows.
+
+    Privacy: the order is chance alone, and may be known to everybody.
+
+    >>> sorted(ordered(jax.random.key(0), jnp.ones((4, 2))).order.tolist())
+    [0, 1, 2, 3]
+    """
+    n = jax.tree.leaves(rows)[0].shape[0]
+    return Ordered(rows, jax.random.permutation(key, n).astype(jnp.int32))
+
+
+def as_ordered(records: PyTree) -> Ordered:
+    """Returns records with their order; those that were given none are read as they stand."""
+    if isinstance(records, Ordered):
+        return records
+    n = jax.tree.leaves(records)[0].shape[0]
+    return Ordered(records, jnp.arange(n, dtype=jnp.int32))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SinglePass(Sampler):
+    """Places ``first`` to ``last`` of a random order, each for one question.
+
+    Args:
+      data_size: the declared public n.
+      first: the first place.
+      last: the place after the last.
+
+    Privacy: to one record all questions are one Gaussian mechanism, because it is asked once at
+      most, and which question that is no record decides. Under ``add_or_remove_one`` a record that
+      leaves would shift those behind it into other batches; that has no accounting here.
+
+    Reference: Liu and Talwar (2024), algorithm 3, which draws from the unused functions.
+
+    >>> SinglePass(100, 0, 90).expected
+    90.0
+    """
+
+    data_size: int = static()
+    first: int = static()
+    last: int = static()
+
+    @property
+    def expected(self) -> float:
+        """Number of places."""
+        return float(self.last - self.first)
+
+    @property
+    def capacity(self) -> int:
+        """Number of places; no batch is larger."""
+        return self.last - self.first
+
+    def scale(self, record_norm: float, relation: Relation) -> float:
+        """Returns what a record moves the mean over all places; arguments as in ``Sampler``.
+
+        Raises:
+          ValueError: under ``add_or_remove_one``.
+        """
+        if relation == "add_or_remove_one":
+            raise ValueError(
+                "a single pass has no accounting under relation='add_or_remove_one': a record that "
+                "leaves shifts those behind it into other batches. Declare zero_out or "
+                "replace_one, for which n is public."
+            )
+        return records_moved(relation) * record_norm / self.expected
+
+    def sample(self, key: Array, n: int) -> Batch:
+        """Returns all places of the order in which the records stand; the key is not used."""
+        del key, n
+        places = jnp.arange(self.first, self.last, dtype=jnp.int32)
+        return Batch(places, jnp.ones(places.shape, bool))
+
+    def window(
+        self, records: Ordered, start: Array, size: Array, rows: int
+    ) -> tuple[PyTree, Array]:
+        """Returns ``rows`` records from place ``start`` on, and which of them are asked.
+
+        Args:
+          records: all of them.
+          start: int32, shape ().
+          size: how many places may be read; those after are masked, as are places past the last.
+          rows: a fixed number.
+        """
+        places = start + jnp.arange(rows, dtype=jnp.int32)
+        mask = (places < start + size) & (places >= self.first) & (places < self.last)
+        indices = records.order[jnp.where(mask, places, 0)]
+        return jax.tree.map(lambda leaf: leaf[indices], records.rows), mask
+
+    def release(
+        self,
+        name: str,
+        count: int,
+        *,
+        noise_multiplier: float,
+        relation: Relation,
+        record_norm: float = 1.0,
+        components: tuple[tuple[str, float], ...] = (),
+    ) -> Release:
+        """Returns what any number of answers release, count 1; arguments as in ``Sampler``."""
+        return Release(
+            name,
+            count,
+            noise_multiplier=float(noise_multiplier),
+            sensitivity=float(self.scale(record_norm, relation)),
+            components=components,
+            sampling="single_pass",
+            data_size=self.data_size,
+        )
