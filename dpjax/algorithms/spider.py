@@ -116,9 +116,9 @@ class Spider(Common):
         )
         whole = self.objective.regularize_gradient(estimate, widen(state.params))
         drift = jnp.where(refresh, 0, state.drift)
-        push, kicked, escape, params, drift = self._escape(key, state, whole, drift)
+        push, kicked, escape, drift = self._escape(key, state, whole, drift)
         move = jax.tree.map(lambda g, z: -self.step_size * (g + z).astype(g.dtype), whole, push)
-        moved = jax.tree.map(lambda w, m: w + m.astype(w.dtype), params, move)
+        moved = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
         length = norm(jax.tree.map(jnp.subtract, widen(moved), widen(state.params)))
         gone = self.estimate.smoothness * length
         used = state.used + size
@@ -133,7 +133,7 @@ class Spider(Common):
             previous=state.params,
             estimate=estimate,
             gradient_norm=info.gradient_norm,
-            drift=drift + (gone * length if self.squared_drift else gone),
+            drift=drift + (gone**2 if self.squared_drift else gone),
             used=used,
             segment=segment,
             leaf=leaf,
@@ -231,13 +231,13 @@ class Spider(Common):
 
     def _escape(
         self, key: Array, state: State, whole: Params, drift: Array
-    ) -> tuple[Params, Array, Any, Params, Array]:
-        """The noise of a kick, whether it is one, what to remember, where from, and the drift."""
+    ) -> tuple[Params, Array, Any, Array]:
+        """The noise of a kick, whether it is one, what to remember, and the drift."""
         kicked = (state.gradient_norm <= self.kick_threshold) & (state.escape.frozen <= 0)
         frozen = jnp.where(kicked, self.frozen_steps, state.escape.frozen - 1).astype(jnp.int32)
         push = self._gaussian(key, state.taken, whole, jnp.where(kicked, self.kick, 0.0))
         # Line 10 also forgets the drift, so that no fresh gradient interrupts the way out.
-        return push, kicked, Kicks(frozen), state.params, jnp.where(kicked, 0.0, drift)
+        return push, kicked, Kicks(frozen), jnp.where(kicked, 0.0, drift)
 
     def _gaussian(self, key: Array, step: Array, like: Params, length: Array) -> Params:
         """Noise of expected squared norm ``length``^2; it hides nothing and is public coins."""

@@ -62,7 +62,7 @@ def configure(
         estimate=estimate,
         score=scores[0] if scores else None,
         **pace(settings, scale, alpha, estimate, curvature, objective),
-        difference_size=settings.difference_size,
+        difference_size=_difference_size(settings, estimate),
         tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
         bounds=score_bounds(scores[0], _quantile(beta, scores[0].candidates)) if scores else None,
         beta=beta,
@@ -219,6 +219,12 @@ def _batch(settings: Settings, scale: Scale, alpha: float | None, records: int) 
             f"the first batch takes batch_size={batch:,} records, and there are {records:,} to "
             "train on; lower it, or keep fewer for the choice."
         )
-    if settings.difference_size is not None:
-        _validate.positive_int("difference_size", settings.difference_size)
     return batch
+
+
+def _difference_size(settings: Settings, estimate: EstimateQuery) -> int | None:
+    if not settings.fixed:
+        return None
+    if settings.difference_size is None:
+        return max(1, int(estimate.batch_size) // 8)
+    return _validate.positive_int("difference_size", settings.difference_size)

@@ -20,7 +20,7 @@ class Settings:
 
     Args:
       batch_size: b.
-      difference_size: of a fixed batch for differences; None for adaptive ones.
+      difference_size: of a fixed batch for differences.
       drift_threshold: kappa, in units of the gradient.
       step_size: eta.
       horizon: K, the most increments of a segment.
@@ -29,6 +29,8 @@ class Settings:
       kick_threshold: of the gradient norm.
       frozen_steps: Gamma.
       steps: cap on the steps.
+      patience: the default of Gamma in units of M / sqrt(rho alpha).
+      fixed: whether differences take a fixed batch, by default b / 8.
       squared_drift: whether squared lengths are added up.
     """
 
@@ -42,6 +44,8 @@ class Settings:
     kick_threshold: float | None = None
     frozen_steps: int | None = None
     steps: int | None = None
+    patience: int = 4
+    fixed: bool = False
     squared_drift: bool = False
 
 
@@ -97,13 +101,14 @@ def pace(
     drift = settings.drift_threshold
     if drift is None:
         drift = scale.drift(alpha) / 2
+        drift = drift**2 if settings.squared_drift else drift
     # What an estimate is off by: the noise, and the chance of a batch.
     batch = float(estimate.batch_size)
     loudness = scale.lipschitz * scale.noise / batch
     error = loudness + scale.lipschitz / math.sqrt(batch)
     frozen = settings.frozen_steps
     if frozen is None:
-        frozen = math.ceil(min(4 * scale.smoothness / curvature, LONGEST))
+        frozen = math.ceil(min(settings.patience * scale.smoothness / curvature, LONGEST))
     kick = loudness if settings.kick is None else settings.kick
     threshold = settings.kick_threshold
     return {

@@ -1,6 +1,7 @@
 """The estimate oracle: a gradient, then how it changed, each on records that no other asked."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
 from dpjax.oracles.base import Evaluations, GaussianQuery, Records
+from dpjax.oracles.difference import LEAST
 from dpjax.sampling import Ordered, SinglePass, as_ordered
 
 ROWS = 256
@@ -37,7 +39,8 @@ class EstimateQuery(GaussianQuery):
       smoothness: M; a record's difference is clipped to min(2 C, M |params - anchor|).
       batch_size: b, records of a gradient. A difference of b_t records is also clipped to
         C b_t / b, so that however b_t was chosen no record moves an increment by more than C / b.
-      noise: of the increments of a segment.
+      noise: of the increments of a segment. Noise that is independent follows what each difference
+        can move instead, without that clip.
       objective: whose ``loss`` is differentiated.
       data_size: the declared public n.
       relation: fixes the sensitivity; ``"zero_out"`` or ``"replace_one"``.
@@ -132,9 +135,8 @@ class EstimateQuery(GaussianQuery):
         if self.noise.kind != "independent":
             return jnp.asarray(self.stddev)
         bound = self._difference(self._limit(size)).bound(params, anchor)
-        least = _SHARE * self.clip_norm / self.batch_size
-        share = jnp.where(refresh, 1.0, jnp.maximum(bound / size, least) * self.batch_size)
-        return self.stddev * jnp.where(refresh, 1.0, share / self.clip_norm)
+        moved = (bound / size) * (self.batch_size / self.clip_norm) * (1 + _SHARE)
+        return self.stddev * jnp.where(refresh, 1.0, jnp.maximum(moved, LEAST))
 
     def exact(
         self,
@@ -219,7 +221,10 @@ class EstimateQuery(GaussianQuery):
     def _difference(self, limit: Any) -> ClippedGradDifference:
         return ClippedGradDifference(self.smoothness, self.clip_norm, self.objective, limit)
 
-    def _limit(self, size: Array) -> Array:
+    def _limit(self, size: Array) -> Array | float:
+        # Independent noise follows what a difference moves, however much that is.
+        if self.noise.kind == "independent":
+            return math.inf
         return self.clip_norm * jnp.asarray(size) / self.batch_size
 
     def _of_mean(self, unit: Array | float) -> Array | float:

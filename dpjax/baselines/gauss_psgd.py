@@ -1,0 +1,178 @@
+"""Gauss-PSGD (Tao et al. 2025): noise at every step near a saddle, and drift that tells the way."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params
+from dpjax.accounting import PrivacyBudget
+from dpjax.algorithms import base
+from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.spider import Spider
+from dpjax.algorithms.spider_configuration import configure
+from dpjax.algorithms.spider_settings import Selection, Settings
+from dpjax.algorithms.spider_state import State, norm
+from dpjax.objectives import Objective
+
+
+class Watch(NamedTuple):
+    """Where a possible saddle was met, and for how long the iterate has stayed near it."""
+
+    origin: Params
+    watching: Array
+    waited: Array
+    ended: Array
+    """Whether it stayed for good: ``origin`` is then the output."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GaussPSGD(Spider):
+    """Configuration of Gauss-PSGD; made by ``gauss_psgd``."""
+
+    escape_distance: Array | float = 1.0
+
+    def done(self, state: State) -> Array:
+        """Returns whether a point kept the iterate, or the records ran out."""
+        return state.escape.ended | super().done(state)
+
+    def stopped(self, state: State) -> Array:
+        """Returns whether the rule fired or the records ran out."""
+        return jnp.where(state.escape.ended, base.Status.STOPPED, base.Status.EXHAUSTED)
+
+    def output(self, state: State) -> Params:
+        """Returns the point that kept the iterate; the last iterate where none did."""
+        return jax.tree.map(
+            lambda kept, last: jnp.where(state.escape.ended, kept, last),
+            state.escape.origin,
+            state.params,
+        )
+
+    def _first_escape(self, params: Params) -> Watch:
+        no = jnp.array(False)
+        return Watch(params, no, jnp.zeros((), jnp.int32), no)
+
+    def _escape(
+        self, key: Array, state: State, whole: Params, drift: Array
+    ) -> tuple[Params, Array, Watch, Array]:
+        watch = state.escape
+        gone = norm(jax.tree.map(jnp.subtract, widen(state.params), widen(watch.origin)))
+        watching = watch.watching & (gone < self.escape_distance)
+        ended = watching & (watch.waited + 1 >= self.frozen_steps)
+        begins = ~watching & (norm(whole) <= self.kick_threshold)
+        origin = jax.tree.map(
+            lambda new, old: jnp.where(begins, new, old), state.params, watch.origin
+        )
+        near = watching | begins
+        waited = jnp.where(watching, watch.waited + 1, 0).astype(jnp.int32)
+        push = self._gaussian(key, state.taken, whole, jnp.where(near, self.kick, 0.0))
+        return push, near, Watch(origin, near, waited, ended), drift
+
+
+def gauss_psgd(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    alpha: float | None = None,
+    batch_size: int | None = None,
+    drift_threshold: float | None = None,
+    step_size: float | None = None,
+    horizon: int | None = None,
+    noise: str | None = None,
+    kick: float | None = None,
+    kick_threshold: float | None = None,
+    escape_steps: int | None = None,
+    escape_distance: float | None = None,
+    steps: int | None = None,
+    clip_norm: float | None = None,
+    smoothness: float | None = None,
+    hessian_lipschitz: float | None = None,
+    initial_gap: float | None = None,
+    accountant: str = "pld",
+    unsafe_fast_noise: bool = False,
+) -> GaussPSGD:
+    """Returns Gauss-PSGD on Spider's estimates: it stops where it stays, and selects nothing.
+
+    Where the estimate is small, Gaussian noise is added to every step. If the model drifts by
+    ``escape_distance`` within ``escape_steps``, that was a saddle and the descent goes on; if it
+    stays, that point is the output. No private selection is needed, and none is paid for.
+
+    Args:
+      objective: as in ``stochastic_spider``, like all that is not named here.
+      budget: likewise.
+      data_size: likewise.
+      dimension: likewise.
+      alpha: likewise.
+      batch_size: likewise.
+      drift_threshold: likewise.
+      step_size: likewise.
+      horizon: likewise.
+      noise: likewise.
+      kick: root mean square length of the noise of every step near a possible saddle.
+      kick_threshold: norm of the estimate at which a saddle is possible.
+      escape_steps: Gamma, how long to wait; by default 16 M / sqrt(rho alpha).
+      escape_distance: R, by default sqrt(alpha / rho), the way on which a curvature of
+        sqrt(rho alpha) may be lost.
+      steps: as in ``stochastic_spider``.
+      clip_norm: likewise.
+      smoothness: likewise.
+      hessian_lipschitz: likewise.
+      initial_gap: likewise.
+      accountant: likewise.
+      unsafe_fast_noise: likewise.
+
+    Returns:
+      A frozen pytree for ``solve``; its status tells whether a point kept it.
+
+    Raises:
+      ValueError: as ``stochastic_spider``.
+
+    Privacy: as ``stochastic_spider``, on all records; waiting and stopping read released values.
+
+    Reference: Tao et al., "Second-order convergence in private stochastic non-convex optimization"
+      (2025), for the escape by model drift, one try for each point.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-6)
+    >>> algorithm = gauss_psgd(objectives.sigmoid_l2(), budget, data_size=35_000, dimension=22)
+    >>> algorithm.score is None
+    True
+    """
+    settings = Settings(
+        batch_size=batch_size,
+        drift_threshold=drift_threshold,
+        step_size=step_size,
+        horizon=horizon,
+        noise=noise,
+        kick=kick,
+        kick_threshold=kick_threshold,
+        frozen_steps=escape_steps,
+        patience=16,
+        steps=steps,
+    )
+    norms = {
+        "clip_norm": clip_norm,
+        "hessian_clip_norm": None,
+        "smoothness": smoothness,
+        "hessian_lipschitz": hessian_lipschitz,
+        "initial_gap": initial_gap,
+    }
+    made = configure(
+        base.check_problem(objective, budget, data_size, dimension, accountant),
+        "Gauss-PSGD",
+        settings,
+        Selection(candidates=0),
+        norms,
+        alpha,
+        unsafe_fast_noise,
+        kind=GaussPSGD,
+    )
+    target, curvature = made.tolerances
+    distance = target / curvature if escape_distance is None else escape_distance
+    return dataclasses.replace(
+        made, escape_distance=base.positive_leaf("escape_distance", distance)
+    )
