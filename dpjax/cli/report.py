@@ -3,6 +3,7 @@
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -157,9 +158,14 @@ def _exact(
             dpjax.diagnostics.exact_objective(objective, params, examples),
             dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
             dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
-            dpjax.diagnostics.exact_accuracy(objective, params, *tested),
         )
-        return [float(value) for value in of_all]
+        # What predicts no label has no accuracy.
+        accuracy = (
+            dpjax.diagnostics.exact_accuracy(objective, params, *tested)
+            if objective.predicts
+            else math.nan
+        )
+        return [*map(float, of_all), float(accuracy)]
 
     if arguments.repeats:
         rows = [measure(params) for params in solution.params]
