@@ -1,12 +1,6 @@
 """NOT PRIVATE: exact values, for benchmarks and for whoever may see the records."""
 
-from dpjax.diagnostics.landscape import (
-    Landscape,
-    Point,
-    exact_escape,
-    exact_landscape,
-    exact_saddle,
-)
+from dpjax.diagnostics.landscape import exact_escape, exact_landscape, exact_saddle
 from dpjax.diagnostics.stationarity import (
     exact_accuracy,
     exact_gradient_norm,
@@ -16,8 +10,6 @@ from dpjax.diagnostics.stationarity import (
 )
 
 __all__ = [
-    "Landscape",
-    "Point",
     "exact_accuracy",
     "exact_escape",
     "exact_gradient_norm",

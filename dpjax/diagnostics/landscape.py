@@ -15,6 +15,8 @@ from dpjax.objectives import LowRankLoss, Objective, PhaseLoss, TwoLayerLoss
 _MOST_STEPS = 500
 _FIRST_RADIUS, _LEAST_RADIUS = 0.1, 1e-9
 _POLISHING_STEPS = 2
+# Relative to the largest: a curvature that is taken for none.
+_FLAT = 1e-6
 
 
 class Point(NamedTuple):
@@ -142,7 +144,9 @@ def exact_escape(
     >>> [bool(exact_escape(pca(), jnp.array([w, 0.0]), examples, landscape)) for w in (0.5, 0.6)]
     [False, True]
     """
-    return exact_objective(objective, params, examples) < landscape.halfway
+    # With parameters that are not finite all records may be left out of the mean, which is then 0.
+    lower = exact_objective(objective, params, examples) < landscape.halfway
+    return lower & jnp.isfinite(params).all()
 
 
 def _float64(examples: tuple[PyTree, PyTree]) -> tuple[Array, Array]:
@@ -175,14 +179,7 @@ def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float
 
 def _descend(objective: Objective, params: Array, examples: tuple[Array, Array]) -> Array:
     """Trust-region descent with exact derivatives, until steps are lost in rounding."""
-
-    def model_step(params: Array, radius: Array | float) -> tuple[Array, Array, Array]:
-        value, gradient = jax.value_and_grad(exact_objective, argnums=1)(
-            objective, params, examples
-        )
-        hessian = exact_hessian(objective, params, examples)
-        step, _ = trust_region_step(gradient, hessian, radius, "exact")
-        return step, value, gradient @ step + step @ hessian @ step / 2
+    slope = jax.value_and_grad(exact_objective, argnums=1)
 
     def going_on(carry: tuple[Array, Array, Array]) -> Array:
         _, radius, count = carry
@@ -190,7 +187,10 @@ def _descend(objective: Objective, params: Array, examples: tuple[Array, Array])
 
     def one_step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         params, radius, count = carry
-        step, value, promised = model_step(params, radius)
+        value, gradient = slope(objective, params, examples)
+        hessian = exact_hessian(objective, params, examples)
+        step, _ = trust_region_step(gradient, hessian, radius, "exact")
+        promised = gradient @ step + step @ hessian @ step / 2
         change = exact_objective(objective, params + step, examples) - value
         # Of a promise of 0 neither comparison holds, and the radius shrinks until the loop ends.
         wider = jnp.where(change < 0.75 * promised, 2 * radius, radius)
@@ -199,7 +199,10 @@ def _descend(objective: Objective, params: Array, examples: tuple[Array, Array])
 
     first = (params, jnp.asarray(_FIRST_RADIUS), jnp.asarray(0))
     params = lax.while_loop(going_on, one_step, first)[0]
-    # The value is flat to half the digits around a minimum; Newton's steps find the others.
+    # The value is flat to half the digits around a minimum. Newton's steps find the others, and do
+    # not move along a direction in which nothing changes.
     for _ in range(_POLISHING_STEPS):
-        params = params + model_step(params, _FIRST_RADIUS)[0]
+        gradient = slope(objective, params, examples)[1]
+        hessian = exact_hessian(objective, params, examples)
+        params = params - jnp.linalg.lstsq(hessian, gradient, rcond=_FLAT)[0]
     return params

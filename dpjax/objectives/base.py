@@ -29,7 +29,7 @@ class Defaults(NamedTuple):
       clip_norm: bound on one record's gradient that leaves curvature and minima in place.
       hessian_clip_norm: the same for the Frobenius norm of one record's Hessian.
       step_size: of gradient descent.
-      initial_gap: bound on L(w0) - min L at the usual start, for every data set.
+      initial_gap: bound on L(0) - min L.
     """
 
     clip_norm: float

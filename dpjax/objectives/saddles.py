@@ -72,10 +72,10 @@ def phase_retrieval() -> Objective:
     |b| a a': its smallest eigenvalue is minus the largest of that matrix. Planted minima are +-w*,
     of value 0.
 
-    Its derivatives grow without bound, so there are no constants. The default clip norms, 1 and 2,
-    are for intensities of 1 and |a| <= 1: they act on no record with |<a, w>| <= 1. For others
-    scale them: at w = 0 one Hessian has norm |b| |a|^2, and a clip norm far below that erases the
-    negative curvature.
+    Its derivatives grow without bound, so there are no constants. The default clip norms, 2 and 4,
+    and the other defaults are for intensities of 1 and |a| <= 1: even clipping both jointly changes
+    no record with |<a, w>| <= 5/4. For others scale them: at w = 0 one Hessian has norm |b| |a|^2,
+    and a clip norm far below that erases the negative curvature.
 
     Reference: Sun, Qu and Wright (2018), A geometric analysis of phase retrieval.
 
@@ -83,7 +83,7 @@ def phase_retrieval() -> Objective:
     >>> print(loss(jnp.array([2.0]), (jnp.ones(1), jnp.array(-1.0))))
     2.25
     """
-    defaults = Defaults(clip_norm=1.0, hessian_clip_norm=2.0, step_size=0.5, initial_gap=0.25)
+    defaults = Defaults(clip_norm=2.0, hessian_clip_norm=4.0, step_size=0.5, initial_gap=0.25)
     return Objective(PhaseLoss(), name="phase-retrieval", model=Unlabelled(), defaults=defaults)
 
 
@@ -115,15 +115,15 @@ def pca() -> Objective:
     2 l1; their value is -l1^2 / 4. It is the same for both labels and predicts none.
 
     The gradient of a record is at most |u|, so there are constants only where |u| is bounded. The
-    default clip norms, both 1, act on no record with |x| <= 1 and |u| <= 1, and |u| <= 1 at every
-    stationary point.
+    default clip norms, both the root of 2, change no record with |x| <= 1 and |u| <= 1, not even by
+    clipping both jointly; and |u| <= 1 at every stationary point.
 
     >>> objective = pca()
     >>> u = jnp.array([1.0, 1.0])
     >>> print(objective(u, (u, jnp.array(1.0))), objective.regularizer(u))
     -2.0 1.0
     """
-    defaults = Defaults(clip_norm=1.0, hessian_clip_norm=1.0, step_size=1 / 3, initial_gap=0.25)
+    defaults = low_rank(1).defaults
     return Objective(
         LowRankLoss(1), Quartic(), _minus_half_square, None, "pca", Unlabelled(), defaults
     )
@@ -147,8 +147,9 @@ def low_rank(rank: int) -> Objective:
     20
     """
     rank = _validate.positive_int("rank", rank)
-    # One Hessian is minus the identity of size rank times x x'; for |x| <= 1 its norm is its root.
-    defaults = Defaults(1.0, math.sqrt(rank), 1 / 3, 0.25)
+    # One Hessian is minus the identity of size rank times x x', of norm sqrt(rank) |x|^2, and one
+    # gradient at most 1 where U is at most 1; the root of 2 is for both in one joint norm.
+    defaults = Defaults(math.sqrt(2), math.sqrt(2 * rank), step_size=1 / 3, initial_gap=0.25)
     return Objective(
         LowRankLoss(rank),
         Quartic(rank),
@@ -193,7 +194,7 @@ class TwoLayerLoss:
         return jnp.where(possible, jax.nn.softplus(-margin), jnp.nan)
 
 
-def two_layer(hidden: int = 4, regularization: float = 1e-3) -> Objective:
+def two_layer(hidden: int = 4, regularization: float = 1e-2) -> Objective:
     """Returns the logistic loss of a network with one layer of ``hidden`` tanh neurons.
 
     Its parameters are one vector: ``hidden`` rows of p inner weights, then ``hidden`` outer ones.
@@ -201,8 +202,9 @@ def two_layer(hidden: int = 4, regularization: float = 1e-3) -> Objective:
     eigenvalue of the Hessian is ``regularization`` - |mean of y x| / 2, ``hidden`` times. Only the
     products a_j w_j have a mixed derivative there.
 
-    The gradient grows with the outer weights, so there are no constants. The default clip norms, 1
-    and the root of 2 ``hidden``, are for |x| <= 1; a Hessian at 0 has half that norm.
+    The gradient grows with the outer weights, so there are no constants. The default clip norms, 2
+    and the root of 2 ``hidden``, are for |x| <= 1: a Hessian at 0 has half that norm, and with the
+    default regularization few records of the data sets here exceed either at a minimum.
 
     Args:
       hidden: number of neurons.
@@ -216,7 +218,7 @@ def two_layer(hidden: int = 4, regularization: float = 1e-3) -> Objective:
     33
     """
     network = TwoLayer(_validate.positive_int("hidden", hidden))
-    defaults = Defaults(1.0, math.sqrt(2 * hidden), 1.0, math.log(2))
+    defaults = Defaults(2.0, math.sqrt(2 * hidden), step_size=1.0, initial_gap=math.log(2))
     return Objective(
         TwoLayerLoss(network),
         L2(regularization),
