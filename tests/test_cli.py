@@ -9,11 +9,13 @@ import pytest
 from factories import ANCHORED
 
 import dpjax
-from dpjax.cli import main
+from dpjax.cli import main, problem
+from dpjax.cli.main import parser
 from dpjax.derivatives import rounding_slack
 
 EVERY = [*dpjax.ALGORITHMS, *dpjax.baselines.BASELINES]
 SHORT = ["--steps", "3"]
+WELSCH = {"welsch": [dpjax.objectives.welsch_regularization("randhie")]}
 # What an algorithm has no default for.
 NEEDED = {"dp-accmd": ["--domain", "l1:30"]}
 KEYS = {
@@ -246,6 +248,50 @@ def test_relations_and_accountants(relation, accountant, call, tmp_path):
         assert not re.search(r"20[,_]?190", out + file.read_text())
 
 
+@pytest.mark.parametrize("name", list(dpjax.objectives.SADDLES))
+def test_run_starts_at_a_saddle(name, call, tmp_path):
+    file = tmp_path / "out.json"
+    more = ["--objective", name, "--seed", 0, "--exact", "--json", file]
+    status, out, _ = call("run", "dp-tr", *more)
+    content = json.loads(file.read_text())
+    assert status == 0 and content["objective"] == name
+    features = dpjax.datasets.load("randhie").dimension
+    assert content["p"] == dpjax.objectives.SADDLES[name](*WELSCH.get(name, [])).parameters(
+        features
+    )
+    assert content["status"] == "fixed_horizon" and content["exact_min_eigenvalue"] > -0.1
+    # A loss that is the same for both labels has no accuracy.
+    assert (content["exact_accuracy"] is None) == (name != "two-layer")
+    assert ("exact_accuracy" in out) == (name == "two-layer") and "nan" not in out
+
+
+@pytest.mark.parametrize("name", ["phase-retrieval", "two-layer"])
+def test_repeats_and_a_dry_run_of_a_loss_without_a_margin(name, call, tmp_path):
+    file = tmp_path / "out.json"
+    more = ["--objective", name, *SHORT]
+    status, _, _ = call("run", "dp-gd", *more, "--repeats", 2, "--exact", "--json", file)
+    content = json.loads(file.read_text())
+    assert status == 0 and len(content["exact_objective"]) == 2
+    assert (content["exact_accuracy"] is None) == (name != "two-layer")
+    status, out, err = call("run", "dp-gd", *more, "--dry-run")
+    assert (status, err) == (0, "") and "nothing was spent" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "strength"),
+    [
+        (["--objective", "welsch", "--data", "ijcnn1"], 0.1045),
+        (["--objective", "welsch", "--data", "my.csv", "--regularization", "0.2"], 0.2),
+        (["--objective", "welsch", "--data", "ijcnn1", "--regularization", "0.2"], 0.2),
+        (["--objective", "logistic-l2", "--regularization", "0.5"], 0.5),
+        (["--objective", "logistic-l2"], 1e-3),
+    ],
+)
+def test_the_strength_of_a_penalty_is_the_published_one_or_the_one_given(argv, strength):
+    objective = problem.objective(parser().parse_args(["run", *argv]))
+    assert objective.regularizer.strength == strength
+
+
 # calibrate.
 
 
@@ -351,6 +397,11 @@ BAD = {
     "repeats 0": (["run", "--repeats", "0"], "repeats must be"),
     "wrong n": (["run", "--data-size", "100"], "data_size=100 was declared"),
     "no such file": (["run", "--data", "absent.csv", "--label", "y"], "absent.csv"),
+    "strength of no penalty": (
+        ["run", "--objective", "pca", "--regularization", "1"],
+        "leave --reg",
+    ),
+    "strength of welsch": (["run", "--objective", "welsch", "--data", "a.csv"], "--regularization"),
     "label of a named set": (["run", "--label", "y"], "label"),
     "calibrate, algorithm": (["calibrate", "dpgd"], "did you mean 'dp-gd'"),
     "calibrate, size 0": (["calibrate", "--data-size", "0", "--dimension", "2"], "data_size"),

@@ -9,7 +9,7 @@ import pytest
 
 import dpjax
 from dpjax import diagnostics
-from dpjax.objectives import L2, OBJECTIVES, Objective
+from dpjax.objectives import L2, OBJECTIVES, SADDLES, Objective
 
 N, P = 50, 4
 
@@ -64,7 +64,7 @@ CASES = {
 
 
 def test_the_table_covers_every_objective():
-    assert CASES.keys() == OBJECTIVES.keys()
+    assert CASES.keys() == OBJECTIVES.keys() - SADDLES.keys()
 
 
 @pytest.mark.parametrize("name", list(CASES))

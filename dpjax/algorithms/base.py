@@ -183,21 +183,23 @@ def check_problem(
 def clip_norms(
     objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
 ) -> tuple[float, float]:
-    """Returns gradient and Hessian clip norms, by default the objective's constants.
+    """Returns gradient and Hessian clip norms, by default the objective's constants or defaults.
 
     Raises:
-      ValueError: if one is missing and there are no constants, or is not above 0.
+      ValueError: if one is missing and there is neither, or is not above 0.
     """
-    norms = []
-    for name, given, constant in (
-        ("clip_norm", clip_norm, "lipschitz"),
-        ("hessian_clip_norm", hessian_clip_norm, "smoothness"),
-    ):
-        if given is None and objective.constants is None:
+    known: tuple[float | None, ...] = (None, None)
+    if objective.constants is not None:
+        known = objective.constants[:2]
+    elif objective.defaults is not None:
+        known = objective.defaults[:2]
+    names, norms = ("clip_norm", "hessian_clip_norm"), []
+    for name, given, public in zip(names, (clip_norm, hessian_clip_norm), known, strict=True):
+        value = public if given is None else given
+        if value is None:
             raise ValueError(
                 f"{name} is required: {objective.name} has no constants to take it from."
             )
-        value = getattr(objective.constants, constant) if given is None else given
         norms.append(positive_leaf(name, value))
     return norms[0], norms[1]
 
@@ -271,13 +273,16 @@ def recount_accountant(accountant: str) -> str:
 def initial_gap(objective: Objective, given: float | None) -> float:
     """Returns a public bound on L(w0) - min L at w0 = 0.
 
-    A margin loss that is never negative is phi(0) at w = 0 whatever the data.
+    A margin loss that is never negative is phi(0) at w = 0 whatever the data; an objective may
+    state another bound among its defaults.
 
     Raises:
       ValueError: if no bound is known; the papers take it from the data, which is a release.
     """
     if given is not None:
         return _validate.positive("initial_gap", given)
+    if objective.defaults is not None:
+        return objective.defaults.initial_gap
     if objective.margin is None:
         raise ValueError(
             "initial_gap is required: a public bound on L(w0) - min L, not read off the data."

@@ -136,14 +136,16 @@ def dp_gradient_descent(
 
 
 def default_step_size(objective: Objective) -> float:
-    """Returns 1 / smoothness of what is differentiated, or raises if that is not known.
+    """Returns 1 / smoothness of what is differentiated, or the objective's own default.
 
     Raises:
-      ValueError: for an objective without constants, or a regularizer with neither smoothness nor a
-        proximal operator.
+      ValueError: for an objective with neither constants nor defaults, or a regularizer with
+        neither smoothness nor a proximal operator.
     """
     if objective.constants is not None and proximal(objective):
         return 1 / objective.constants.smoothness
+    if objective.constants is None and objective.defaults is not None:
+        return objective.defaults.step_size
     if objective.smoothness is None:
         what = (
             f"{objective.name} has no constants"

@@ -11,14 +11,16 @@ from dpjax.driver import guarantee
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
-    unit = "row"
+    unit, objective = "row", problem.objective(arguments)
     if arguments.data_size is not None and arguments.dimension is not None:
         n, dimension = arguments.data_size, arguments.dimension
     else:
         data = problem.load(arguments)
         n, unit = data.size, data.unit
-        dimension = data.dimension if arguments.dimension is None else arguments.dimension
-    setting = problem.configure(arguments, n, dimension)
+        dimension = arguments.dimension
+        if dimension is None:
+            dimension = objective.parameters(data.dimension)
+    setting = problem.configure(arguments, objective, n, dimension)
     algorithm, budget = setting.algorithm, setting.budget
     spent = {"pld": epsilon(algorithm.event, budget.delta, budget.relation)}
     looser = "no bound by Renyi accounting"

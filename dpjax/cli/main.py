@@ -83,7 +83,7 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
     )
     one.set_defaults(command=calibrate.command)
     _problem_arguments(one)
-    one.add_argument("--dimension", type=int, help="number of parameters; else that of the data")
+    one.add_argument("--dimension", type=int, help="number of parameters; else as the data have it")
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
 
 
@@ -140,7 +140,14 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--objective",
         default="logistic-nonconvex",
-        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex)",
+        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex); "
+        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle, parameters 0",
+    )
+    one.add_argument(
+        "--regularization",
+        type=float,
+        help="strength of the objective's penalty, a public number (default: the objective's; of "
+        "welsch the one published for the data)",
     )
     one.add_argument("--epsilon", type=float, default=1.0, help="budget (default: 1)")
     one.add_argument("--delta", type=float, help="budget (default: 1/(10 n))")

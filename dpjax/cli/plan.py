@@ -16,7 +16,7 @@ def lines(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     """
     # The declared n: the real one may be private.
     n, p = algorithm.queries[0].data_size, data.dimension
-    resident = 2 * n * (p + 1) * 4 + algorithm.max_steps * 40 + 6 * p * p * 8
+    resident = 2 * n * (p + 1) * 4 + algorithm.max_steps * 40 + 6 * algorithm.dimension**2 * 8
     # A batch that is drawn costs the same whatever n is, and is drawn from n.
     sampled = any(query.sampler is not None for query in algorithm.queries)
     rows = n if sampled else min(n, _TRIAL_ROWS)

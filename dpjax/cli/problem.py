@@ -30,15 +30,38 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
     )
 
 
-def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
-    """Returns the algorithm for n records of ``dimension`` features.
+def objective(arguments: argparse.Namespace) -> dpjax.Objective:
+    """Returns the objective that the arguments name.
+
+    The Welsch loss takes the public strength that is stored for named data.
+
+    Raises:
+      ValueError: for an unknown name, or a regularization it has no use for or lacks.
+    """
+    objectives = dpjax.objectives.OBJECTIVES
+    factory = objectives[_validate.choice("objective", arguments.objective, objectives)]
+    strength = arguments.regularization
+    if strength is None and factory is dpjax.objectives.welsch:
+        strength = dpjax.objectives.welsch_regularization(arguments.data)
+    if strength is None:
+        return factory()
+    if "regularization" not in inspect.signature(factory).parameters:
+        raise ValueError(
+            f"{arguments.objective} has no strength to choose; leave --regularization out."
+        )
+    return factory(regularization=strength)
+
+
+def configure(
+    arguments: argparse.Namespace, objective: dpjax.Objective, n: int, dimension: int
+) -> Setting:
+    """Returns the algorithm for n records and ``dimension`` parameters.
 
     Raises:
       ValueError: for unknown names, or a budget that cannot be met.
     """
     factories = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
     name = _validate.choice("algorithm", arguments.algorithm, factories)
-    _validate.choice("objective", arguments.objective, dpjax.objectives.OBJECTIVES)
     delta, size = arguments.delta, arguments.data_size
     if arguments.relation == "add_or_remove_one":
         if delta is None or size is None:
@@ -49,7 +72,6 @@ def configure(arguments: argparse.Namespace, n: int, dimension: int) -> Setting:
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    objective = dpjax.objectives.OBJECTIVES[arguments.objective]()
     given = {
         "steps": arguments.steps,
         "batch_size": arguments.batch_size,

@@ -142,8 +142,9 @@ def _exact(
     data: dpjax.Dataset,
     solution: dpjax.Solution,
 ) -> dict[str, Any]:
+    unknown: dict[str, Any] = dict.fromkeys(EXACT)
     if not arguments.exact:
-        return dict.fromkeys(EXACT)
+        return unknown
     objective, examples = (
         setting.algorithm.objective,
         jax.tree.map(jax.numpy.asarray, data.examples),
@@ -152,19 +153,22 @@ def _exact(
     if data.test_x is not None and data.test_y is not None:
         tested = (jax.numpy.asarray(data.test_x), jax.numpy.asarray(data.test_y))
 
+    # What predicts no label has no accuracy.
+    of_labels = [dpjax.diagnostics.exact_accuracy] if objective.predicts else []
+
     def measure(params: jax.Array) -> list[float]:
         of_all = (
             dpjax.diagnostics.exact_objective(objective, params, examples),
             dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
             dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
-            dpjax.diagnostics.exact_accuracy(objective, params, *tested),
+            *(exact(objective, params, *tested) for exact in of_labels),
         )
         return [float(value) for value in of_all]
 
     if arguments.repeats:
         rows = [measure(params) for params in solution.params]
-        return dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=True))
-    return dict(zip(EXACT, measure(solution.params), strict=True))
+        return unknown | dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=False))
+    return unknown | dict(zip(EXACT, measure(solution.params), strict=False))
 
 
 def _finite(value: Any) -> Any:

@@ -22,8 +22,10 @@ def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
     if arguments.repeats is not None:
         _validate.positive_int("repeats", arguments.repeats)
+    objective = problem.objective(arguments)
     data = problem.load(arguments)
-    setting = problem.configure(arguments, data.size, data.dimension)
+    dimension = objective.parameters(data.dimension)
+    setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm
     _check_outputs(arguments)
     if arguments.dry_run:

@@ -4,6 +4,7 @@ from dpjax.datasets.base import Dataset
 from dpjax.datasets.check import CheckReport, check
 from dpjax.datasets.loaders import DatasetInfo, describe, load
 from dpjax.datasets.made import sparse_high_dimensional
+from dpjax.datasets.planted import Planted, planted_phases
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
 
 __all__ = [
@@ -12,8 +13,10 @@ __all__ = [
     "CheckReport",
     "Dataset",
     "DatasetInfo",
+    "Planted",
     "check",
     "describe",
     "load",
+    "planted_phases",
     "sparse_high_dimensional",
 ]

@@ -1,10 +1,21 @@
 """NOT PRIVATE: exact values, for benchmarks and for whoever may see the records."""
 
+from dpjax.diagnostics.landscape import exact_escape, exact_landscape, exact_saddle
 from dpjax.diagnostics.stationarity import (
     exact_accuracy,
     exact_gradient_norm,
+    exact_hessian,
     exact_min_eigenvalue,
     exact_objective,
 )
 
-__all__ = ["exact_accuracy", "exact_gradient_norm", "exact_min_eigenvalue", "exact_objective"]
+__all__ = [
+    "exact_accuracy",
+    "exact_escape",
+    "exact_gradient_norm",
+    "exact_hessian",
+    "exact_landscape",
+    "exact_min_eigenvalue",
+    "exact_objective",
+    "exact_saddle",
+]

@@ -50,7 +50,7 @@ def exact_min_eigenvalue(objective: Objective, params: Params, examples: PyTree)
     >>> print(exact_min_eigenvalue(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.25
     """
-    return jnp.linalg.eigvalsh(_hessian(objective, params, examples))[0]
+    return jnp.linalg.eigvalsh(exact_hessian(objective, params, examples))[0]
 
 
 def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
@@ -83,7 +83,15 @@ def _regularizer(objective: Objective, params: Params) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
+def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
+    """Returns the exact Hessian of the flattened parameters, (p, p). NOT PRIVATE.
+
+    Privacy: NOT PRIVATE.
+
+    >>> from dpjax.objectives import logistic
+    >>> print(exact_hessian(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
+    [[0.25]]
+    """
     flat, unravel = ravel_pytree(params)
     gradient = jax.grad(lambda w: _mean_loss(objective, unravel(w), examples))
     # One column after the other: (n, p) at a time, never (n, p, p).

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,45 @@ class Constants(NamedTuple):
     hessian_lipschitz: float
 
 
+class Defaults(NamedTuple):
+    """Public numbers to start from where no constants hold for all parameters.
+
+    Args:
+      clip_norm: bound on one record's gradient that leaves curvature and minima in place.
+      hessian_clip_norm: the same for the Frobenius norm of one record's Hessian.
+      step_size: of gradient descent.
+      initial_gap: bound on L(0) - min L.
+    """
+
+    clip_norm: float
+    hessian_clip_norm: float
+    step_size: float
+    initial_gap: float
+
+
+class Model(Protocol):
+    """What the parameters are; ``score(params, x)``, if it has one, predicts labels by its sign."""
+
+    def parameters(self, features: int) -> int:
+        """Returns the number of parameters for so many features."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Unlabelled:
+    """``columns`` weights for each feature, which predict no label.
+
+    >>> Unlabelled(columns=2).parameters(5)
+    10
+    """
+
+    columns: int = 1
+
+    def parameters(self, features: int) -> int:
+        """Returns the number of parameters for so many features."""
+        return features * self.columns
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """The average over records of ``loss``, plus ``regularizer``.
@@ -37,9 +76,11 @@ class Objective:
         scalar function phi, which turns on the closed form.
       constants: bounds used as default clip norms and step sizes. Clipping runs all the same.
       name: what people call it.
+      model: what the parameters are; None for one weight a feature, which a margin predicts by.
+      defaults: clip norms and the like, used where there are no constants.
 
     Raises:
-      ValueError: if the loss is not callable, or a constant is not above 0.
+      ValueError: if the loss is not callable, or a constant or default is not above 0.
 
     Privacy: NOT a mechanism; ``value`` reads raw data and is for diagnostics.
 
@@ -54,15 +95,20 @@ class Objective:
     margin: Callable[[Array], Array] | None = None
     constants: Constants | None = None
     name: str = "objective"
+    model: Model | None = None
+    defaults: Defaults | None = None
 
     def __post_init__(self):
         if not callable(self.loss):
             raise ValueError(f"loss must be a function (params, example) -> scalar: {self.loss!r}.")
-        if self.constants is not None:
-            constants = Constants(*map(float, self.constants))
-            if not all(0 < value < float("inf") for value in constants):
-                raise ValueError(f"constants must be finite and above 0, got {constants}.")
-            object.__setattr__(self, "constants", constants)
+        for name, kind in (("constants", Constants), ("defaults", Defaults)):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            numbers = kind(*map(float, given))
+            if not all(0 < value < float("inf") for value in numbers):
+                raise ValueError(f"{name} must be finite and above 0, got {numbers}.")
+            object.__setattr__(self, name, numbers)
 
     def __call__(self, params: Params, example: Any) -> Array:
         """Returns the loss of one example, without the regularizer. NOT PRIVATE."""
@@ -110,12 +156,23 @@ class Objective:
         own = jax.hessian(lambda w: regularizer(unravel(w)))(flat)
         return hessian + own.astype(hessian.dtype)
 
+    def parameters(self, features: int) -> int:
+        """Returns the number of parameters for rows of so many ``features``."""
+        return features if self.model is None else self.model.parameters(features)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether its parameters predict labels."""
+        return hasattr(self.model, "score") or (self.model is None and self.margin is not None)
+
     def predict(self, params: Array, x: Array) -> Array:
         """Returns the labels in {-1, +1} of the rows of ``x``, shape (n,); ties go to +1.
 
         Raises:
-          ValueError: if the objective has no margin, so that a prediction has no meaning.
+          ValueError: if a prediction has no meaning: no margin, or both labels are the same to it.
         """
-        if self.margin is None:
-            raise ValueError(f"{self.name} has no margin, so it predicts no label.")
-        return jnp.where(x @ params >= 0, 1.0, -1.0)
+        if not self.predicts:
+            why = "has no margin" if self.margin is None else "is the same for both labels"
+            raise ValueError(f"{self.name} {why}, so it predicts no label.")
+        score = x @ params if self.model is None else self.model.score(params, x)  # pyright: ignore
+        return jnp.where(score >= 0, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""Losses of the margin m = y <x, w>: logistic and sigmoid, with their regularized forms."""
+"""Losses of the margin m = y <x, w>: logistic, sigmoid and Welsch, and regularized forms."""
 
 import functools
 import math
@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array
-from dpjax.objectives.base import Constants, Objective
+from dpjax.objectives.base import Constants, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
 _LOGISTIC = Constants(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 _SIGMOID = Constants(1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)
+# exp(-1/2) at m = 1, 1 at m = 0, and m sqrt(6) exp(-m^2 / 2) at m^2 = 3 - sqrt 6, rounded up.
+_WELSCH = Constants(0.606531, 1.0, 1.3801195)
 
 
 def _logistic_margin(m: Array) -> Array:
@@ -32,12 +34,20 @@ def _loss_of_margin(phi: Callable, params: Array, example: tuple[Array, Array]) 
     return jnp.where(possible, phi(jnp.where(possible, y, 1) * jnp.dot(x, params)), jnp.nan)
 
 
+def _welsch_margin(m: Array) -> Array:
+    return jnp.exp(-m * m / 2)
+
+
 def _logistic_loss(params: Array, example: tuple[Array, Array]) -> Array:
     return _loss_of_margin(_logistic_margin, params, example)
 
 
 def _sigmoid_loss(params: Array, example: tuple[Array, Array]) -> Array:
     return _loss_of_margin(_sigmoid_margin, params, example)
+
+
+def _welsch_loss(params: Array, example: tuple[Array, Array]) -> Array:
+    return _loss_of_margin(_welsch_margin, params, example)
 
 
 def logistic() -> Objective:
@@ -99,13 +109,34 @@ def sigmoid_l2(regularization: float = 1e-3) -> Objective:
     return Objective(_sigmoid_loss, L2(regularization), _sigmoid_margin, _SIGMOID, "sigmoid-l2")
 
 
+def welsch(regularization: float) -> Objective:
+    """Returns exp(-m^2 / 2) plus ``regularization`` / 2 times |w|^2: a certified strict saddle.
+
+    At w = 0 the gradient of every record is exactly 0, and the Hessian is ``regularization`` I -
+    X'X/n. With the regularization between the two largest eigenvalues of X'X/n it has exactly one
+    negative direction; ``welsch_regularization`` holds public ones. An even loss: it is the same
+    for both labels and predicts none.
+
+    Args:
+      regularization: strength of the l2 penalty, a public number.
+
+    Reference: constants on |x| <= 1 are (0.6066, 1, 1.3802), rounded up.
+
+    >>> print(welsch(0.1)(jnp.zeros(2), (jnp.ones(2), jnp.array(1.0))))
+    1.0
+    """
+    return Objective(
+        _welsch_loss, L2(regularization), _welsch_margin, _WELSCH, "welsch", Unlabelled()
+    )
+
+
 def has_proven_constants(objective: Objective) -> bool:
     """Returns whether the constants of ``objective`` are those of a margin loss defined here.
 
     >>> has_proven_constants(logistic()), has_proven_constants(Objective(lambda w, e: 0.0))
     (True, False)
     """
-    proven = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID}
+    proven = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID, _welsch_margin: _WELSCH}
     return objective.constants is not None and (
         proven.get(objective.margin) == objective.constants  # pyright: ignore
     )

@@ -126,5 +126,26 @@ class Nonconvex:
         return self.strength * jnp.asarray(sum(penalties))
 
 
+@dataclasses.dataclass(frozen=True)
+class Quartic:
+    """|U'U|^2 / 4 in the Frobenius norm, for U with ``rank`` columns, or flat; |u|^4 / 4 for one.
+
+    Has neither smoothness nor a proximal operator.
+
+    >>> float(Quartic()(jnp.array([1.0, 1.0])))
+    1.0
+    """
+
+    rank: int = 1
+
+    def __post_init__(self):
+        object.__setattr__(self, "rank", _validate.positive_int("rank", self.rank))
+
+    def __call__(self, params: Array) -> Array:
+        """Returns the penalty, shape ()."""
+        columns = params.reshape(-1, self.rank)
+        return jnp.sum((columns.T @ columns) ** 2) / 4
+
+
 def _absolute_sum(params: Params) -> Array:
     return jnp.asarray(sum(jnp.sum(jnp.abs(w)) for w in jax.tree.leaves(params)))
