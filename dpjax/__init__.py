@@ -28,6 +28,7 @@ from dpjax.algorithms import (
     dp_svrg_plus_plus,
     dp_trust_region,
     paper_schedule,
+    perturbed_gradient_descent,
 )
 from dpjax.datasets import Dataset
 from dpjax.derivatives import (
@@ -79,6 +80,7 @@ __all__ = [
     "models",
     "objectives",
     "paper_schedule",
+    "perturbed_gradient_descent",
     "plotting",
     "random_key",
     "reproduce",

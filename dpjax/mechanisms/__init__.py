@@ -1,11 +1,13 @@
 """Noise: a key goes in, a noisy array comes out; no data, no sensitivity guessing."""
 
+from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.base import as_key, derive, fold, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 
 __all__ = [
+    "add_ball",
     "add_gaussian",
     "add_symmetric_gaussian",
     "as_key",
