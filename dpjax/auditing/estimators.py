@@ -56,6 +56,23 @@ def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) 
     return np.max(_directions(counts, delta, level), axis=0)
 
 
+def clopper_pearson_delta(counts: Counts, level: float = LEVEL) -> float:
+    """Returns a lower bound on delta at epsilon 0 that assumes nothing: 1 - a - b, both bounded.
+
+    Args:
+      counts: errors at a threshold fixed beforehand.
+      level: probability that the bound is above the true delta, at most.
+
+    Raises:
+      ValueError: as ``upper_rate``.
+
+    >>> print(round(clopper_pearson_delta(Counts(0, 10_000, 7_000, 10_000)), 3))
+    0.284
+    """
+    false_positive, false_negative = counts.upper_rates(level)
+    return max(0.0, float(1 - false_positive - false_negative))
+
+
 def curve_p_value(counts: Counts, claim: Claim, scale: float = 1.0) -> float:
     """Returns a p-value of 'the mechanism keeps to the claimed trade-off curve at this scale'.
 
@@ -200,6 +217,7 @@ class Estimate(NamedTuple):
     Attributes:
       epsilon_clopper_pearson: lower bound that assumes nothing.
       epsilon_curve: lower bound within the claimed family of curves.
+      scale: the noise that it belongs to, relative to the claim.
       counts: errors at the threshold of the curve.
       false_positive_rates: measured, at thresholds all along the scores.
       false_negative_rates: likewise.
@@ -207,6 +225,7 @@ class Estimate(NamedTuple):
 
     epsilon_clopper_pearson: float
     epsilon_curve: float
+    scale: float
     counts: Counts
     false_positive_rates: np.ndarray
     false_negative_rates: np.ndarray
@@ -260,6 +279,7 @@ def estimate(
     return Estimate(
         float(max(free)),
         0.0 if math.isinf(scale) else claim.epsilon(delta, scale),
+        scale,
         counts,
         *count_errors(*kept, along).rates(),
     )

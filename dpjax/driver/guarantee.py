@@ -202,22 +202,20 @@ def describe(release: Release) -> str:
             f"{release.sensitivity:.4g} (enforced by clipping), Gumbel noise of std "
             f"{release.stddev:.4g}"
         )
-    if release.mechanism == "ball":
-        drawn = "" if release.sampling == "none" else " where it is drawn"
-        return (
-            f"{release.name}: {release.count} times, one record moves it by "
-            f"{release.sensitivity:.4g}{drawn} (enforced by clipping), noise uniform in a ball of "
-            f"radius {release.radius:.4g} in {release.dimension:,} dimensions (std "
-            f"{release.stddev:.4g} a coordinate)"
-        )
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
         f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
-        f"{release.noise_multiplier:.5g} ({parts})" + _nearer(release) + _idle(release)
-    )
+        f"{release.noise_multiplier:.5g} ({parts})"
+    ) + (_nearer(release) + _idle(release) + _ball(release))
+
+
+def _ball(release: Release) -> str:
+    if release.mechanism != "ball":
+        return ""
+    return f", uniform in a ball of radius {release.radius:.4g} in {release.dimension:,} dimensions"
 
 
 def _nearer(release: Release) -> str:
