@@ -13,6 +13,7 @@ from dpjax import (
     objectives,
     plotting,
     sampling,
+    transforms,
 )
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import (
@@ -88,6 +89,7 @@ __all__ = [
     "sampling",
     "save",
     "solve",
+    "transforms",
     "trust_region_step",
 ]
 

@@ -27,8 +27,9 @@ from dpjax.oracles import BallQuery, poisson_sampler
 
 LONGEST = 2048
 _STEPS = 10
-# Of delta, set aside for the rounding of the numbers below.
-_ROUNDING = 1e-9
+# Of delta, set aside: as a leaf it is rounded to float32, and printed to one part in 10^7.
+_ROUNDING = 2e-7
+_LARGEST = 2.0**100
 
 
 class State(NamedTuple):
@@ -157,13 +158,15 @@ def perturbed_gradient_descent(
     asked = BallQuery(1.0, clip, objective, n, budget.relation, sampler, dimension=dimension)
     if radius is None:
         # What overflowing batches cost of delta, at epsilon 0.
-        left = budget.delta - 2 * steps * (0.0 if sampler is None else sampler.overflow)
+        overflow = 2 * steps * (0.0 if sampler is None else sampler.overflow)
         probability = 1.0 if sampler is None else sampler.probability
-        share = ball_share((1 - _ROUNDING) * left, steps, probability)
+        share = ball_share((1 - _ROUNDING) * budget.delta - overflow, steps, probability)
         multiplier = ball_radius(1.0, share, dimension)
     else:
         multiplier = base.positive_leaf("radius", radius) / float(asked.sensitivity)
     multiplier = round_up(multiplier / math.sqrt(dimension + 2))
+    if multiplier > _LARGEST:
+        raise ValueError(f"delta={budget.delta:g} is too small for any noise here; raise it.")
     asked = dataclasses.replace(asked, noise_multiplier=multiplier)
     (query,) = base.fast_noise((asked,), unsafe_fast_noise)
     base.check_noise(query.event(steps))
@@ -214,7 +217,7 @@ def _check_choices(
 
 
 def _check_delta(event: Event, budget: PrivacyBudget) -> None:
-    if epsilon(event, budget.delta, budget.relation) > 0:
+    if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
         (release,) = event.releases
         found = ball_composition(release.total_variation, release.count) + 2 * event.overflow
         raise ValueError(
