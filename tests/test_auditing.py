@@ -366,8 +366,8 @@ REFUTED = {
         lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 200_000,
     ),
     "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball), 200_000),
-    "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 1_000_000),
-    "radius x0.95, ball of 100": (lambda: games.ball(100, small_ball), 1_000_000),
+    "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 200_000),
+    "radius x0.95, ball of 100": (lambda: games.ball(100, small_ball), 200_000),
     "the sphere, 2": (lambda: games.ball(2, sphere), 20_000),
     "the sphere, 100": (lambda: games.ball(100, sphere), 20_000),
     "c27 diagonal too quiet": (lambda: games.symmetric("diagonal", ratio_wrong(0.8, 1.0)), 50_000),
@@ -446,7 +446,7 @@ def test_every_audit_claims_what_its_mechanism_says(name):
     assert (claim.curve(1.1)(alpha) >= claim.curve()(alpha) - 1e-9).all()
     if isinstance(claim, BallClaim):  # its epsilon is 0 or infinite: delta at 0 is what it says
         assert claim.delta() == pytest.approx(0.3, rel=1e-6)
-        assert claim.delta(0.9) > 1.05 * claim.delta() and claim.delta(1e-3) == 1
+        assert claim.delta(0.9) > 1.05 * claim.delta() and claim.delta(1e-3) > 0.9
         assert (claim.epsilon(claim.delta()), claim.epsilon(0.29)) == (0, np.inf)
         return
     # The printed form of DP-SVRG is attacked at 10, see its game.

@@ -225,8 +225,8 @@ def test_a_figure_without_problems_is_made_by_the_same_command(monkeypatch, few,
         gaussian = [float(row[f"gaussian_delta_at_epsilon_{e}"]) for e in (0, 1)]
         assert gaussian[1] <= gaussian[0]
     steps = list(csv.DictReader((tmp_path / "fig2-steps.csv").read_text().splitlines()))
-    known = {(int(r["dimension"]), int(r["steps"])): float(r["delta"]) for r in steps}
-    assert known[22, 35_000] == pytest.approx(0.171, abs=5e-4)
+    assert {int(row["dimension"]) for row in steps} == set(perturbed.DIMENSIONS)
+    assert all(float(r["delta"]) < float(r["delta_of_publishing_as_many_records"]) for r in steps)
     text = (tmp_path / "perturbed.md").read_text()
     assert "A quick run: few draws" in text and "seeds" not in text
     assert "**does not agree**: The noise that escapes" in text
@@ -249,9 +249,12 @@ def test_noise_of_another_law_is_found_out(few, monkeypatch):
     whole = perturbed._noise
     perturbed.deltas.cache_clear()
     # Planted: a radius that is 10 % too large.
-    monkeypatch.setattr(
-        perturbed, "_noise", lambda *a: tuple(map(np.multiply, (1.21, 1.1), whole(*a)))
-    )
+
+    def larger(dimension, draws):
+        squares, along = whole(dimension, draws)
+        return 1.21 * squares, 1.1 * along
+
+    monkeypatch.setattr(perturbed, "_noise", larger)
     try:
         assert perturbed.claims(few, ())[0].held < 24
     finally:

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import ndimage, stats
 
 from dpjax import _validate
+from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.claims import Claim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
 
@@ -54,23 +55,6 @@ def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) 
     5.26
     """
     return np.max(_directions(counts, delta, level), axis=0)
-
-
-def clopper_pearson_delta(counts: Counts, level: float = LEVEL) -> float:
-    """Returns a lower bound on delta at epsilon 0 that assumes nothing: 1 - a - b, both bounded.
-
-    Args:
-      counts: errors at a threshold fixed beforehand.
-      level: probability that the bound is above the true delta, at most.
-
-    Raises:
-      ValueError: as ``upper_rate``.
-
-    >>> print(round(clopper_pearson_delta(Counts(0, 10_000, 7_000, 10_000)), 3))
-    0.284
-    """
-    false_positive, false_negative = counts.upper_rates(level)
-    return max(0.0, float(1 - false_positive - false_negative))
 
 
 def curve_p_value(counts: Counts, claim: Claim, scale: float = 1.0) -> float:
@@ -203,8 +187,10 @@ def choose_thresholds(
     near = claim.curve()(false_positive) - false_negative
     far = claim.curve(_STEP)(false_positive) - false_negative
     scale = 1 - (_STEP - 1) * near / np.maximum(far - near, 1e-12)
-    # Neighbours share most of their errors but not all: the mean of some is less led by chance.
-    best = ndimage.uniform_filter1d(np.clip(scale, 0, 10), _WINDOW, mode="nearest").argmin()
+    # Neighbours share most of their errors but not all: the mean of some is less led by chance. Of
+    # a ball the best threshold is its edge, which a mean would miss.
+    window = 1 if isinstance(claim, BallClaim) else _WINDOW
+    best = ndimage.uniform_filter1d(np.clip(scale, 0, 10), window, mode="nearest").argmin()
     return Thresholds(
         float(candidates[best]),
         (float(candidates[directions[0].argmax()]), float(candidates[directions[1].argmax()])),

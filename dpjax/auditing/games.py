@@ -15,7 +15,7 @@ from dpjax._typing import Array, PyTree
 from dpjax.accounting import Event, Release, ball_radius
 from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
-from dpjax.auditing.ball_claim import BallClaim, ball_reach
+from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.canaries import Worlds
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim, claim_of
 from dpjax.auditing.recorder import Recorder, log_ratio
@@ -173,7 +173,7 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
     """Returns the attack on one release with noise uniform in the unit ball.
 
     An answer farther from D's sum than the radius comes from D' for certain. The score is that
-    distance, in steps of a tenth of the volume, so that a ball that is smaller is seen too.
+    distance, so that a ball that is smaller is seen too.
 
     Args:
       dimension: d.
@@ -188,8 +188,7 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
     release = Release("ball", 1, multiplier, distance, mechanism="ball", dimension=dimension)
 
     def run(key: Array, exact: Array) -> Array:
-        length = jnp.linalg.norm(mechanism(key, exact, 1.0)) / ball_reach(1.0, dimension)
-        return jnp.ceil(10 * dimension * jnp.log(length))
+        return jnp.linalg.norm(mechanism(key, exact, 1.0))
 
     canary = jnp.full(dimension, distance / np.sqrt(dimension), jnp.float32)
     worlds = Worlds(jnp.zeros_like(canary), canary, "zero_out")

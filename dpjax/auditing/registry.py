@@ -11,6 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.auditing import answers, comparisons, estimators, games, trainings
 from dpjax.auditing.ball_claim import BallClaim
+from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 
 DELTA = 1e-5
@@ -276,7 +277,7 @@ def attack(
         level=level,
         gate=gate,
         seconds=time.perf_counter() - begin,
-        cp_delta=None if own is None else estimators.clopper_pearson_delta(found.counts),
+        cp_delta=None if own is None else clopper_pearson_delta(found.counts, estimators.LEVEL),
         fdp_delta=None if own is None else own.delta(found.scale),
         tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
     )
