@@ -15,7 +15,7 @@ from dpjax import _validate
 from dpjax._typing import Array, static
 from dpjax._wide import Wide, float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
-from dpjax.mechanisms.gaussian import add_rounded
+from dpjax.mechanisms.gaussian import add_on_grid
 from dpjax.mechanisms.normal import normal_from_bits
 
 KINDS = ("square_root", "tree", "independent")
@@ -150,7 +150,9 @@ class PrefixNoise:
             with jax.enable_x64(True):
                 plain = lax.convert_element_type(noise, wide.narrow.dtype)
             return (wide.narrow + jnp.asarray(stddev, plain.dtype) * plain).astype(dtype)
-        return add_rounded(wide, noise, stddev, dtype)
+        with jax.enable_x64(True):
+            scale = float64(stddev)
+            return add_on_grid(value, scale * noise, scale)
 
     def _from_square_root(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
         size = math.prod(shape)
