@@ -143,11 +143,11 @@ def _check_relation(budget: PrivacyBudget, name: str) -> None:
 def _constants(objective: Objective, norms: dict[str, float | None]) -> Constants:
     clip, _ = base.clip_norms(objective, norms["clip_norm"], 1.0)
     smoothness = norms["smoothness"]
-    if smoothness is None and (smoothness := _of(objective, 1)) is None:
+    if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
         raise ValueError(f"smoothness is required: {objective.name} has no constants.")
     hessian_clip = norms["hessian_clip_norm"]
     rho = norms["hessian_lipschitz"]
-    if rho is None and (rho := _of(objective, 2)) is None:
+    if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
         raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
     return Constants(
         clip,
@@ -173,8 +173,11 @@ def _quantile(beta: float, candidates: int) -> float:
     return float(stats.norm.isf(beta / (2 * candidates)))
 
 
-def _of(objective: Objective, place: int) -> float | None:
-    return None if objective.constants is None else objective.constants[place]
+def _usual(objective: Objective, constant: str) -> float | None:
+    """A constant of the objective; where it has none, its usual Hessian clip norm."""
+    if objective.constants is not None:
+        return getattr(objective.constants, constant)
+    return None if objective.defaults is None else objective.defaults.hessian_clip_norm
 
 
 def _kept(selection: Selection, candidates: int, n: int) -> int:
