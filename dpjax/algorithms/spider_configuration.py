@@ -56,7 +56,7 @@ def configure(
         (estimate,) if score is None else (estimate, score), unsafe_fast_noise
     )
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
-    steps = _validate.positive_int("steps", settings.steps or LONGEST)
+    steps = _validate.positive_int("steps", LONGEST if settings.steps is None else settings.steps)
     beta = _validate.open_unit("beta", selection.beta)
     made = kind(
         estimate=estimate,
@@ -215,7 +215,7 @@ def _batch(settings: Settings, scale: Scale, alpha: float | None, records: int) 
     if batch is None:
         batch = max(1, records // _BATCHES)
         if alpha is not None:
-            batch = min(math.ceil(scale.batch(alpha)), records)
+            batch = min(math.ceil(scale.batch(_validate.positive("alpha", alpha))), records)
     batch = _validate.positive_int("batch_size", batch)
     if batch > records:
         raise ValueError(
