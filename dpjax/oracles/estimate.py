@@ -255,4 +255,8 @@ class EstimateQuery(GaussianQuery):
             with jax.enable_x64(True):
                 return split(join(total) + join(part), dtype)
 
-        return lax.fori_loop(0, (size + ROWS - 1) // ROWS, one, zeros(flat.shape, dtype))
+        return lax.fori_loop(0, self._passes(size), one, zeros(flat.shape, dtype))
+
+    def _passes(self, size: Array) -> Array:
+        """How many micro-batches are read for ``size`` records."""
+        return (size + ROWS - 1) // ROWS
