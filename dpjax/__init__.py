@@ -13,6 +13,7 @@ from dpjax import (
     objectives,
     plotting,
     sampling,
+    transforms,
 )
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import (
@@ -28,6 +29,7 @@ from dpjax.algorithms import (
     dp_svrg_plus_plus,
     dp_trust_region,
     paper_schedule,
+    perturbed_gradient_descent,
     stochastic_spider,
 )
 from dpjax.datasets import Dataset
@@ -80,6 +82,7 @@ __all__ = [
     "models",
     "objectives",
     "paper_schedule",
+    "perturbed_gradient_descent",
     "plotting",
     "random_key",
     "reproduce",
@@ -88,6 +91,7 @@ __all__ = [
     "save",
     "solve",
     "stochastic_spider",
+    "transforms",
     "trust_region_step",
 ]
 

@@ -9,6 +9,8 @@ NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
 # Those that ask at an anchor, and the regularizer they take, which has a proximal operator.
 ANCHORED = ("dp-svrg", "dp-svrg++")
 PROXIMAL = dpjax.objectives.logistic_l2()
+# Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
+DELTA_ONLY = ("prgd",)
 
 
 def make(name, budget=BUDGET, objective=None, **more):
@@ -16,3 +18,8 @@ def make(name, budget=BUDGET, objective=None, **more):
     if objective is None:
         objective = PROXIMAL if name in ANCHORED else dpjax.objectives.logistic_nonconvex()
     return FACTORIES[name](objective, budget, **(NEEDED.get(name, {}) | more))
+
+
+def spent(name, epsilon):
+    """The epsilon that the algorithm of that name has spent of a budget of ``epsilon``."""
+    return 0.0 if name in DELTA_ONLY else epsilon

@@ -27,8 +27,8 @@ from dpjax.derivatives import (
     per_example,
 )
 from dpjax.driver import loop
+from dpjax.mechanisms import ball, gaussian, symmetric
 from dpjax.mechanisms import base as keys
-from dpjax.mechanisms import gaussian, symmetric
 from dpjax.oracles import (
     AnchoredQuery,
     DifferenceQuery,
@@ -127,6 +127,28 @@ def _(patch):
         "standard_normal",
         lambda key, shape: float64(jax.random.normal(key, shape, jnp.float32)),
     )
+
+
+@mutant("a ball of radius x0.95")
+def _(patch):
+    whole = ball.radial_share
+
+    def smaller(key, dimension):
+        with jax.enable_x64(True):
+            return 0.95 * whole(key, dimension)
+
+    patch.setattr(ball, "radial_share", smaller)
+
+
+@mutant("the sphere for a ball")
+def _(patch):
+    patch.setattr(ball, "radial_share", lambda key, dimension: float64(1.0))
+
+
+@mutant("a ball a leaf")
+def _(patch):
+    whole = ball._norm
+    patch.setattr(ball, "_norm", lambda leaves: whole(leaves[:1]))
 
 
 @mutant("no grid")

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import re
 import types
 
 import jax
@@ -15,12 +16,13 @@ import dpjax
 from dpjax import auditing
 from dpjax.accounting import Event, Release
 from dpjax.auditing import canaries, estimators, games, recorder, registry
+from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
 from dpjax.cli.main import main
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import loop
-from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, derive
+from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, derive
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 DELTA = 1e-5
@@ -228,6 +230,15 @@ def too_quiet(key, tree, stddev):
     return add_gaussian(key, tree, 0.95 * stddev)
 
 
+def small_ball(key, vector, radius):
+    return add_ball(key, vector, 0.95 * radius)
+
+
+def sphere(key, vector, radius):
+    noise = add_ball(key, jnp.zeros_like(vector), 1.0)
+    return vector + radius * noise / jnp.linalg.norm(noise)
+
+
 def ratio_wrong(diagonal, off_diagonal):
     def mechanism(key, matrix, stddev):
         p = matrix.shape[0]
@@ -354,6 +365,11 @@ REFUTED = {
     "noise x0.95, composed": (
         lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 200_000,
     ),
+    "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball), 200_000),
+    "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 200_000),
+    "radius x0.95, ball of 100": (lambda: games.ball(100, small_ball), 200_000),
+    "the sphere, 2": (lambda: games.ball(2, sphere), 20_000),
+    "the sphere, 100": (lambda: games.ball(100, sphere), 20_000),
     "c27 diagonal too quiet": (lambda: games.symmetric("diagonal", ratio_wrong(0.8, 1.0)), 50_000),
     "c27 off-diagonal too quiet": (
         lambda: games.symmetric("off_diagonal", ratio_wrong(1.0, np.sqrt(0.5))), 50_000,
@@ -406,6 +422,9 @@ def test_c15_noise_per_micro_batch_falls_under_the_gate():
         ("gaussian", 200_000, 0.93),
         ("subsampled-gaussian", 2_000_000, 0.90),
         ("symmetric-identity", 1_000_000, 0.94),
+        ("ball-2", 1_000_000, 0.97),
+        ("ball-10", 1_000_000, 0.97),
+        ("ball-100", 200_000, 0.94),
         ("dp-tr", 20_000, 0.70),
     ],
 )
@@ -414,6 +433,7 @@ def test_the_ratio_that_must_hold(name, runs, least):
     assert not found.refuted
     assert least <= found.ratio <= 1
     assert found.cp_epsilon <= found.fdp_epsilon
+    assert (found.measure == "delta(0)") == name.startswith("ball")
 
 
 @pytest.mark.parametrize("name", auditing.AUDITS)
@@ -421,12 +441,17 @@ def test_every_audit_claims_what_its_mechanism_says(name):
     row = auditing.AUDITS[name]
     claim = row.make().claim
     assert claim.relation in dpjax.accounting.RELATIONS
-    # The printed form of DP-SVRG is attacked at 10, see its game.
-    assert 2 < claim.epsilon(DELTA) < (11 if name == "svrg-exact" else 7)
     assert row.quick_runs <= row.runs and row.quick_gate <= row.gate < 1
-    assert claim.epsilon(DELTA, 0.9) > claim.epsilon(DELTA)
     alpha = np.linspace(0.01, 0.99, 20)
     assert (claim.curve(1.1)(alpha) >= claim.curve()(alpha) - 1e-9).all()
+    if isinstance(claim, BallClaim):  # its epsilon is 0 or infinite: delta at 0 is what it says
+        assert claim.delta() == pytest.approx(0.3, rel=1e-6)
+        assert claim.delta(0.9) > 1.05 * claim.delta() and claim.delta(1e-3) > 0.9
+        assert (claim.epsilon(claim.delta()), claim.epsilon(0.29)) == (0, np.inf)
+        return
+    # The printed form of DP-SVRG is attacked at 10, see its game.
+    assert 2 < claim.epsilon(DELTA) < (11 if name == "svrg-exact" else 7)
+    assert claim.epsilon(DELTA, 0.9) > claim.epsilon(DELTA)
 
 
 def test_every_algorithm_is_attacked_as_a_whole():
@@ -449,6 +474,18 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
     assert (tmp_path / "audit.png").stat().st_size > 10_000
     out = capsys.readouterr().out
     assert "1 of 1 passed" in out and "REFUTED" not in out
+
+
+def test_the_table_says_that_ball_noise_is_audited_by_its_delta(tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("audit.json", "audit.png")]
+    files = ["--json", paths[0], "--plot", paths[1]]
+    assert main(["audit", "ball-2", "--runs", "20000", "--seed", "1", *files]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"ball-2 .* delta\(0\) +0\.300 +0\.2\d\d ", out)
+    assert "delta(0): delta at epsilon 0" in out and "epsilon at delta" not in out
+    (found,) = json.loads((tmp_path / "audit.json").read_text())["audits"]
+    assert (found["measure"], found["epsilon"]) == ("delta(0)", 0)
+    assert 0.2 < found["cp_delta"] < found["delta"] and 0.2 < found["fdp_delta"] < found["delta"]
 
 
 def test_there_is_no_picture_of_nothing(tmp_path):

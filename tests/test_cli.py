@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from factories import ANCHORED
+from factories import ANCHORED, DELTA_ONLY
 
 import dpjax
 from dpjax.cli import main, problem
@@ -99,7 +99,8 @@ def test_run_writes_every_key_of_the_contract_and_is_private(name, call, tmp_pat
     assert content["delta"] == pytest.approx(1 / 201_900)
     proximal = name in ANCHORED
     assert content["objective"] == ("logistic-l2" if proximal else "logistic-nonconvex")
-    assert 0.999 < content["epsilon"] <= content["epsilon_budget"] == 1.0
+    assert content["epsilon_budget"] == 1.0
+    assert content["epsilon"] == 0 if name in DELTA_ONLY else 0.999 < content["epsilon"] <= 1
     assert content["epsilon_all_repeats"] == content["epsilon"]
     assert content["releasable"] is True
     assert content["steps"] == 3 <= content["max_steps"]
@@ -301,7 +302,7 @@ def test_calibrate_gives_the_epsilon_back(name, call, tmp_path, spends_nothing):
     status, out, err = call("calibrate", name, *of(name), "--epsilon", 2, "--json", file)
     assert (status, err) == (0, "")
     content = json.loads(file.read_text())
-    assert 1.999 < content["epsilon"] <= 2.0
+    assert content["epsilon"] == 0 if name in DELTA_ONLY else 1.999 < content["epsilon"] <= 2
     assert content["noise"][0]["multiplier"] > 0 and "noise multiplier" in out
     assert "epsilon 2" in out and "exact" in out and "Renyi" in out
 

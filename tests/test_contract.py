@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import ANCHORED, BUDGET, FACTORIES, PROXIMAL, make
+from factories import ANCHORED, BUDGET, DELTA_ONLY, FACTORIES, PROXIMAL, make, spent
 from scipy import stats
 
 import dpjax
@@ -32,6 +32,7 @@ GENERAL = {
         "hessian_clip_norm": 1.0,
         "hessian_lipschitz": 1.0,
     },
+    "prgd": {"clip_norm": 1.0, "step_size": 0.1},
     "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
     "dp-sgd": {"clip_norm": 1.0, "step_size": 0.1},
 }
@@ -45,6 +46,7 @@ USUAL = {
     "dp-svrg": {"batch_size": N // 2, "epoch_length": 3},
     "dp-svrg++": {"batch_size": N // 2, "epoch_length": 1},
     "dp-sgd": {"batch_size": N // 2},
+    "prgd": {"batch_size": N // 2},
 }
 # (algorithm, relation, accountant) that has no noise: what the error says.
 REFUSED = {
@@ -60,6 +62,8 @@ REFUSED = {
     ("dp-sgd", "replace_one", "paper"): "moments accountant",
     ("dp-sgd", "replace_one", "rdp"): "no Renyi bound is known",
 }
+REFUSED |= {("prgd", relation, "rdp"): "no Renyi divergence" for relation in RELATIONS}
+REFUSED[("prgd", "replace_one", "paper")] = "fixes the radius at 1"
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
 KEY = jax.random.key(7)
@@ -72,6 +76,28 @@ each_query = pytest.mark.parametrize("name", [name for name in EVERY if name != 
 def build(name, budget=BUDGET, objective=None, **more):
     more = {"data_size": N, "dimension": P, "steps": STEPS} | USUAL.get(name, {}) | more
     return make(name, budget, objective, **more)
+
+
+def sweep_of(name):
+    """Three budgets, from much noise to little, in what the algorithm's noise depends on."""
+    if name in DELTA_ONLY:
+        return [dpjax.PrivacyBudget(1.0, delta) for delta in (1e-5, 1e-4, 1e-3)]
+    return [dpjax.PrivacyBudget(eps, 1e-4) for eps in (0.3, 1.0, 5.0)]
+
+
+def nearly_quiet(name):
+    """A budget that leaves hardly any noise, and what has to be said for it."""
+    if name in DELTA_ONLY:
+        return dpjax.PrivacyBudget(1e4, 0.9), {"acknowledge_weak_delta": True}
+    return dpjax.PrivacyBudget(1e4, 1e-4), {}
+
+
+def keeps_to(budget, epsilon_at):
+    """Whether noise fits its budget and wastes none of it; ``epsilon_at`` maps delta to epsilon."""
+    found = epsilon_at(budget.delta)
+    if found == 0:  # all of delta is spent, and less of it is not enough at any epsilon
+        return epsilon_at(0.999 * budget.delta) == np.inf
+    return 0.999 * budget.epsilon < found <= budget.epsilon
 
 
 def records(seed=0, n=N):
@@ -203,8 +229,8 @@ def test_vmap_over_keys_is_a_loop_over_keys(name):
 @each_algorithm
 def test_an_epsilon_sweep_is_one_vmap_and_one_trace(name):
     counted = Counted()
-    sweep = [0.3, 1.0, 5.0]
-    algorithms = [build(name, dpjax.PrivacyBudget(eps, 1e-4), counted.objective) for eps in sweep]
+    sweep = sweep_of(name)
+    algorithms = [build(name, budget, counted.objective) for budget in sweep]
     data = records()
     counted.traces = 0
     dpjax.solve(algorithms[0], data, key=KEY)
@@ -215,8 +241,9 @@ def test_an_epsilon_sweep_is_one_vmap_and_one_trace(name):
     assert counted.traces <= once
     found = batch.epsilon(1e-4)
     assert isinstance(found, list) and len(found) == len(sweep)
-    for i, (spent, eps, algorithm) in enumerate(zip(found, sweep, algorithms, strict=True)):
-        assert 0.999 * eps < spent <= eps
+    assert (0.0 in found) == (name in DELTA_ONLY)
+    for i, (budget, algorithm) in enumerate(zip(sweep, algorithms, strict=True)):
+        assert keeps_to(budget, lambda delta, i=i: batch.epsilon(delta)[i])
         one = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
         assert_close(one, dpjax.solve(algorithm, data, key=KEY))
     counted.traces = 0
@@ -331,7 +358,10 @@ def test_epsilon_is_within_the_budget(name, relation, accountant, eps):
     algorithm = build(name, budget, accountant=accountant)
     exact = dpjax.accounting.epsilon(algorithm.event, 1e-6, relation)
     assert exact <= eps
-    if accountant == "pld":
+    if name in DELTA_ONLY:
+        assert exact == 0
+        assert dpjax.accounting.epsilon(algorithm.event, 1e-6 * (1 - 1e-5), relation) == np.inf
+    elif accountant == "pld":
         assert exact > eps * (1 - 1e-5)  # nothing is wasted either
     if accountant == "rdp":
         assert exact < dpjax.accounting.epsilon(algorithm.event, 1e-6, relation, "rdp") <= eps
@@ -345,7 +375,7 @@ def test_the_guarantee_printed_is_the_budget(name, delta):
     solution = dpjax.solve(algorithm, records(), key=KEY)
     assert solution.epsilon(delta) <= 1.0
     printed = dpjax.driver.guarantee.ceil(delta)
-    assert f"is (1, {printed})-differentially private" in solution.guarantee()
+    assert f"is ({spent(name, 1):g}, {printed})-differentially private" in solution.guarantee()
     # Rounded to nearest the delta printed for 1/350,000 would be below what epsilon 1 is true of.
     assert solution.epsilon(float(printed)) <= 1.0
 
@@ -357,6 +387,18 @@ def follows_gaussian(norms, stddev, dimension):
     low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], freedom) / freedom
     p_value = stats.kstest(squares, stats.chi2(dimension).cdf).pvalue
     return p_value > LEVEL and low < squares.mean() / dimension < high
+
+
+def follows_ball(norms, radius, dimension):
+    """Whether a KS test at LEVEL accepts norms of draws uniform in a ball: (|z| / R)^d uniform."""
+    shares = (np.asarray(norms, np.float64).ravel() / radius) ** dimension
+    return stats.kstest(shares, "uniform").pvalue > LEVEL
+
+
+def follows_ball_coordinate(draws, radius, dimension):
+    """Whether a KS test at LEVEL accepts one coordinate of draws uniform in a ball."""
+    shares = (np.asarray(draws, np.float64).ravel() / radius) ** 2
+    return stats.kstest(shares, stats.beta(0.5, (dimension + 1) / 2).cdf).pvalue > LEVEL
 
 
 @each_query
@@ -380,12 +422,16 @@ def test_the_noise_added_is_the_noise_accounted(name, relation):
     moved = records_moved(relation) * clip / N
     if release.sampling != "none":
         moved = clip / (release.sampling_probability * N)
-    stddev = release.noise_multiplier * moved
-    assert follows_gaussian(norms, stddev, P)
+    if release.mechanism == "ball" and relation == "replace_one":
+        moved *= 2  # of balls the distance of the centres counts, sampled or not
+    follows, size = follows_gaussian, release.noise_multiplier * moved
+    if release.mechanism == "ball":
+        follows, size = follows_ball, size * np.sqrt(P + 2)
+    assert follows(norms, size, P)
     # One step of six tells a scale wrong by 10 %, 11 standard errors away.
     off = 0.9 if name in ANCHORED else 0.95
-    assert not follows_gaussian(off * norms, stddev, P)
-    assert not follows_gaussian(norms / off, stddev, P)
+    assert not follows(off * norms, size, P)
+    assert not follows(norms / off, size, P)
     if norms.shape[1] == 1:
         return  # steps of an epoch share the anchor's noise
     # Fresh at every step; noise that is drawn once and used again would correlate fully.
@@ -412,7 +458,7 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
     algorithm = build(name, dpjax.PrivacyBudget(1.0, 1e-4, relation))
     keys = jax.random.split(jax.random.key(12), 4000)
     for query in algorithm.queries:
-        if query.event(1).releases[0].mechanism != "gaussian":
+        if query.event(1).releases[0].mechanism == "exponential":
             continue  # its noise does not leave; tests/test_selection.py has its law
         null = bind(query, (jnp.zeros((N, P)), jnp.ones(N)))
         # What a question names beside the parameters.
@@ -424,6 +470,13 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
             public["along"] = jnp.zeros(P)
         answers = jax.vmap(lambda key: query.answer(key, null, jnp.zeros(P), **public))(keys)  # noqa: B023
         (release,) = query.event(1).releases
+        if release.mechanism == "ball":
+            radius = release.components[0][1] * np.sqrt(P + 2)
+            for coordinate in np.asarray(answers).T:
+                assert follows_ball_coordinate(coordinate, radius, P)
+                assert not follows_ball_coordinate(0.9 * coordinate, radius, P)
+            assert follows_ball(np.linalg.norm(answers, axis=1), radius, P)
+            continue
         parts = list(draws_of(answers))
         assert len(parts) == len(release.components)
         for (plain, between), (_, stddev) in zip(parts, release.components, strict=True):
@@ -581,7 +634,8 @@ def test_warm_start_from_public_params(name):
 @each_algorithm
 def test_a_pytree_of_parameters_and_a_plain_loss(name):
     objective = dpjax.Objective(tree_loss, dpjax.objectives.L2(0.01))
-    algorithm = build(name, dpjax.PrivacyBudget(1e4, 1e-4), objective, **GENERAL[name], steps=30)
+    budget, more = nearly_quiet(name)
+    algorithm = build(name, budget, objective, **GENERAL[name], **more, steps=30)
     start = tree_start()
     solution = dpjax.solve(algorithm, tree_records(), key=KEY, params=start)
     assert jax.tree.structure(solution.params) == jax.tree.structure(start)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import BUDGET, make
+from factories import BUDGET, DELTA_ONLY, make, spent
 
 import dpjax
 from dpjax.accounting import RELATIONS
@@ -160,7 +160,10 @@ def test_saving_replaces_the_file_whole_or_not_at_all(tmp_path, monkeypatch):
 
 @functools.cache
 def batch(name):
-    algorithms = [build(name, dpjax.PrivacyBudget(eps, 1e-4)) for eps in (0.5, 2.0)]
+    budgets = [dpjax.PrivacyBudget(eps, 1e-4) for eps in (0.5, 2.0)]
+    if name in DELTA_ONLY:
+        budgets = [dpjax.PrivacyBudget(1.0, delta) for delta in (2e-5, 1e-4)]
+    algorithms = [build(name, budget) for budget in budgets]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
     return jax.vmap(lambda algorithm: dpjax.solve(algorithm, records(), key=KEY))(stacked)
 
@@ -170,8 +173,12 @@ def test_a_batch_of_solutions(name, tmp_path):
     solutions = batch(name)
     epsilons, texts, events = solutions.epsilon(1e-4), solutions.guarantee(), solutions.event
     assert [type(epsilon) for epsilon in epsilons] == [float, float]
-    assert 0.49 < epsilons[0] <= 0.5 and 1.99 < epsilons[1] <= 2.0
-    assert "is (0.5," in texts[0] and "is (2," in texts[1]
+    if name in DELTA_ONLY:
+        assert epsilons == [0, 0] and solutions.epsilon(1.9e-5) == [np.inf] * 2
+        assert "is (0, 2e-05)" in texts[0] and "is (0, 0.0001)" in texts[1]
+    else:
+        assert 0.49 < epsilons[0] <= 0.5 and 1.99 < epsilons[1] <= 2.0
+        assert "is (0.5," in texts[0] and "is (2," in texts[1]
     assert events[0].releases[0].noise_multiplier > events[1].releases[0].noise_multiplier
     with pytest.raises(ValueError, match="one solution"):
         dpjax.save(tmp_path / "model", solutions)
@@ -190,7 +197,9 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     budget = dpjax.PrivacyBudget(1.5, 2e-5, relation)
     algorithm = build(name, budget, steps=steps, data_size=12_345)
     text = dpjax.driver.guarantee.statement(algorithm, "patient visit")
-    assert f"{algorithm.title} is (1.5, 2e-05)-differentially private" in text
+    found = f"{spent(name, 1.5):g}"
+    assert f"{algorithm.title} is ({found}, 2e-05)-differentially private" in text
+    assert ("random record in full" in text) == (name in DELTA_ONLY)
     assert relation in text and "Unit of privacy: one patient visit" in text
     assert "12,345" in text
     drawn = not algorithm.event.is_gaussian
@@ -382,6 +391,29 @@ BAD_ONE = {
             },
             "no paper states",
         ),
+    },
+    "prgd": {
+        "radius at half the sensitivity": (
+            {"batch_size": N, "radius": 0.5 / N},
+            "tells the two data sets apart with certainty",
+        ),
+        "radius 0": ({"radius": 0.0}, "radius must be"),
+        "radius too small": ({"radius": 5.0}, "raise the radius"),
+        "a delta of publishing a record": (
+            {"budget": dpjax.PrivacyBudget(1.0, 1.01 / N)},
+            "publishing a random record in full",
+        ),
+        "acknowledge_weak_delta 1": ({"acknowledge_weak_delta": 1}, "must be True or False"),
+        "any noise would do": (
+            {"budget": dpjax.PrivacyBudget(1.0, 0.5), "acknowledge_weak_delta": True},
+            "is met by 3 releases without any noise",
+        ),
+        "sphere": ({"noise": "sphere"}, "no privacy at all"),
+        "gaussian": ({"noise": "gaussian"}, "baselines.dp_sgd"),
+        "noise": ({"noise": "bal"}, "did you mean 'ball'"),
+        "rdp": ({"accountant": "rdp"}, "no Renyi divergence"),
+        "step_size 0": ({"step_size": 0.0}, "step_size must be"),
+        "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
     },
     "dp-tr": {
         "release": ({"release": "seperate"}, "unknown release 'seperate'; did you mean 'separate'"),

@@ -10,6 +10,7 @@ import dpjax
 from dpjax.accounting import RELATIONS, records_moved
 from dpjax.oracles import (
     AnchorQuery,
+    BallQuery,
     DifferenceQuery,
     GradientQuery,
     HessianQuery,
@@ -35,6 +36,7 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
         "hessian": HessianQuery(noise_multiplier, 0.5, *common),
         "joint": JointQuery(noise_multiplier, 0.5, 2.0, *common),
         "subspace": SubspaceQuery(noise_multiplier, 0.5, 2.0, *common),
+        "ball": BallQuery(noise_multiplier, 0.5, *common, dimension=P),
         "anchor": AnchorQuery(noise_multiplier, 0.5, *common),
         "difference": DifferenceQuery(noise_multiplier, 0.5, 10.0, *common),
     }

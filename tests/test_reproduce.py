@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax.cli.main import main
-from dpjax.reproduce import exact, figure, page, paper, results, runs, trust_region
+from dpjax.reproduce import exact, figure, page, paper, perturbed, results, runs, trust_region
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.study import Curve, Figure, Found, Problem
 
@@ -198,6 +198,67 @@ def test_accuracy_is_drawn(tmp_path):
     chosen = tuple(curve for curve in trust_region.CURVES if curve.published)
     figure.plot_accuracy((one, one), chosen, tmp_path / "accuracy.png")
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Perturbed gradient descent: a figure of closed forms.
+
+
+@pytest.fixture(scope="module")
+def few():
+    return dataclasses.replace(perturbed.FIGURES["fig2"], draws=2_000, points=4)
+
+
+def test_a_figure_without_problems_is_made_by_the_same_command(monkeypatch, few, tmp_path, capsys):
+    monkeypatch.setattr(perturbed, "quick", lambda one: few)
+    command = ["reproduce", "perturbed", "fig2", "--quick", "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "0 trainings" in capsys.readouterr().out
+    assert (tmp_path / "fig2.png").read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader((tmp_path / "fig2.csv").read_text().splitlines()))
+    assert len(rows) == 6 * 4
+    for row in rows:
+        d, distance = int(row["dimension"]), float(row["distance"])
+        delta, drawn = float(row["delta"]), float(row["delta_drawn"])
+        assert delta == pytest.approx(dpjax.accounting.ball_delta(distance, 1.0, d))
+        # Fails by chance with probability 24 * 6e-7 at most, where the normal law holds.
+        assert abs(drawn - delta) < 5 * float(row["standard_error"]) + 3 / few.draws
+        gaussian = [float(row[f"gaussian_delta_at_epsilon_{e}"]) for e in (0, 1)]
+        assert gaussian[1] <= gaussian[0]
+    steps = list(csv.DictReader((tmp_path / "fig2-steps.csv").read_text().splitlines()))
+    assert {int(row["dimension"]) for row in steps} == set(perturbed.DIMENSIONS)
+    assert all(float(r["delta"]) < float(r["delta_of_publishing_as_many_records"]) for r in steps)
+    text = (tmp_path / "perturbed.md").read_text()
+    assert "A quick run: few draws" in text and "seeds" not in text
+    assert "**does not agree**: The noise that escapes" in text
+
+
+def test_the_gaussian_beside_is_that_of_the_accounting():
+    for distance, dimension in ((0.1, 3), (0.5, 10)):
+        noise = dpjax.accounting.Release("one", 1, (dimension + 2) ** -0.5 / distance)
+        event = dpjax.accounting.Event((noise,), "replace_one")
+        delta = perturbed.gaussian_delta(distance, dimension, 1.0)
+        found = dpjax.accounting.epsilon(event, delta, "replace_one")
+        assert found == pytest.approx(1.0, abs=1e-8)
+
+
+def test_noise_of_another_law_is_found_out(few, monkeypatch):
+    honest = perturbed.claims(few, ())[0]
+    assert honest.held == honest.made == 24
+    one = perturbed.deltas(few)[0]
+    assert (one.dimension, one.distance) == (1, 0.4)
+    whole = perturbed._noise
+    perturbed.deltas.cache_clear()
+    # Planted: a radius that is 10 % too large.
+
+    def larger(dimension, draws):
+        squares, along = whole(dimension, draws)
+        return 1.21 * squares, 1.1 * along
+
+    monkeypatch.setattr(perturbed, "_noise", larger)
+    try:
+        assert perturbed.claims(few, ())[0].held < 24
+    finally:
+        perturbed.deltas.cache_clear()
 
 
 # Exact values.

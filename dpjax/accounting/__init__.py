@@ -1,5 +1,6 @@
 """Budgets, events and noise scales: everything about epsilon, on the host."""
 
+from dpjax.accounting.ball import ball_composition, ball_delta, ball_radius, ball_share
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
 from dpjax.accounting.chain import LedgerError
@@ -20,6 +21,10 @@ __all__ = [
     "LedgerError",
     "PrivacyBudget",
     "Release",
+    "ball_composition",
+    "ball_delta",
+    "ball_radius",
+    "ball_share",
     "calibrate",
     "check_spent",
     "compose",

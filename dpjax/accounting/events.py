@@ -75,12 +75,13 @@ class Event:
         """The mu of Gaussian differential privacy: sqrt(sum of count / multiplier^2), exact.
 
         Raises:
-          ValueError: if a release is sampled or selects; its profile is not that of a Gaussian.
+          ValueError: if a release is sampled, selects or has ball noise; its profile is
+            not that of a Gaussian.
         """
         if not self.is_gaussian:
             raise ValueError(
-                "sampled releases and selections are not mu-GDP for any mu that is their whole "
-                "profile; ask epsilon(event, delta, relation)."
+                "sampled releases, selections and ball noise are not mu-GDP for any mu that is "
+                "their whole profile; ask epsilon(event, delta, relation)."
             )
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 
@@ -100,7 +101,7 @@ class Event:
         Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
         reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too,
         so no mixture means anything there; ``epsilon`` asks neither. A selection is the zCDP event
-        that bounds it, which PLD does not know.
+        that bounds it, which PLD does not know; ball noise has no event there.
         """
         return dp_accounting.ComposedDpEvent(
             [dp_accounting.SelfComposedDpEvent(_one_event(r), r.count) for r in self.releases]
@@ -142,8 +143,10 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
         ``replace_one``).
 
     Returns:
-      An epsilon, never below the true one. Batches that may overflow their capacity charge delta
-      with (1 + e^epsilon) times the probability that any does; infinite where that is all of delta.
+      An epsilon, never below the true one. Ball noise alone has 0 or, below its delta, infinity;
+      beside others its delta is taken off theirs. Batches that may overflow their capacity charge
+      delta with (1 + e^epsilon) times the probability that any does; infinite where that is all of
+      delta.
 
     Raises:
       ValueError: for another relation than the event's, a delta out of range or below the charge at
@@ -199,7 +202,7 @@ def renyi(event: Event, order: float) -> float:
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is
-        known), or if the divergence is not finite.
+        known), or if the divergence is not finite, as with ball noise.
 
     Reference: Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian
       mechanism" (2019); for subsets Wang, Balle and Kasiviswanathan (2019), theorem 27.
@@ -220,7 +223,7 @@ def _perturbs(event: Event) -> bool:
 def _one_event(release: Release) -> dp_accounting.DpEvent:
     if release.mechanism == "exponential":
         return dp_accounting.ZCDpEvent(release.log_range**2 / 8)
-    if release.mechanism == "objective":
+    if release.mechanism in ("objective", "ball"):
         return dp_accounting.UnsupportedDpEvent()
     halved = release.sampling == "fixed_size"
     noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))

@@ -56,8 +56,8 @@ class Filter:
         """Returns what ``event`` takes of ``limit``.
 
         Raises:
-          ValueError: for an event of another relation, one of unsafe noise or with an ``idle``
-            part, or at a Gaussian filter one that samples or selects.
+          ValueError: for an event of another relation, one of unsafe noise, ball noise or with an
+            ``idle`` part, or at a Gaussian filter one that samples or selects.
 
         >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
         >>> Filter(PrivacyBudget(epsilon=1.0, delta=1e-5)).cost(event)
@@ -78,6 +78,12 @@ class Filter:
             raise ValueError(
                 "an objective perturbation has an epsilon at each delta and no cost that a ledger "
                 "adds up; book it by hand, or take output_perturbation."
+            )
+        if any(release.mechanism == "ball" for release in event.releases):
+            raise ValueError(
+                "noise uniform in a ball has a delta that no epsilon lowers, and no Gaussian or "
+                "Renyi cost that a ledger adds up. Take Gaussian noise (dp_gradient_descent, "
+                "baselines.dp_sgd), or run it without a ledger and book its delta by hand."
             )
         if any(release.idle for release in event.releases):
             raise ValueError(

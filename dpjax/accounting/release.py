@@ -5,9 +5,10 @@ import math
 from typing import Any
 
 from dpjax import _validate
+from dpjax.accounting.ball import ball_delta
 
 SAMPLINGS = ("none", "poisson", "fixed_size", "single_pass")
-MECHANISMS = ("gaussian", "exponential", "objective")
+MECHANISMS = ("gaussian", "exponential", "objective", "ball")
 # Standard deviation of Gumbel noise of scale 1.
 _GUMBEL = math.pi / math.sqrt(6)
 
@@ -41,13 +42,16 @@ class Release:
       mechanism: ``"gaussian"`` (a vector plus noise) or ``"exponential"`` (of scores plus Gumbel
         noise only the place of the largest is released; the multiplier is then the standard
         deviation of that noise over the sensitivity of every score), or ``"objective"`` (a minimum
-        with noise in its objective's gradient, see ``accounting.perturbed``). The latter two are
-        not sampled.
+        with noise in its objective's gradient, see ``accounting.perturbed``), or ``"ball"`` (a
+        vector plus noise uniform in a ball; ``sensitivity`` is then how far one record moves it,
+        sampled or not, where it is drawn). The two in the middle are not sampled.
       log_shift: of an objective perturbation, log(1 + M / (n mu)), what its Hessian tells.
       idle: from 0 to 1, how far a record that is not drawn moves the release, over the bound on one
         that is: where each release also holds an exact part of all records, such as the gradient at
         an anchor. For ``sampling="poisson"``.
       parts: of a single pass, what disjoint sets of its records release, made by ``parallel``.
+      dimension: d of a ball, whose radius is sqrt(d + 2) standard deviations of a coordinate; None
+        for other noise.
 
     Raises:
       ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
@@ -71,6 +75,7 @@ class Release:
     log_shift: float = 0.0
     idle: float = 0.0
     parts: tuple["Release", ...] = ()
+    dimension: int | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -93,6 +98,7 @@ class Release:
                 "let it read every record."
             )
         object.__setattr__(self, "idle", _validate.non_negative("idle", self.idle))
+        self._check_ball()
         if self.idle > 1 or (self.idle and self.sampling != "poisson"):
             raise ValueError(
                 "idle must be from 0 to 1, and 0 but for Poisson batches: of subsets of fixed size "
@@ -140,6 +146,49 @@ class Release:
         """Whether chance decides which records a question reads, and so hides them."""
         return self.sampling in ("poisson", "fixed_size")
 
+    def _check_ball(self) -> None:
+        if self.mechanism != "ball":
+            if self.dimension is not None:
+                raise ValueError(f"only ball noise has a dimension, got {self.dimension!r}.")
+            return
+        dimension = _validate.positive_int("dimension", self.dimension)
+        object.__setattr__(self, "dimension", dimension)
+        if self.idle:
+            raise ValueError("ball noise beside an exact part of all records has no accounting.")
+        ball_delta(self.sensitivity, self.radius, dimension)  # raises where they do not overlap
+
+    @property
+    def radius(self) -> float:
+        """Radius of the ball that the noise on the mean is uniform in.
+
+        Raises:
+          ValueError: for other noise.
+
+        >>> round(Release("gradient", 1, 5.0, mechanism="ball", dimension=2).radius, 6)
+        10.0
+        """
+        if self.dimension is None:
+            raise ValueError(f"the noise of {self.name!r} is in no ball.")
+        return self.stddev * math.sqrt(self.dimension + 2)
+
+    @property
+    def total_variation(self) -> float:
+        """What one release of ball noise tells neighbours apart by: q I_{(D / 2R)^2}(...).
+
+        Whatever else is drawn beside a record, by convexity of the total variation. A mechanism of
+        total variation t is dominated by the pair that has loss 0 with probability 1 - t and
+        infinite loss else, in both directions, so this is all that accounting needs.
+
+        Raises:
+          ValueError: for other noise.
+
+        >>> release = Release("gradient", 1, 5.0, mechanism="ball", dimension=1)
+        >>> round(release.total_variation, 6) == round(1 / (2 * release.radius), 6)
+        True
+        """
+        own = ball_delta(self.sensitivity, self.radius, self.dimension or 0)
+        return own * (1.0 if self.sampling_probability is None else self.sampling_probability)
+
     @property
     def stddev(self) -> float:
         """Standard deviation of the noise on the mean, in the units of ``sensitivity``."""
@@ -186,6 +235,7 @@ class Release:
             "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
             "parts": [part.to_json() for part in self.parts],
+            "radius": self.radius if self.mechanism == "ball" else None,
         }
 
 

@@ -1,4 +1,4 @@
-"""The epsilon of sampled releases and selections: from privacy loss distributions, or Renyi."""
+"""The epsilon of all that is not a plain Gaussian: from privacy loss distributions, or Renyi."""
 
 import functools
 import math
@@ -11,6 +11,7 @@ from scipy import special
 
 from dpjax._typing import Relation
 from dpjax.accounting import grids, losses
+from dpjax.accounting.ball import ball_composition
 from dpjax.accounting.release import Release
 
 # Those of dp_accounting, whose own sums lose fractional ones for large probabilities.
@@ -36,7 +37,7 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     """Returns the epsilon that ``releases`` spend together, from their privacy losses.
 
     Args:
-      releases: at least one of them sampled or a selection.
+      releases: at least one of them sampled, a selection or ball noise.
       relation: the one their multipliers refer to.
       delta: strictly between 0 and 1.
 
@@ -44,6 +45,8 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       An epsilon that is never below the true one: the losses are rounded such that they dominate,
       rounding in the transforms is charged to delta, and so is the overflow of the batches.
       Infinite where that charge leaves nothing of delta at any epsilon this noise could give.
+      Ball noise of total variation t is dominated by losses 0 and infinity, so the profile of all
+      is t + (1 - t) that of the others: t is charged to delta, whatever the epsilon.
 
     Raises:
       ValueError: if the charge exceeds delta whatever the noise.
@@ -52,8 +55,14 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       batches have that of ``losses.poisson_swap``, whose multiplier is relative to one record's
       bound C; subsets that of ``losses.subset_swap``, relative to 2 C.
     """
-    profiles = _profiles(tuple(_pieces(releases, relation)), relation == "replace_one")
-    slack = _ROUNDING * sum(release.count for release in releases) + _selection_slack(releases)
+    surely = _ball_delta(releases)
+    rest = [release for release in releases if release.mechanism != "ball"]
+    if not rest or surely >= delta:
+        overflow = math.fsum(release.count * release.overflow for release in releases)
+        # At epsilon 0, where (1 + e^epsilon) is 2; a larger one helps balls in nothing.
+        return 0.0 if not rest and surely + 2 * overflow <= delta else math.inf
+    profiles = _profiles(tuple(_pieces(rest, relation)), relation == "replace_one")
+    slack = _ROUNDING * sum(release.count for release in rest) + _selection_slack(rest) + surely
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
@@ -104,6 +113,11 @@ def renyi_divergences(
         raise ValueError(f"order must be a finite number above 1, got {orders!r}.")
     total = np.zeros(len(orders))
     for release in releases:
+        if release.mechanism == "ball":
+            raise ValueError(
+                f"no Renyi divergence of ball noise is finite, and {release.name!r} has such: it "
+                "tells neighbours apart with certainty now and then. Take accountant='pld'."
+            )
         if release.idle:
             raise ValueError(
                 f"no Renyi bound is implemented for {release.name!r}, whose records count whether "
@@ -136,7 +150,7 @@ def _with_overflow(
     find: Callable[[float], float], releases: Sequence[Release], delta: float, slack: float = 0.0
 ) -> float:
     """The smallest e with delta(e) + slack + (1 + exp(e)) sum of overflows <= delta."""
-    overflow = math.fsum(r.count * r.overflow for r in releases if r.mechanism == "gaussian")
+    overflow = math.fsum(r.count * r.overflow for r in releases if r.mechanism != "exponential")
     if 2 * overflow + slack >= delta:
         raise ValueError(
             f"delta={delta:g} is too small: draws differ from what is accounted with probability "
@@ -155,6 +169,16 @@ def _with_overflow(
             return math.inf
         # A little above, so that it ends: where the next is not above it, it fits with its charge.
         epsilon = found * (1 + 1e-9) + 1e-12
+
+
+def _ball_delta(releases: Sequence[Release]) -> float:
+    """What releases of ball noise tell apart by, all of them together."""
+    balls = [release for release in releases if release.mechanism == "ball"]
+    each = [ball_composition(release.total_variation, release.count) for release in balls]
+    if max(each, default=0.0) >= 1:
+        return 1.0
+    # Composed like releases of one kind, and rounded up: every part errs on that side already.
+    return -math.expm1(math.fsum(math.log1p(-share) for share in each)) if each else 0.0
 
 
 def _selection_slack(releases: Sequence[Release]) -> float:

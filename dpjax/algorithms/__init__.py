@@ -5,6 +5,7 @@ from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
 from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
+from dpjax.algorithms.perturbed import perturbed_gradient_descent
 from dpjax.algorithms.spider_calibration import stochastic_spider
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
@@ -23,6 +24,7 @@ ALGORITHMS = {
     "dp-svrg++": dp_svrg_plus_plus,
     "dp-accmd": dp_accelerated_mirror_descent,
     "spider": stochastic_spider,
+    "prgd": perturbed_gradient_descent,
 }
 
 __all__ = [
@@ -39,5 +41,6 @@ __all__ = [
     "dp_svrg_plus_plus",
     "dp_trust_region",
     "paper_schedule",
+    "perturbed_gradient_descent",
     "stochastic_spider",
 ]

@@ -14,6 +14,7 @@ from scipy import stats
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon, perturbed_delta
+from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.curves import LOSSES, composed_curve, envelope, sampled_losses
 from dpjax.sampling import FullBatch, Poisson
 
@@ -177,6 +178,8 @@ def claim_of(event: Event) -> Claim:
     'GaussianClaim'
     """
     release = event.releases[0]
+    if any(r.mechanism == "ball" for r in event.releases):
+        return BallClaim(event)
     if len(event.releases) == 1 and release.sampling == "poisson" and not release.idle:
         return SampledGaussianClaim(
             release.noise_multiplier,

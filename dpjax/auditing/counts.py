@@ -65,6 +65,23 @@ def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) ->
     return np.where(count >= runs, 1.0, bound)
 
 
+def clopper_pearson_delta(counts: Counts, level: float) -> float:
+    """Returns a lower bound on delta at epsilon 0 that assumes nothing: 1 - a - b, both bounded.
+
+    Args:
+      counts: errors at a threshold fixed beforehand.
+      level: probability that the bound is above the true delta, at most.
+
+    Raises:
+      ValueError: as ``upper_rate``.
+
+    >>> round(clopper_pearson_delta(Counts(0, 10_000, 7_000, 10_000), 1e-3), 3)
+    0.284
+    """
+    false_positive, false_negative = counts.upper_rates(level)
+    return max(0.0, float(1 - false_positive - false_negative))
+
+
 def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray | float) -> Counts:
     """Returns the errors of 'D' where the score exceeds the threshold'.
 

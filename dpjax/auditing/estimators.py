@@ -16,6 +16,7 @@ import numpy as np
 from scipy import ndimage, stats
 
 from dpjax import _validate
+from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.claims import Claim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
 
@@ -186,8 +187,10 @@ def choose_thresholds(
     near = claim.curve()(false_positive) - false_negative
     far = claim.curve(_STEP)(false_positive) - false_negative
     scale = 1 - (_STEP - 1) * near / np.maximum(far - near, 1e-12)
-    # Neighbours share most of their errors but not all: the mean of some is less led by chance.
-    best = ndimage.uniform_filter1d(np.clip(scale, 0, 10), _WINDOW, mode="nearest").argmin()
+    # Neighbours share most of their errors but not all: the mean of some is less led by chance. Of
+    # a ball the best threshold is its edge, which a mean would miss.
+    window = 1 if isinstance(claim, BallClaim) else _WINDOW
+    best = ndimage.uniform_filter1d(np.clip(scale, 0, 10), window, mode="nearest").argmin()
     return Thresholds(
         float(candidates[best]),
         (float(candidates[directions[0].argmax()]), float(candidates[directions[1].argmax()])),
@@ -200,6 +203,7 @@ class Estimate(NamedTuple):
     Attributes:
       epsilon_clopper_pearson: lower bound that assumes nothing.
       epsilon_curve: lower bound within the claimed family of curves.
+      scale: the noise that it belongs to, relative to the claim.
       counts: errors at the threshold of the curve.
       false_positive_rates: measured, at thresholds all along the scores.
       false_negative_rates: likewise.
@@ -207,6 +211,7 @@ class Estimate(NamedTuple):
 
     epsilon_clopper_pearson: float
     epsilon_curve: float
+    scale: float
     counts: Counts
     false_positive_rates: np.ndarray
     false_negative_rates: np.ndarray
@@ -260,6 +265,7 @@ def estimate(
     return Estimate(
         float(max(free)),
         0.0 if math.isinf(scale) else claim.epsilon(delta, scale),
+        scale,
         counts,
         *count_errors(*kept, along).rates(),
     )

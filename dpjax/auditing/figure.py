@@ -58,10 +58,15 @@ def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
             ylim=(floor, 1.3),
             xlabel="false positive rate",
             ylabel="false negative rate",
-            title=f"{found.name}\nclaimed {found.epsilon:.3g}, audited {found.fdp_epsilon:.3g}",
+            title=f"{found.name}\n{found.measure}: "
+            f"claimed {found.claimed:.3g}, audited {found.audited:.3g}",
         )
         axes.legend(fontsize="small", loc="lower left", framealpha=0.8)
+    measures = {
+        f"epsilon at delta = {one.delta:g}" if one.measure == "epsilon" else "delta at epsilon = 0"
+        for one in audits
+    }
     for axes in panels[len(audits) :]:
         axes.set_axis_off()
-    figure.suptitle(f"epsilon at delta = {audits[0].delta:g}; both axes logarithmic")
+    figure.suptitle(f"{' and '.join(sorted(measures))}; both axes logarithmic")
     figure.savefig(path, dpi=150)

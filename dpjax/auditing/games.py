@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, PyTree
-from dpjax.accounting import Event, Release
+from dpjax.accounting import Event, Release, ball_radius
 from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
+from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.canaries import Worlds
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim, claim_of
 from dpjax.auditing.recorder import Recorder, log_ratio
 from dpjax.driver import solve
-from dpjax.mechanisms import add_gaussian, add_symmetric_gaussian, as_key
+from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key
 from dpjax.objectives import Objective
 from dpjax.oracles import HessianQuery, Query, SelectionQuery, bind
 
@@ -166,6 +167,32 @@ def symmetric(
 
     worlds = Worlds(jnp.zeros_like(canary), canary, query.relation)
     return Game(GaussianClaim(query.event(1)), worlds, run)
+
+
+def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> Game:
+    """Returns the attack on one release with noise uniform in the unit ball.
+
+    An answer farther from D's sum than the radius comes from D' for certain. The score is that
+    distance, so that a ball that is smaller is seen too.
+
+    Args:
+      dimension: d.
+      mechanism: ``mechanism(key, vector, radius) -> vector``.
+      delta: what the canary's distance is chosen for; its epsilon is 0, or infinite below that.
+
+    >>> round(ball(10).claim.delta(), 9)
+    0.3
+    """
+    distance = 1 / ball_radius(1.0, delta, dimension)
+    multiplier = 1 / (distance * np.sqrt(dimension + 2))
+    release = Release("ball", 1, multiplier, distance, mechanism="ball", dimension=dimension)
+
+    def run(key: Array, exact: Array) -> Array:
+        return jnp.linalg.norm(mechanism(key, exact, 1.0))
+
+    canary = jnp.full(dimension, distance / np.sqrt(dimension), jnp.float32)
+    worlds = Worlds(jnp.zeros_like(canary), canary, "zero_out")
+    return Game(BallClaim(Event((release,), "zero_out")), worlds, run, 2**15)
 
 
 def answered(query: Query, worlds: Worlds, dimension: int) -> Game:

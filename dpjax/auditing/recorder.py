@@ -10,10 +10,12 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, PyTree, static
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
+from dpjax.auditing.ball_claim import ball_log_density
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.oracles import (
     AnchoredQuery,
     AnchorQuery,
+    BallQuery,
     DifferenceQuery,
     GradientQuery,
     HessianQuery,
@@ -101,6 +103,8 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
         return _selection_ratio(query, answer, params, worlds, **public)
     if isinstance(query, ObjectiveQuery):
         return _objective_ratio(query, answer, worlds)
+    if isinstance(query, BallQuery):
+        return _ball_ratio(query, answer, params, worlds)
     if isinstance(query, AnchoredQuery):
         return _anchored_ratio(query, answer, params, worlds, **public)
     without, canary = (
@@ -132,6 +136,17 @@ def _anchored_ratio(
         for move in (idle, idle + (here - there) / query.divisor)
     ]
     return jnp.logaddexp(jnp.log1p(-q) + logs[0], jnp.log(q) + logs[1])
+
+
+def _ball_ratio(query: BallQuery, answer: PyTree, params: Params, worlds: tuple) -> Array:
+    seen, logs = ravel_pytree(answer)[0], []
+    for examples in worlds[:2]:
+        (mean,) = _exact_parts(query, bind(query, examples), params)
+        logs.append(ball_log_density(seen, mean, query.radius))
+    if isinstance(query.sampler, Poisson):
+        q = query.sampler.expected / query.data_size
+        return jnp.logaddexp(jnp.log1p(-q) + logs[0], jnp.log(q) + logs[1]) - logs[0]
+    return logs[1] - logs[0]
 
 
 def _selection_ratio(

@@ -10,6 +10,8 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.auditing import answers, comparisons, estimators, games, trainings
+from dpjax.auditing.ball_claim import BallClaim
+from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 
 DELTA = 1e-5
@@ -21,8 +23,8 @@ class Row(NamedTuple):
     Attributes:
       make: returns the game.
       runs: total number of runs of a full audit.
-      gate: least ratio of audited to claimed epsilon at ``runs``; below it the attack has lost its
-        power, and so its meaning.
+      gate: least ratio of audited to claimed epsilon (of ball noise: delta) at ``runs``; below it
+        the attack has lost its power, and so its meaning.
       quick_runs: the same for ``quick``.
       quick_gate: likewise.
     """
@@ -53,6 +55,9 @@ AUDITS: dict[str, Row] = {
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
     "hessian": Row(answers.hessian, 1_000_000, 0.94, 100_000, 0.85),
     "joint": Row(answers.joint, 1_000_000, 0.94, 100_000, 0.85),
+    "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
+    "ball-10": Row(lambda: games.ball(10), 1_000_000, 0.97, 200_000, 0.94),
+    "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),
     "dp-gd": Row(trainings.gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(
         lambda: trainings.gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75
@@ -70,6 +75,7 @@ AUDITS: dict[str, Row] = {
     "dp-subspace-tr": Row(trainings.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
     "dp-svrg": Row(trainings.variance_reduced, 100_000, 0.85, 10_000, 0.65),
     "svrg-exact": Row(trainings.printed_variance_reduced, 200_000, 0.85, 10_000, 0.45),
+    "prgd": Row(trainings.perturbed_descent, 100_000, 0.92, 20_000, 0.80),
     "dp-svrg++": Row(lambda: trainings.variance_reduced(True), 100_000, 0.85, 10_000, 0.65),
 }
 """All audits; a later algorithm joins by one line."""
@@ -82,8 +88,8 @@ class Audit:
     Args:
       name: of the audit.
       relation: the neighbouring relation.
-      epsilon: what the mechanism claims at ``delta``.
-      delta: of the claim.
+      epsilon: what the mechanism claims at ``delta``; 0 for ball noise.
+      delta: of the claim; of ball noise what is claimed, at epsilon 0.
       runs: total number of runs.
       cp_epsilon: lower bound that assumes nothing of the mechanism, 99.9 % confidence.
       fdp_epsilon: lower bound within the claimed family of trade-off curves, 99.9 % confidence.
@@ -91,6 +97,8 @@ class Audit:
       level: 0.001 divided by the number of audits.
       gate: least ratio, or None if too few runs were made to ask for one.
       seconds: wall clock, compilation included.
+      cp_delta: as ``cp_epsilon``, of delta at epsilon 0; None unless that is what is claimed.
+      fdp_delta: as ``fdp_epsilon``, likewise.
       tradeoff: rows (false positive rate, false negative rate, claimed least false negative rate).
     """
 
@@ -105,12 +113,34 @@ class Audit:
     level: float
     gate: float | None
     seconds: float
+    cp_delta: float | None
+    fdp_delta: float | None
     tradeoff: np.ndarray = dataclasses.field(repr=False, compare=False)
 
     @property
+    def measure(self) -> str:
+        """What is claimed and audited: ``"epsilon"`` at delta, or ``"delta(0)"``, at epsilon 0."""
+        return "epsilon" if self.fdp_delta is None else "delta(0)"
+
+    @property
+    def claimed(self) -> float:
+        """The claim, in ``measure``."""
+        return self.epsilon if self.fdp_delta is None else self.delta
+
+    @property
+    def audited(self) -> float:
+        """Lower bound by the trade-off curve, in ``measure``."""
+        return self.fdp_epsilon if self.fdp_delta is None else self.fdp_delta
+
+    @property
+    def assumption_free(self) -> float:
+        """Lower bound that assumes nothing, in ``measure``."""
+        return self.cp_epsilon if self.cp_delta is None else self.cp_delta
+
+    @property
     def ratio(self) -> float:
-        """Audited over claimed epsilon, by the trade-off curve."""
-        return self.fdp_epsilon / self.epsilon
+        """Audited over claimed, by the trade-off curve: of epsilons, or for balls of deltas."""
+        return self.audited / self.claimed
 
     @property
     def passed(self) -> bool:
@@ -120,6 +150,12 @@ class Audit:
     @property
     def verdict(self) -> str:
         """One line for people."""
+        if self.refuted and self.fdp_delta is not None:
+            return (
+                f"{self.name}: CLAIM REFUTED: delta at epsilon 0 is not {self.delta:.4g} but at "
+                f"least {self.fdp_delta:.4g} ({self.relation}). Release nothing with this "
+                "mechanism."
+            )
         if self.refuted:
             return (
                 f"{self.name}: CLAIM REFUTED: epsilon is not {self.epsilon:.4g} but at least "
@@ -137,6 +173,7 @@ class Audit:
         """Returns the fields as plain values."""
         return {
             **dataclasses.asdict(self),
+            "measure": self.measure,
             "ratio": self.ratio,
             "passed": self.passed,
             "tradeoff": self.tradeoff.tolist(),
@@ -210,7 +247,7 @@ def attack(
       name: printed.
       key: required.
       gates: number of runs, and the least ratio to ask for, or None.
-      delta: at which epsilon is bounded.
+      delta: at which epsilon is bounded; of ball noise its own delta is bounded instead.
       progress: as ``audit``.
 
     Privacy: NOT PRIVATE; it reads made-up records only.
@@ -224,6 +261,8 @@ def attack(
     runs, gate = gates
     on_d, on_other = games.play(game, key, runs, progress)
     claim, level = game.claim, estimators.LEVEL / len(AUDITS)
+    own = claim if isinstance(claim, BallClaim) else None
+    delta = delta if own is None else own.delta()
     found = estimators.estimate(on_d, on_other, claim, delta)
     rates = np.stack([found.false_positive_rates, found.false_negative_rates])
     return Audit(
@@ -238,5 +277,7 @@ def attack(
         level=level,
         gate=gate,
         seconds=time.perf_counter() - begin,
+        cp_delta=None if own is None else clopper_pearson_delta(found.counts, estimators.LEVEL),
+        fdp_delta=None if own is None else own.delta(found.scale),
         tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
     )

@@ -10,6 +10,7 @@ from dpjax.algorithms import (
     dp_svrg,
     dp_svrg_plus_plus,
     dp_trust_region,
+    perturbed_gradient_descent,
 )
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
@@ -143,3 +144,19 @@ def printed_variance_reduced() -> Game:
         anchor="exact",
     )
     return games.whole(algorithm, canaries.records(null=199))
+
+
+def perturbed_descent() -> Game:
+    """Returns the attack on a whole PrGD, 5 steps, 1 record in 2 a batch, at a delta of 0.3."""
+    algorithm = perturbed_gradient_descent(
+        canaries.winding(),
+        PrivacyBudget(4.0, 0.3),
+        data_size=10,
+        dimension=2,
+        batch_size=5,
+        steps=5,
+        step_size=1.0,
+        clip_norm=1.0,
+        acknowledge_weak_delta=True,
+    )
+    return games.whole(algorithm, canaries.records(null=9))

@@ -60,16 +60,16 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 _HEADER = (
-    f"{'audit':30} {'relation':18} {'runs':>9} {'claimed':>8} {'audited':>8} {'ratio':>6} "
-    f"{'gate':>5} {'CP bound':>8} {'seconds':>8}"
+    f"{'audit':30} {'relation':18} {'runs':>9} {'of':>8} {'claimed':>8} {'audited':>8} "
+    f"{'ratio':>6} {'gate':>5} {'CP bound':>8} {'seconds':>8}"
 )
 
 
 def _line(one: "dpjax.auditing.Audit") -> str:
     gate = "-" if one.gate is None else f"{one.gate:.2f}"
     return (
-        f"{one.name:30} {one.relation:18} {one.runs:>9,} {one.epsilon:>8.3f} "
-        f"{one.fdp_epsilon:>8.3f} {one.ratio:>6.3f} {gate:>5} {one.cp_epsilon:>8.3f} "
+        f"{one.name:30} {one.relation:18} {one.runs:>9,} {one.measure:>8} {one.claimed:>8.3f} "
+        f"{one.audited:>8.3f} {one.ratio:>6.3f} {gate:>5} {one.assumption_free:>8.3f} "
         f"{one.seconds:>8.1f}{'' if one.passed else '  FAILED'}"
     )
 
@@ -77,8 +77,12 @@ def _line(one: "dpjax.auditing.Audit") -> str:
 def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -> int:
     failed = [one for one in found if not one.passed]
     seconds = sum(one.seconds for one in found)
+    deltas = sorted({f"epsilon at delta {one.delta:g}" for one in found if one.epsilon})
+    deltas += ["delta(0): delta at epsilon 0, of noise in a ball"] * any(
+        one.measure != "epsilon" for one in found
+    )
     print(
-        f"\nepsilon at delta {found[0].delta:g}; audited: lower bound at 99.9 % confidence; "
+        f"\n{'; '.join(deltas)}; audited: lower bound at 99.9 % confidence; "
         f"{len(found) - len(failed)} of {len(found)} passed in {seconds:.0f} s"
     )
     for one in failed:

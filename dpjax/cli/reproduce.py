@@ -20,14 +20,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "goes on where it was.",
     )
     one.set_defaults(command=command)
-    one.add_argument("paper", metavar="PAPER", help="trust-region or erm")
+    one.add_argument("paper", metavar="PAPER", help="trust-region, erm or perturbed")
     one.add_argument(
         "figure",
         nargs="?",
         default="all",
         metavar="FIGURE",
         help="trust-region: fig2, fig4, fig6, fig8, fig10, table1; erm: table1, table2, table3; "
-        "or all (default: all)",
+        "perturbed: fig2; or all (default: all)",
     )
     one.add_argument(
         "--quick",

@@ -64,15 +64,19 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
     accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
     if perturbs(event):
         accountants = {"pld": "a bound on the privacy loss of objective perturbation, closed form"}
+    if only_balls(event):
+        accountants = {"pld": "the total variation between balls, composed in closed form"}
     accountant = accountants[algorithm.accountant].format(
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
     group = "k times that mu" if event.is_gaussian else "(k epsilon, k e^((k-1) epsilon) delta)"
+    if only_balls(event):
+        group = "k times that delta"
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return f"""\
 {warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
-{profile(event)}
+{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
 {sampling(event, algorithm.queries[0].data_size)}
@@ -85,7 +89,7 @@ timing and other side channels, and other runs on the same data, which add up.
 Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
 {_ORDER * (algorithm.relation == "add_or_remove_one")}\
 Arithmetic: clipped sums are added in float32 over 128 rows and in float64 above; the worst case of
-that rounding is in the sensitivity. Noise is drawn with tails exact to 9 sigma, added in float64,
+that rounding is in the sensitivity. {_drawn(event)}, added in float64,
 and rounded with the sum to a grid of 2^-12 sigma or finer before the cast. The proof is otherwise
 for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance."""
 
@@ -104,11 +108,44 @@ def profile(event: Event) -> str:
         )
     causes = ["above the capacity of a batch"] * any(r.drawn for r in event.releases)
     causes += ["by rounding in a selection"] * selects(event)
-    return (
-        "Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it.\n"
-        f"Of delta, draws that differ from those accounted for, as {' or '.join(causes)}, "
-        f"cost {ceil(event.overflow)} (1 + e^epsilon)."
+    lines = ["Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it."]
+    if only_balls(event):
+        lines = [
+            "Whole profile: delta is the same at every epsilon; below it no epsilon is enough."
+        ]
+    if causes:
+        lines.append(
+            f"Of delta, draws that differ from those accounted for, as {' or '.join(causes)}, "
+            f"cost {ceil(event.overflow)} (1 + e^epsilon)."
+        )
+    return "\n".join(lines)
+
+
+def _meaning(event: Event, delta: float, n: int) -> str:
+    """What ball noise leaves open: a delta that is met by publishing records."""
+    if not any(release.mechanism == "ball" for release in event.releases):
+        return ""
+    shown = delta * n
+    met = (
+        f"publishing {ceil(shown)} random records in full"
+        if shown > 1
+        else f"publishing one random record in full with probability {ceil(shown)}"
     )
+    return (
+        "\nWhat that means: with probability up to delta an answer shows for certain that a record "
+        f"is\nthere. The same delta, of {n:,} declared records, is met by {met}."
+    )
+
+
+def _drawn(event: Event) -> str:
+    if only_balls(event):
+        return "Noise is drawn as direction times length"
+    return "Noise is drawn with tails exact to 9 sigma"
+
+
+def only_balls(event: Event) -> bool:
+    """Returns whether all noise is uniform in a ball."""
+    return all(release.mechanism == "ball" for release in event.releases)
 
 
 def selects(event: Event) -> bool:
@@ -125,6 +162,9 @@ def _noise(event: Event) -> str:
     gaussian = "Gaussian noise on means of clipped contributions"
     if any(release.name in _MINIMA for release in event.releases):
         gaussian = "Gaussian noise on a minimum or in its objective, rows cut to length 1"
+    if any(release.mechanism == "ball" for release in event.releases):
+        ball = "noise uniform in a ball on means of clipped contributions"
+        gaussian = ball if only_balls(event) else f"{gaussian}; {ball}"
     return gaussian + "; Gumbel noise on scores" * selects(event)
 
 
@@ -176,8 +216,14 @@ def describe(release: Release) -> str:
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
         f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
-        f"{release.noise_multiplier:.5g} ({parts})" + _nearer(release) + _idle(release)
-    )
+        f"{release.noise_multiplier:.5g} ({parts})"
+    ) + (_nearer(release) + _idle(release) + _ball(release))
+
+
+def _ball(release: Release) -> str:
+    if release.mechanism != "ball":
+        return ""
+    return f", uniform in a ball of radius {release.radius:.4g} in {release.dimension:,} dimensions"
 
 
 def _pass(release: Release) -> str:

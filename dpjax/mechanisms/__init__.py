@@ -1,5 +1,6 @@
 """Noise: a key goes in, a noisy array comes out; no data, no sensitivity guessing."""
 
+from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.base import as_key, derive, fold, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
@@ -8,6 +9,7 @@ from dpjax.mechanisms.tree import PrefixNoise, prefix_noise
 
 __all__ = [
     "PrefixNoise",
+    "add_ball",
     "add_gaussian",
     "add_symmetric_gaussian",
     "as_key",

@@ -1,4 +1,4 @@
-"""Gaussian noise for arrays and pytrees; ``perturb`` is the one place where noise is added."""
+"""Gaussian noise for arrays and pytrees; ``add_on_grid`` is the one place where noise is added."""
 
 import jax
 import jax.numpy as jnp
@@ -44,31 +44,40 @@ def perturb(
     Array([0., 0., 0.], dtype=float32)
     """
     check_threefry(key)
-    wide = value if isinstance(value, Wide) else widen(value)
-    dtype = wide.narrow.dtype if isinstance(value, Wide) else value.dtype
     if unsafe_fast_noise:
-        noise = jax.random.normal(key, wide.narrow.shape, wide.narrow.dtype)
-        return (wide.narrow + jnp.asarray(stddev, noise.dtype) * noise).astype(dtype)
-    return add_rounded(wide, standard_normal(key, wide.narrow.shape), stddev, dtype)
-
-
-def add_rounded(wide: Wide, noise: Array, stddev: Array | float, dtype: jnp.dtype) -> Array:
-    """Returns ``wide`` + ``stddev`` * ``noise``, added in float64 and rounded to a public grid.
-
-    Args:
-      wide: the sum.
-      noise: float64, of scale 1 and of the sum's shape.
-      stddev: public; it alone decides the grid.
-      dtype: of the result.
-
-    >>> with jax.enable_x64(True):
-    ...     noise = jnp.ones(1)
-    >>> add_rounded(widen(jnp.zeros(1)), noise, 2.0, jnp.dtype("float32"))
-    Array([2.], dtype=float32)
-    """
+        narrow = value.narrow if isinstance(value, Wide) else widen(value).narrow
+        noise = jax.random.normal(key, narrow.shape, narrow.dtype)
+        return (narrow + jnp.asarray(stddev, noise.dtype) * noise).astype(_dtype(value))
+    shape = value.narrow.shape if isinstance(value, Wide) else value.shape
+    noise = standard_normal(key, shape)
     with jax.enable_x64(True):
         scale = float64(stddev)
-        return lax.convert_element_type(_round(join(wide) + scale * noise, scale), dtype)
+        return add_on_grid(value, scale * noise, scale)
+
+
+def add_on_grid(value: Array | Wide, noise: Array, stddev: Array) -> Array:
+    """Returns ``value`` plus ``noise``, added in float64 and rounded together, then cast.
+
+    Args:
+      value: floating array of any shape, or a ``Wide`` sum.
+      noise: float64 of that shape.
+      stddev: float64, that of the noise, which the grid depends on alone.
+
+    Returns:
+      An array of the shape and dtype of ``value``.
+
+    >>> with jax.enable_x64(True):
+    ...     noise, stddev = jnp.full(1, 0.1), jnp.array(1.0)
+    >>> print(4096 * add_on_grid(jnp.zeros(1), noise, stddev))
+    [410.]
+    """
+    wide = value if isinstance(value, Wide) else widen(value)
+    with jax.enable_x64(True):
+        return lax.convert_element_type(_round(join(wide) + noise, stddev), _dtype(value))
+
+
+def _dtype(value: Array | Wide) -> jnp.dtype:
+    return value.narrow.dtype if isinstance(value, Wide) else value.dtype
 
 
 def _round(value: Array, stddev: Array) -> Array:

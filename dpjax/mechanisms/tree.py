@@ -15,7 +15,7 @@ from dpjax import _validate
 from dpjax._typing import Array, static
 from dpjax._wide import Wide, float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
-from dpjax.mechanisms.gaussian import add_rounded
+from dpjax.mechanisms.gaussian import add_on_grid
 from dpjax.mechanisms.normal import normal_from_bits
 
 KINDS = ("square_root", "tree", "independent")
@@ -126,13 +126,15 @@ class PrefixNoise:
           **fast: ``unsafe_fast_noise``, which here rounds the noise to float32; NOT for a release.
         """
         wide = value if isinstance(value, Wide) else widen(value)
-        dtype = wide.narrow.dtype if isinstance(value, Wide) else value.dtype
         noise = self.increment(key, leaf, wide.narrow.shape)
         if fast.get("unsafe_fast_noise", False):
             with jax.enable_x64(True):
                 plain = lax.convert_element_type(noise, wide.narrow.dtype)
-            return (wide.narrow + jnp.asarray(stddev, plain.dtype) * plain).astype(dtype)
-        return add_rounded(wide, noise, stddev, dtype)
+            noisy = wide.narrow + jnp.asarray(stddev, plain.dtype) * plain
+            return noisy.astype(wide.narrow.dtype if isinstance(value, Wide) else value.dtype)
+        with jax.enable_x64(True):
+            scale = float64(stddev)
+            return add_on_grid(value, scale * noise, scale)
 
     def _from_square_root(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
         size = math.prod(shape)

@@ -1,6 +1,7 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
 from dpjax.oracles.anchored import AnchoredQuery
+from dpjax.oracles.ball import BallQuery
 from dpjax.oracles.base import Evaluations, Query, bind, check_examples
 from dpjax.oracles.difference import DifferenceQuery
 from dpjax.oracles.draws import (
@@ -23,6 +24,7 @@ from dpjax.oracles.subspace import SubspaceQuery
 __all__ = [
     "AnchorQuery",
     "AnchoredQuery",
+    "BallQuery",
     "DifferenceQuery",
     "EstimateQuery",
     "Evaluations",

@@ -8,7 +8,16 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from dpjax import _validate, plotting
-from dpjax.reproduce import erm, erm_page, erm_results, page, trust_region, trust_region_page
+from dpjax.reproduce import (
+    erm,
+    erm_page,
+    erm_results,
+    page,
+    perturbed,
+    perturbed_page,
+    trust_region,
+    trust_region_page,
+)
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.results import results
 from dpjax.reproduce.study import TRACED_EPSILON, Curve, Figure, Problem
@@ -31,6 +40,8 @@ class Parts(NamedTuple):
 PAPERS = {
     "trust-region": Parts(trust_region, results, trust_region_page),
     "erm": Parts(erm, erm_results.results, erm_page),
+    # Closed forms: no problem, and so no results.
+    "perturbed": Parts(perturbed, results, perturbed_page),
 }
 
 
@@ -146,6 +157,9 @@ def plan(
         return Plan(paper, dict(figures), seeds, quick)
     small, left_out = {}, []
     for name, one in figures.items():
+        if not one.problems:
+            small[name] = study.quick(one)
+            continue
         kept = [p for p in one.problems if figure != "all" or (p.data, p.objective) in study.QUICK]
         if kept:
             problems = tuple(dict.fromkeys(study.quick(p) for p in kept))
@@ -207,21 +221,29 @@ def reproduce(
 
 
 def _head(chosen: Plan, found: dict[Problem, Any]) -> list[str]:
-    study = chosen.study
+    study, values, trained = chosen.study, "", ""
+    if chosen.problems:
+        values = (
+            " Gaps, gradient norms and accuracies are exact values of public benchmark data: NOT "
+            "PRIVATE."
+        )
+        trained = (
+            f" {chosen.seeds} seeds; every training starts at 0 and is private at its epsilon by "
+            "an exact accountant."
+        )
     lines = [
         f"# {study.TITLE} (NOT PRIVATE)",
         "",
-        f"{study.REFERENCE}. Made by `{chosen.command}`. Gaps, gradient norms and accuracies are "
-        "exact values of public benchmark data: NOT PRIVATE.",
+        f"{study.REFERENCE}. Made by `{chosen.command}`.{values}",
         "",
-        f"{study.CONVENTIONS} {chosen.seeds} seeds; every training starts at 0 and is private at "
-        "its epsilon by an exact accountant.",
+        f"{study.CONVENTIONS}{trained}",
         "",
         study.SETTINGS,
         "",
     ]
     if chosen.quick:
-        lines += ["**A quick run: few rows, seeds and epsilons. Its numbers are no results.**", ""]
+        few = "rows, seeds and epsilons" if chosen.problems else "draws"
+        lines += [f"**A quick run: few {few}. Its numbers are no results.**", ""]
     if chosen.left_out:
         lines += [f"Left out of the quick run: {', '.join(chosen.left_out)}.", ""]
     for problem, one in found.items():

@@ -1,0 +1,120 @@
+"""The delta of noise uniform in a ball, in closed form: one release, sampled, and many of them."""
+
+import math
+
+from scipy import special
+
+from dpjax import _validate
+
+# What SciPy's incomplete beta function may be off by, and more: 6e-16 was measured against 50
+# digits, for distances from 1e-12 to 1.2 R and dimensions up to 10^5.
+_ROUNDING = 1e-12
+
+
+def ball_delta(distance: float, radius: float, dimension: int) -> float:
+    """Returns the total variation between noise uniform in two balls: the delta of one release.
+
+    The privacy loss is 0 where the balls overlap and infinite elsewhere, so this is delta at
+    *every* epsilon: I_{(D / 2R)^2}(1/2, (d + 1)/2), the regularised incomplete beta function.
+
+    Args:
+      distance: D, between the centres: the l2 sensitivity.
+      radius: R of both balls.
+      dimension: d.
+
+    Returns:
+      From 0 to 1, not below the true number.
+
+    Raises:
+      ValueError: for balls that do not overlap, or a number out of range.
+
+    Reference: Tholeti et al., "On the differentially private nature of perturbed gradient
+      descent" (2021), equation 6.
+
+    >>> round(ball_delta(0.5, 1.0, 10), 5)
+    0.58993
+    """
+    distance = _validate.positive("distance", distance)
+    radius = _validate.positive("radius", radius)
+    dimension = _validate.positive_int("dimension", dimension)
+    if distance >= 2 * radius:
+        raise ValueError(
+            f"radius={radius:g} is at most half of the distance {distance:g} between neighbours: "
+            "their balls do not overlap, and every answer tells the two data sets apart with "
+            "certainty. Take a larger radius."
+        )
+    share = special.betainc(0.5, (dimension + 1) / 2, (distance / (2 * radius)) ** 2)
+    return min(float(share) * (1 + _ROUNDING), 1.0)
+
+
+def ball_radius(distance: float, delta: float, dimension: int) -> float:
+    """Returns the radius at which one release has this delta, about D sqrt(d / 2 pi) / delta.
+
+    Args:
+      distance: D, the l2 sensitivity.
+      delta: strictly between 0 and 1.
+      dimension: d.
+
+    Returns:
+      A radius, rounded up: ``ball_delta`` of it is at most ``delta``.
+
+    Raises:
+      ValueError: for a number out of range.
+
+    >>> round(ball_radius(1.0, 1e-3, 22), 1)
+    1892.6
+    """
+    distance = _validate.positive("distance", distance)
+    delta = _validate.open_unit("delta", delta)
+    dimension = _validate.positive_int("dimension", dimension)
+    root = math.sqrt(float(special.betaincinv(0.5, (dimension + 1) / 2, delta)))
+    # The inverse may underflow, or be off: then from the delta of small distances, which is larger.
+    log_beta = float(special.betaln(0.5, (dimension + 1) / 2))
+    least = delta * math.exp(log_beta) / 2
+    radius = distance / (2 * min(max(root, least), 1 - 1e-12))
+    step = _ROUNDING
+    while ball_delta(distance, radius, dimension) > delta:
+        radius, step = radius * (1 + step), 2 * step
+    return radius
+
+
+def ball_composition(delta: float, count: int, probability: float = 1.0) -> float:
+    """Returns the delta of ``count`` releases, 1 - (1 - q delta)^T, which is exact.
+
+    Args:
+      delta: of one release on a record that is drawn, from 0 to 1.
+      count: T, each may be chosen after seeing the answers of those before.
+      probability: q, with which a record is drawn.
+
+    Reference: Kairouz, Oh and Viswanath, "The composition theorem for differential privacy" (2017).
+
+    >>> round(ball_composition(ball_delta(0.1, 1.0, 22), 35_000, 1 / 35_000), 3)
+    0.171
+    """
+    each = probability * delta
+    return 1.0 if each >= 1 else -math.expm1(count * math.log1p(-each))
+
+
+def ball_share(total: float, count: int, probability: float = 1.0) -> float:
+    """Returns the delta that one of ``count`` releases may have, the inverse of the composition.
+
+    Args:
+      total: strictly between 0 and 1.
+      count: T.
+      probability: q, with which a record is drawn.
+
+    Raises:
+      ValueError: where 1 or more is allowed, so that any noise would do.
+
+    >>> share = ball_share(1e-5, 100, probability=0.1)
+    >>> round(ball_composition(share, 100, probability=0.1), 12)
+    1e-05
+    """
+    total = _validate.open_unit("total", total)
+    share = -math.expm1(math.log1p(-total) / count) / probability
+    if share >= 1:
+        raise ValueError(
+            f"a delta of {total:g} is met by {count} releases without any noise, as each record is "
+            f"drawn with probability {probability:.3g} only; it is no privacy budget. Lower delta."
+        )
+    return share

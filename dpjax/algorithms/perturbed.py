@@ -1,0 +1,226 @@
+"""Perturbed gradient descent (Tholeti et al. 2021), with noise uniform in a ball: a baseline."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, static
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    ball_composition,
+    ball_radius,
+    ball_share,
+    epsilon,
+    round_up,
+)
+from dpjax.algorithms import base
+from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.common import Single, check_smooth
+from dpjax.objectives import Objective
+from dpjax.oracles import BallQuery, poisson_sampler
+
+LONGEST = 2048
+_STEPS = 10
+# Of delta, set aside: as a leaf it is rounded to float32, and printed to one part in 10^7.
+_ROUNDING = 2e-7
+_LARGEST = 2.0**100
+
+
+class State(NamedTuple):
+    """What the next step needs; all of it released."""
+
+    params: Params
+
+
+class Info(NamedTuple):
+    """What a person watches; all of it released."""
+
+    gradient_norm: Array
+    """Norm of the noisy gradient, regularizer included, before the step."""
+    step_norm: Array
+    """Length of the step taken."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PerturbedGradientDescent(Single):
+    """Configuration of PrGD; made by ``perturbed_gradient_descent``."""
+
+    query: BallQuery
+    step_size: Array | float
+    steps: Array | int
+    declared: base.Declared
+    max_steps: int = static()
+    dimension: int = static()
+    accountant: str = static()
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return "PrGD (ball noise)"
+
+    def init(self, params: Params) -> State:
+        """Returns the state at ``params``."""
+        return State(params)
+
+    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+        """Algorithm 1, steps 3 to 5: a batch, its gradient plus noise, a step against the sum."""
+        old = widen(state.params)
+        gradient = ask(key, self.query.name, state.params)
+        whole = self.objective.regularize_gradient(gradient, old)
+        norm = optax.tree.norm(whole)
+        rate = jnp.asarray(self.step_size, norm.dtype)
+        move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, whole)
+        params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
+        return State(params), Info(norm, optax.tree.norm(move))
+
+
+def perturbed_gradient_descent(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    batch_size: int = 1,
+    steps: int | None = None,
+    step_size: float | None = None,
+    radius: float | None = None,
+    clip_norm: float | None = None,
+    capacity: int | None = None,
+    noise: str = "ball",
+    acknowledge_weak_delta: bool = False,
+    accountant: str = "pld",
+    unsafe_fast_noise: bool = False,
+) -> PerturbedGradientDescent:
+    """Returns gradient descent with noise uniform in a ball: a baseline, useless beside Gaussians.
+
+    At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: for work take
+    ``dp_gradient_descent`` or ``baselines.dp_sgd``. This is the method of the paper, so that it can
+    be compared with.
+
+    Args:
+      objective: what to minimise.
+      budget: what a whole run may spend. The noise is calibrated to its delta alone; the guarantee
+        is (0, delta), and so holds at every epsilon.
+      data_size: the declared public number of records n.
+      dimension: number of parameters d; delta depends on it.
+      batch_size: expected size of a Poisson batch; by default 1, as the paper's. ``data_size``
+        asks every record at every step.
+      steps: T; by default 10, as the radius grows with T.
+      step_size: by default such that the noise alone moves the parameters by about 1 in all, and at
+        most 1 / smoothness.
+      radius: of the ball, in the units of the mean gradient; by default the smallest that delta
+        allows. The paper's is 1.0.
+      clip_norm: bound C on one record's gradient; by default the objective's Lipschitz constant.
+        The paper's distance of gradients D is 2 C under ``replace_one`` and C elsewhere.
+      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      noise: ``"ball"``. Noise from its surface, the sphere, has no privacy at all and is refused.
+      acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
+        full would meet.
+      accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.add_ball``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``.
+
+    Raises:
+      ValueError: for an argument out of range, a delta above 1/n that is not acknowledged, a radius
+        of half the sensitivity or less or one that exceeds the budget, or noise from the sphere.
+
+    Privacy: releases T clipped mean gradients with ball noise, each of its own Poisson batch. It is
+      (0, 1 - (1 - q delta_1)^T)-private, exactly: with up to that probability an answer shows for
+      certain that a record is there. The paper calls delta of order T/n private; publishing T
+      random records in full has the same delta.
+
+    Reference: Tholeti et al., "On the differentially private nature of perturbed gradient
+      descent" (2021), algorithm 1 and theorem 1, with Poisson batches in place of one index.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
+    >>> algorithm = perturbed_gradient_descent(
+    ...     objectives.logistic(), budget, data_size=7_000, dimension=10, steps=5)
+    >>> epsilon(algorithm.event, 1e-5, "zero_out"), round(float(algorithm.query.radius))
+    (0.0, 93)
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "perturbed_gradient_descent")
+    _check_choices(budget, problem.data_size, noise, accountant, acknowledge_weak_delta)
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
+    steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
+    n, dimension = problem.data_size, problem.dimension
+    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    asked = BallQuery(1.0, clip, objective, n, budget.relation, sampler, dimension=dimension)
+    if radius is None:
+        # What overflowing batches cost of delta, at epsilon 0.
+        overflow = 2 * steps * (0.0 if sampler is None else sampler.overflow)
+        probability = 1.0 if sampler is None else sampler.probability
+        share = ball_share((1 - _ROUNDING) * budget.delta - overflow, steps, probability)
+        multiplier = ball_radius(1.0, share, dimension)
+    else:
+        multiplier = base.positive_leaf("radius", radius) / float(asked.sensitivity)
+    multiplier = round_up(multiplier / math.sqrt(dimension + 2))
+    if multiplier > _LARGEST:
+        raise ValueError(f"delta={budget.delta:g} is too small for any noise here; raise it.")
+    asked = dataclasses.replace(asked, noise_multiplier=multiplier)
+    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
+    base.check_noise(query.event(steps))
+    _check_delta(query.event(steps), budget)
+    if step_size is None:
+        step_size = 1 / (float(query.radius) * math.sqrt(steps))
+        if objective.constants is not None:
+            step_size = min(step_size, 1 / objective.constants.smoothness)
+    return PerturbedGradientDescent(
+        query=query,
+        step_size=base.positive_leaf("step_size", step_size),
+        steps=steps,
+        declared=base.Declared(budget.epsilon, budget.delta),
+        max_steps=max(steps, LONGEST),
+        dimension=dimension,
+        accountant=accountant,
+    )
+
+
+def _check_choices(
+    budget: PrivacyBudget, n: int, noise: str, accountant: str, acknowledged: bool
+) -> None:
+    if noise == "sphere":
+        raise ValueError(
+            "noise='sphere' has no privacy at all: every answer lies at exactly the radius from "
+            "the true gradient, which tells neighbours apart with certainty. Take 'ball'."
+        )
+    if noise == "gaussian":
+        raise ValueError(
+            "noise='gaussian' is dp_gradient_descent(batch_size=...) or baselines.dp_sgd; take one."
+        )
+    _validate.choice("noise", noise, ("ball",))
+    if accountant == "rdp":
+        raise ValueError("accountant='rdp' has no bound: ball noise has no Renyi divergence.")
+    if accountant == "paper":
+        raise ValueError(
+            "accountant='paper' has no meaning for PrGD: its paper fixes the radius at 1 and gives "
+            "the delta of it, which 'pld' computes. Pass radius=1.0."
+        )
+    if not isinstance(acknowledged, bool):
+        raise ValueError(f"acknowledge_weak_delta must be True or False, got {acknowledged!r}.")
+    if budget.delta > 1 / n and not acknowledged:
+        raise ValueError(
+            f"delta={budget.delta:g} is above 1/n = {1 / n:.3g}: publishing a random record in "
+            "full has delta 1/n, and the delta of ball noise is the same at every epsilon, so "
+            "nothing else protects a record. Lower delta, or pass acknowledge_weak_delta=True."
+        )
+
+
+def _check_delta(event: Event, budget: PrivacyBudget) -> None:
+    if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
+        (release,) = event.releases
+        found = ball_composition(release.total_variation, release.count) + 2 * event.overflow
+        raise ValueError(
+            f"this noise gives delta {found:.4g} at every epsilon ({budget.relation}), over the "
+            f"budget of {budget.delta:g}; raise the radius, or leave it out."
+        )

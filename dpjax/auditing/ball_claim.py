@@ -1,0 +1,94 @@
+"""What ball noise claims and how it is scored: a delta at epsilon 0; NOT PRIVATE, as this room."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Array, Relation
+from dpjax.accounting import Event, ball_composition, ball_delta
+from dpjax.mechanisms.gaussian import GRID_BITS
+
+# Log-density outside of a ball: finite, so that two of them cancel.
+_NEVER = -1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class BallClaim:
+    """Releases with noise uniform in a ball: f(a) = max(0, 1 - delta - a), exact.
+
+    Its epsilon at a usual delta is infinite, so what is claimed and audited is delta at epsilon 0,
+    the total variation between what is released on neighbours.
+
+    Args:
+      event: what the mechanism itself says it releases, balls alone.
+
+    Raises:
+      ValueError: for an event with other noise.
+
+    >>> from dpjax.accounting import Release
+    >>> release = Release("one", 1, 5.0, mechanism="ball", dimension=2)
+    >>> claim = BallClaim(Event((release,), "zero_out"))
+    >>> round(claim.delta(), 4), round(float(claim.curve()(0.5)), 4)
+    (0.0636, 0.4364)
+    """
+
+    event: Event
+
+    def __post_init__(self):
+        if any(release.mechanism != "ball" for release in self.event.releases):
+            raise ValueError("this claim is about ball noise alone.")
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of the event."""
+        return self.event.relation
+
+    def delta(self, scale: float = 1.0) -> float:
+        """Returns delta at epsilon 0 with radii ``scale`` times as large, overflows included."""
+        if np.isinf(scale):
+            return 0.0
+        kept = 1.0
+        for release in self.event.releases:
+            radius = scale * release.radius
+            apart = release.sensitivity >= 2 * radius
+            own = (
+                1.0
+                if apart or release.dimension is None
+                else ball_delta(release.sensitivity, radius, release.dimension)
+            )
+            probability = release.sampling_probability or 1.0
+            kept *= 1 - ball_composition(own, release.count, probability)
+        return min(1 - kept + 2 * self.event.overflow, 1.0)
+
+    def epsilon(self, delta: float, scale: float = 1.0) -> float:
+        """Returns 0, or infinity where ``delta`` is below that of the noise."""
+        return 0.0 if self.delta(scale) <= delta else np.inf
+
+    def curve(self, scale: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns the curve of total variation ``delta(scale)``."""
+        delta = self.delta(scale)
+        return lambda alpha: np.maximum(0.0, 1 - delta - alpha)
+
+
+def ball_log_density(seen: Array, mean: Array, radius: Array | float) -> Array:
+    """Returns the log-density of ball noise around ``mean``, up to a constant: 0 or very little.
+
+    >>> ball_log_density(jnp.array([0.6, 0.0]), jnp.zeros(2), 0.5).item()
+    -1000.0
+    """
+    outside = jnp.linalg.norm(seen - mean) > ball_reach(radius, seen.size)
+    return jnp.where(outside, _NEVER, 0.0)
+
+
+def ball_reach(radius: Array | float, dimension: int) -> Array | float:
+    """Returns how far answers are from the exact sum at most, nearly always.
+
+    Rounding to the grid moves one out of the ball by a third of a cell, typically; 1.5 are allowed.
+
+    >>> bool(1 < ball_reach(1.0, 2) < 1.0002)
+    True
+    """
+    cell = 2.0**-GRID_BITS * radius / np.sqrt(dimension + 2)
+    return radius * (1 + 1e-6) + 1.5 * cell

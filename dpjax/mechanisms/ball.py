@@ -1,0 +1,102 @@
+"""Noise uniform in a ball, of one radius over all leaves of a pytree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpjax._typing import Array, PyTree
+from dpjax._wide import Wide, float64
+from dpjax.mechanisms import gaussian
+from dpjax.mechanisms.base import check_threefry, derive
+from dpjax.mechanisms.normal import standard_normal
+
+
+def add_ball(
+    key: Array, tree: PyTree, radius: Array | float, *, unsafe_fast_noise: bool = False
+) -> PyTree:
+    """Returns ``tree`` plus noise uniform in the d-ball, d the number of entries of all leaves.
+
+    Args:
+      key: a key used for nothing else, shape ().
+      tree: pytree whose leaves are floating arrays or ``Wide`` sums.
+      radius: R, public, shape (), in the units of the leaves.
+      unsafe_fast_noise: True draws and adds in float32, NOT SAFE for a release.
+
+    Returns:
+      A pytree like ``tree``. A standard normal vector has the direction and 64 random bits U the
+      length R U^(1/d), both in float64.
+
+    Raises:
+      ValueError: if a leaf is not floating, there is none, or the key is not threefry.
+
+    Privacy: with l2 sensitivity D of the whole tree this is (0, delta)-private, delta =
+      ``accounting.ball_delta(D, R, d)``, the same at every epsilon: with that probability the
+      answer tells neighbours apart with certainty. Sum and noise are rounded to a grid that depends
+      on R and d alone. Noise from the surface, the sphere, would tell them apart always.
+
+    Reference: Tholeti et al. (2021), algorithm 1, step 4.
+
+    >>> noisy = add_ball(jax.random.key(0), {"a": jnp.zeros(2), "b": jnp.zeros(1)}, 1.0)
+    >>> length = jnp.sqrt(jnp.sum(noisy["a"] ** 2) + noisy["b"][0] ** 2)
+    >>> bool(length <= 1)
+    True
+    """
+    check_threefry(key)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Wide))
+    leaves = [leaf if isinstance(leaf, Wide) else jnp.asarray(leaf) for leaf in leaves]
+    arrays = [leaf.narrow if isinstance(leaf, Wide) else leaf for leaf in leaves]
+    for array in arrays:
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"noise needs floating leaves, got {array.dtype}.")
+    dimension = sum(array.size for array in arrays)
+    if dimension == 0:
+        raise ValueError("noise in a ball needs at least one entry to be added to.")
+    keys = [derive(key, "direction", i) for i in range(len(leaves))]
+    if unsafe_fast_noise:
+        normal = [
+            jax.random.normal(own, array.shape, jnp.float32)
+            for own, array in zip(keys, arrays, strict=True)
+        ]
+        uniform = jax.random.uniform(derive(key, "radius", 0))
+        fast = lax.convert_element_type(radius, jnp.float32)
+        factor = fast * uniform ** (1 / dimension) / _norm(normal)
+        noisy = [
+            (array + factor * z).astype(array.dtype)
+            for array, z in zip(arrays, normal, strict=True)
+        ]
+        return jax.tree.unflatten(structure, noisy)
+    normal = [standard_normal(own, array.shape) for own, array in zip(keys, arrays, strict=True)]
+    share = radial_share(derive(key, "radius", 0), dimension)
+    with jax.enable_x64(True):
+        factor = float64(radius) * share / _norm(normal)
+        stddev = float64(radius) / float64(np.sqrt(dimension + 2))
+        noisy = [
+            gaussian.add_on_grid(leaf, factor * z, stddev)
+            for leaf, z in zip(leaves, normal, strict=True)
+        ]
+    return jax.tree.unflatten(structure, noisy)
+
+
+def radial_share(key: Array, dimension: int) -> Array:
+    """Returns U^(1/d), the length of a point uniform in the unit ball; float64, shape ().
+
+    Args:
+      key: a key used for nothing else, shape ().
+      dimension: d.
+
+    >>> with jax.enable_x64(True):
+    ...     bool(0 < radial_share(jax.random.key(0), 10) <= 1)
+    True
+    """
+    bits = jax.random.bits(key, (2,), jnp.uint32)
+    with jax.enable_x64(True):
+        uniform = float64(bits[0]) * 2.0**-32 + float64(bits[1]) * 2.0**-64 + 2.0**-65
+        return jnp.exp(jnp.log(uniform) * (1 / dimension))
+
+
+def _norm(leaves: list[Array]) -> Array:
+    total = jnp.zeros((), leaves[0].dtype)
+    for leaf in leaves:
+        total = total + jnp.sum(leaf * leaf)
+    return jnp.sqrt(total)

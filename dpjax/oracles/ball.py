@@ -1,0 +1,91 @@
+"""The gradient oracle of perturbed gradient descent, whose noise is uniform in a ball."""
+
+import dataclasses
+import math
+
+import jax
+
+from dpjax._typing import Array, Params, static
+from dpjax._wide import float64
+from dpjax.accounting import Event, Release, records_moved
+from dpjax.derivatives import clipped_grad, flatten
+from dpjax.mechanisms import add_ball, derive
+from dpjax.oracles.base import Records, check_sampler
+from dpjax.oracles.gradient import GradientQuery
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BallQuery(GradientQuery):
+    """Asks for (sum of clipped gradients) / divisor plus noise uniform in a ball.
+
+    Args:
+      noise_multiplier: standard deviation of a coordinate over ``sensitivity``; the radius is
+        sqrt(d + 2) times that.
+      dimension: d, the number of parameters.
+      **others: as ``GradientQuery``.
+
+    Privacy: (0, delta) a question, see ``mechanisms.add_ball``; ``sensitivity`` is how far one
+      record moves the mean where it is drawn, C / divisor or, under ``replace_one``, twice that.
+    """
+
+    dimension: int = static(kw_only=True)
+
+    @property
+    def radius(self) -> Array | float:
+        """Radius of the ball, in the units of the mean."""
+        return self.stddev * math.sqrt(self.dimension + 2)
+
+    def event(self, count: int) -> Event:
+        """Returns what ``count`` answers release: a ball each, on draws of their own.
+
+        Raises:
+          ValueError: for balls that do not overlap.
+        """
+        check_sampler(self.sampler, self.data_size)
+        common = {"noise_multiplier": float(self.noise_multiplier), "components": self.components}
+        if self.sampler is None:
+            release = Release(self.name, count, sensitivity=float(self.sensitivity), **common)
+        else:
+            whole = float(self.sensitivity) * float(self.divisor)
+            release = self.sampler.release(
+                self.name, count, relation=self.relation, record_norm=whole, **common
+            )
+        release = dataclasses.replace(
+            release,
+            mechanism="ball",
+            dimension=self.dimension,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return Event((release,), self.relation)
+
+    def answer(self, key: Array, records: Records, params: Params) -> Params:
+        """Returns the noisy mean gradient, a pytree like ``params``.
+
+        Raises:
+          ValueError: if the parameters are not as many as ``dimension`` says; delta depends on it.
+        """
+        batch, mask = self._drawn(key, records)
+        total = clipped_grad(self.objective, clip_norm=self.clip_norm).wide(
+            params, batch, mask, self.any_order
+        )
+        if total.narrow.size != self.dimension:
+            raise ValueError(
+                f"dimension={self.dimension} was declared, but there are {total.narrow.size} "
+                "parameters; the delta of ball noise depends on how many."
+            )
+        multiplier = math.sqrt(self.dimension + 2) * self._moved
+        with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
+            radius = float64(self.noise_multiplier) * float64(self.clip_norm) * multiplier
+        noisy = add_ball(
+            derive(key, "gradient", 0), total, radius, unsafe_fast_noise=self.unsafe_fast_noise
+        )
+        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+
+    @property
+    def _moved(self) -> float:
+        return records_moved(self.relation) + self.slack
+
+    def _of_mean(self, unit: Array | float) -> Array | float:
+        # Sampled or not: of a ball the distance of the centres is what counts.
+        return self._moved * unit / self.divisor

@@ -1,0 +1,124 @@
+"""Noise on the updates of an optax chain: a key in the state, an event beside it."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _validate
+from dpjax._typing import Array, PyTree, Relation
+from dpjax.accounting import Event, Release
+from dpjax.mechanisms import add_ball, as_key, derive
+from dpjax.sampling import FullBatch, Sampler
+
+
+class NoiseState(NamedTuple):
+    """What the next step needs.
+
+    Privacy: secret. Whoever holds the key can subtract the noise of every step; keep the state of
+      the optimizer out of what is published.
+    """
+
+    key: Array
+    taken: Array
+    """Number of updates so far, int32."""
+
+
+class NoiseTransformation(optax.GradientTransformation):
+    """An optax transformation that adds noise, and can say what its steps release.
+
+    It unpacks and chains like any other; ``optax.chain`` forgets ``event``, so keep this object.
+    """
+
+    event: Callable[..., Event]
+    """``event(steps, *, sensitivity, relation, ...) -> Event``, see the factory."""
+
+    def __new__(
+        cls, init: Callable[..., Any], update: Callable[..., Any], event: Callable[..., Event]
+    ) -> "NoiseTransformation":
+        """Makes the pair that optax reads, with the event beside it."""
+        made = super().__new__(cls, init, update)
+        made.event = event
+        return made
+
+
+def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
+    """Returns a transformation that adds noise uniform in a ball over all leaves of the updates.
+
+    A baseline, as ``perturbed_gradient_descent`` is: at the same delta Gaussian noise is 10^4 times
+    smaller.
+
+    Args:
+      radius: R, in the units of the updates that arrive.
+      key: a key used for nothing else, shape (); required.
+
+    Returns:
+      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
+      anything that has a state or a scale. The noise of a step depends on the key and the number
+      of the step alone: give each training a key of its own. ``event(steps, *, sensitivity,
+      dimension, relation, sampler=None)`` is what so many steps release: ``sensitivity`` is how
+      far one record moves the update where it is drawn, ``dimension`` the number of its entries,
+      ``sampler`` one of ``dpjax.sampling`` that drew the records of each step.
+
+    Raises:
+      ValueError: if the radius is not above 0 or ``key`` is no threefry key; by ``event`` where
+        half of the sensitivity reaches the radius.
+
+    Privacy: (0, delta) a step with delta = ``accounting.ball_delta(sensitivity, radius,
+      dimension)``, at every epsilon the same. The caller answers for the sensitivity: updates must
+      be sums of clipped contributions over a *public* divisor. The chain's output and what follows
+      it are post-processing; its state holds the key and is secret.
+
+    Reference: Tholeti et al. (2021), algorithm 1.
+
+    >>> import dpjax
+    >>> noise = add_ball_noise(2.0, dpjax.random_key())
+    >>> optimizer = optax.chain(noise, optax.sgd(0.1))
+    >>> state = optimizer.init(jnp.zeros(3))
+    >>> updates, state = optimizer.update(jnp.ones(3), state)
+    >>> bool(jnp.linalg.norm(-10 * updates - 1) <= 2.001)
+    True
+    >>> event = noise.event(10, sensitivity=0.01, dimension=3, relation="zero_out")
+    >>> round(10 * event.releases[0].total_variation, 4)
+    0.0375
+    """
+    radius, key = _validate.positive("radius", radius), as_key(key)
+
+    def init(params: PyTree) -> NoiseState:
+        del params
+        return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: PyTree, state: NoiseState, params: PyTree | None = None
+    ) -> tuple[PyTree, NoiseState]:
+        del params
+        own = derive(state.key, "ball_noise", state.taken)
+        return add_ball(own, updates, radius), NoiseState(state.key, state.taken + 1)
+
+    return NoiseTransformation(init, update, functools.partial(_ball_event, radius))
+
+
+def _ball_event(
+    radius: float,
+    steps: int,
+    *,
+    sensitivity: float,
+    dimension: int,
+    relation: Relation,
+    sampler: Sampler | None = None,
+) -> Event:
+    sensitivity = _validate.positive("sensitivity", sensitivity)
+    stddev = radius / math.sqrt(_validate.positive_int("dimension", dimension) + 2)
+    common = {"noise_multiplier": stddev / sensitivity, "components": (("updates", stddev),)}
+    if sampler is None or isinstance(sampler, FullBatch):
+        release = Release("updates", steps, sensitivity=sensitivity, **common)
+    else:
+        whole = sensitivity * float(sampler.expected)
+        release = sampler.release("updates", steps, relation=relation, record_norm=whole, **common)
+    ball = dataclasses.replace(release, mechanism="ball", dimension=dimension)
+    return Event((ball,), relation)
