@@ -20,14 +20,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "goes on where it was.",
     )
     one.set_defaults(command=command)
-    one.add_argument("paper", metavar="PAPER", help="trust-region, erm or perturbed")
+    one.add_argument("paper", metavar="PAPER", help="trust-region, erm, perturbed or spider")
     one.add_argument(
         "figure",
         nargs="?",
         default="all",
         metavar="FIGURE",
         help="trust-region: fig2, fig4, fig6, fig8, fig10, table1; erm: table1, table2, table3; "
-        "perturbed: fig2; or all (default: all)",
+        "perturbed: fig2; spider: escape, rates; or all (default: all)",
     )
     one.add_argument(
         "--quick",
@@ -37,7 +37,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument(
         "--out", metavar="DIR", help="folder to write to (default: dpjax-reproduce/PAPER)"
     )
-    one.add_argument("--seeds", type=int, help="runs of each point (default: 10, quick 2)")
+    one.add_argument(
+        "--seeds", type=int, help="runs of each point (default: 10, spider 20, quick 2)"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
