@@ -50,11 +50,11 @@ def command(arguments: argparse.Namespace) -> int:
     )
     folder = arguments.out or f"dpjax-reproduce/{chosen.paper}{'-quick' * chosen.quick}"
     begin = time.perf_counter()
-    for problem in chosen.problems:
-        if problem.stands_for:
+    for wanted, data in dict.fromkeys((p.stands_for, p.data) for p in chosen.problems):
+        if wanted:
             print(
-                f"{problem.stands_for} is not on this machine (set DPJAX_DATA); the embedded "
-                f"{problem.data} stands in for it."
+                f"{wanted} is not on this machine (set DPJAX_DATA); the embedded {data} stands in "
+                "for it."
             )
     if chosen.left_out:
         print(f"left out of the quick run: {', '.join(chosen.left_out)}")

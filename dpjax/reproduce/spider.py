@@ -50,6 +50,11 @@ class Saddle(Problem):
         """The objective, with the strength that is published for the data."""
         return welsch(welsch_regularization(self.data))
 
+    @property
+    def title(self) -> str:
+        """Data and objective, for people."""
+        return f"{super().title}, by n" if len(self.sizes) > 1 else super().title
+
 
 @dataclasses.dataclass(frozen=True)
 class Method(Curve):

@@ -19,6 +19,8 @@ def claims(one: Figure, every: Sequence[Escapes]) -> list[Claim]:
 
 
 def _of_escape(found: Escapes) -> list[Claim]:
+    if _SPIDER not in found.labels:
+        return []
     shares = [found.share(_SPIDER, e) for e in found.epsilons]
     said = [
         Claim(

@@ -46,17 +46,19 @@ def plot_escapes(found: Escapes, path: str | os.PathLike) -> None:
     _against_epsilon(share, found, lambda m, e: (found.share(m, e),) * 3)
     share.set(ylim=(-0.06, 1.06), ylabel="share of seeds", title="Escaped the saddle")
     _against_epsilon(iterations, found, lambda m, e: quartiles(found.iterations(m, e)))
-    iterations.set(yscale="log", ylabel="steps", title="Iterations until out")
+    iterations.set(ylabel="steps", title="Iterations until out")
     _against_epsilon(
         records, found, lambda m, e: tuple(np.array(quartiles(found.read(m, e))) / found.rows)
     )
-    records.set(yscale="log", ylabel="records read / n", title="Records read until out")
+    records.set(ylabel="records read / n", title="Records read until out")
     _against_epsilon(gap, found, lambda m, e: quartiles(found.gaps(m, e)))
     gap.axhline(land["saddle"] - land["minimum"], color="grey", linestyle=":")
-    gap.set(yscale="log", ylabel="gap", title="Final gap to the minimum (dotted: the saddle's)")
+    gap.set(ylabel="gap", title="Final gap to the minimum (dotted: the saddle's)")
     _against_epsilon(norm, found, lambda m, e: quartiles(_drawn(found.norms(m, e))))
-    norm.set(yscale="log", ylabel="gradient norm", title="Final gradient norm")
+    norm.set(ylabel="gradient norm", title="Final gradient norm")
     norm.text(0.02, 0.03, "not drawn: exactly 0", transform=norm.transAxes, fontsize="x-small")
+    for axes in (iterations, records, gap, norm):
+        _logarithmic(axes)
     _against_epsilon(lowest, found, lambda m, e: quartiles(found.eigenvalues(m, e)))
     for height, words in (("saddle", "the saddle's"), ("minimum", "the minimum's")):
         lowest.axhline(land[f"{height}_eigenvalue"], color="grey", linestyle=":")
@@ -187,6 +189,14 @@ def _points(
             linestyle="none",
         )
     axes.plot([], [], color=color, marker=marker, linewidth=1, label=label)
+
+
+def _logarithmic(axes: Any) -> None:
+    values = np.concatenate([line.get_ydata() for line in axes.lines])
+    if (values > 0).any():
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center")
 
 
 def _dodge(place: int, many: int, width: float) -> float:

@@ -194,7 +194,7 @@ def measure(
     )
     below = values < halfway
     first = below.argmax(axis=1)
-    out = below.any(axis=1)
+    out = np.any(below, axis=1)
     seeds = np.arange(len(first))
     tolerances = getattr(algorithm, "tolerances", None)
     final = _exact(objective, path.output, data)
