@@ -218,9 +218,8 @@ def one_method(monkeypatch):
     whole = spider.quick
 
     def smaller(problem):
-        small = dataclasses.replace(whole(problem), rows=300, methods=())
-        sizes = tuple(size and 150 for size in small.sizes)
-        return dataclasses.replace(small, sizes=sizes)
+        sizes = (150, 0) if len(problem.sizes) > 1 else (0,)
+        return dataclasses.replace(whole(problem), rows=300, methods=(), sizes=sizes)
 
     monkeypatch.setattr(spider, "quick", smaller)
     calls, measure = [], spider_results.measure

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpjax.reproduce import spider_rates
-from dpjax.reproduce.escapes import Escapes
+from dpjax.reproduce.escapes import Escapes, quartiles
 from dpjax.reproduce.page import Claim, number
 from dpjax.reproduce.study import Figure
 
@@ -27,7 +27,7 @@ def _of_escape(found: Escapes) -> list[Claim]:
             "Spider leaves the saddle (held where at least nine in ten seeds do).",
             sum(share >= 0.9 for share in shares),
             len(shares),
-            f"Shares by epsilon: {_listed(found, shares)}.",
+            f"Shares: {_listed(found, shares)}.",
         )
     ]
     for other in ("SpiderBoost", _FIXED):
@@ -45,15 +45,14 @@ def _of_escape(found: Escapes) -> list[Claim]:
         if other in found.labels:
             said += [_fewer(found, other), _nearer(found, other)]
     if {_GD, _TR} <= set(found.labels):
-        steps = [[float(np.median(found.iterations(m, e))) for m in (_TR, _GD)]
-                 for e in found.epsilons]  # fmt: skip
+        steps = [[quartiles(found.iterations(m, e))[1] for m in (_TR, _GD)] for e in found.epsilons]
         said.append(
             Claim(
                 "Second-order steps escape in fewer iterations than first-order ones: DP-TR before "
                 "DP-GD.",
                 sum(a < b for a, b in steps),
                 len(steps),
-                "Medians: " + ", ".join(f"{a:g} against {b:g}" for a, b in steps) + ".",
+                f"Medians: {_pairs(steps)}.",
             )
         )
     return said
@@ -61,14 +60,14 @@ def _of_escape(found: Escapes) -> list[Claim]:
 
 def _fewer(found: Escapes, other: str) -> Claim:
     pairs = [
-        [float(np.median(found.read(m, e))) / found.rows for m in (_SPIDER, other)]
+        [quartiles(found.read(m, e))[1] / found.rows for m in (_SPIDER, other)]
         for e in found.epsilons
     ]
     return Claim(
         f"Spider reads fewer records than {other} until it is out.",
         sum(a < b for a, b in pairs),
         len(pairs),
-        "Median passes: " + ", ".join(f"{a:.3g} against {b:.3g}" for a, b in pairs) + ".",
+        f"Median passes over n: {_pairs(pairs)}.",
     )
 
 
@@ -133,5 +132,12 @@ def fitted(found: Escapes, label: str) -> spider_rates.Slope | None:
     return spider_rates.slope(np.array(sizes, float), alphas)
 
 
+def _pairs(pairs: list[list[float]]) -> str:
+    words = [[f"{v:.3g}" if np.isfinite(v) else "never" for v in pair] for pair in pairs]
+    return ", ".join(f"{a} against {b}" for a, b in words)
+
+
 def _listed(found: Escapes, shares: list[float]) -> str:
-    return ", ".join(f"{e:g}: {s:.0%}" for e, s in zip(found.epsilons, shares, strict=True))
+    return ", ".join(
+        f"{s:.0%} at epsilon {e:g}" for e, s in zip(found.epsilons, shares, strict=True)
+    )

@@ -56,16 +56,21 @@ def plot_escapes(found: Escapes, path: str | os.PathLike) -> None:
     gap.set(ylabel="gap", title="Final gap to the minimum (dotted: the saddle's)")
     _against_epsilon(norm, found, lambda m, e: quartiles(_drawn(found.norms(m, e))))
     norm.set(ylabel="gradient norm", title="Final gradient norm")
-    norm.text(0.02, 0.03, "not drawn: exactly 0", transform=norm.transAxes, fontsize="x-small")
+    norm.text(0.02, 0.03, "exactly 0 is not drawn", transform=norm.transAxes, fontsize="x-small")
     for axes in (iterations, records, gap, norm):
         _logarithmic(axes)
     _against_epsilon(lowest, found, lambda m, e: quartiles(found.eigenvalues(m, e)))
-    for height, words in (("saddle", "the saddle's"), ("minimum", "the minimum's")):
-        lowest.axhline(land[f"{height}_eigenvalue"], color="grey", linestyle=":")
+    for point, align in (("saddle", "bottom"), ("minimum", "top")):
+        height = land[f"{point}_eigenvalue"]
+        lowest.axhline(height, color="grey", linestyle=":")
         lowest.text(
-            0.02, land[f"{height}_eigenvalue"], words, fontsize="x-small", va="bottom",
+            0.28,
+            height,
+            f"the {point}'s",
+            fontsize="x-small",
+            va=align,
             transform=lowest.get_yaxis_transform(),
-        )  # fmt: skip
+        )
     lowest.set(ylabel="lambda_min", title="Final smallest eigenvalue")
     _finish(
         figure,

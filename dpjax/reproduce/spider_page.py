@@ -135,7 +135,6 @@ def _escape_lines(found: Escapes, methods: Sequence[Method]) -> list[str]:
         ),
         "",
         _promised(found),
-        "",
     ]
     return text
 
@@ -236,7 +235,6 @@ def _theory_lines(every: Sequence[Escapes]) -> list[str]:
         _where_spider_wins(spider_rates.DESCENT_BOUND, "DP-GD", d, epsilon, n),
         "",
         _where_spider_wins(spider_rates.TRUST_REGION_BOUND, "DP-TR", d, epsilon, n),
-        "",
     ]
 
 
