@@ -581,13 +581,20 @@ def spoil_label(x, y, value):
 )
 def test_c18_c33_an_impossible_record_is_a_null_record(name, spoil, value):
     """Neither an error nor a NaN, both of which would tell that the record is there."""
+    # Of ball noise at a usual delta the grid alone is coarser than what one record moves.
+    budget, more = nearly_quiet(name) if name in DELTA_ONLY else (BUDGET, {})
+
+    def solve(data):
+        return dpjax.solve(build(name, budget, **more), data, key=KEY)
+
     x, y = records()
     x[3] = 0.0
-    zeroed = dpjax.solve(build(name), (x, y), key=KEY)
+    zeroed = solve((x, y))
     x, y = records()
-    spoiled = dpjax.solve(build(name), spoil(x, y, value), key=KEY)
+    spoiled = solve(spoil(x, y, value))
     assert_same(spoiled, zeroed)
-    assert not np.array_equal(zeroed.params, solved(name).params)
+    whole = solve(records()) if name in DELTA_ONLY else solved(name)
+    assert not np.array_equal(zeroed.params, whole.params)
 
 
 @each_query

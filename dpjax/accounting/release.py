@@ -49,9 +49,9 @@ class Release:
       idle: from 0 to 1, how far a record that is not drawn moves the release, over the bound on one
         that is: where each release also holds an exact part of all records, such as the gradient at
         an anchor. For ``sampling="poisson"``.
-      parts: of a single pass, what disjoint sets of its records release, made by ``parallel``.
       dimension: d of a ball, whose radius is sqrt(d + 2) standard deviations of a coordinate; None
         for other noise.
+      parts: of a single pass, what disjoint sets of its records release, made by ``parallel``.
 
     Raises:
       ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
@@ -74,8 +74,8 @@ class Release:
     mechanism: str = "gaussian"
     log_shift: float = 0.0
     idle: float = 0.0
-    parts: tuple["Release", ...] = ()
     dimension: int | None = None
+    parts: tuple["Release", ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -125,27 +125,6 @@ class Release:
                 f"probability {self.capacity}/{self.data_size}, got {probability!r}."
             )
 
-    def _check_single_pass(self) -> None:
-        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
-        if (self.sampling_probability, self.capacity, self.overflow) != (None, None, 0.0):
-            raise ValueError("a single pass has no sampling_probability, capacity or overflow.")
-        if self.count != 1 or self.mechanism != "gaussian":
-            raise ValueError(
-                "a single pass is one Gaussian mechanism to each record, count=1, however many "
-                f"questions there are; got count={self.count}, mechanism={self.mechanism!r}."
-            )
-        for part in self.parts:
-            if part.sampling != "single_pass" or self.noise_multiplier > part.noise_multiplier:
-                raise ValueError(
-                    f"{self.name!r} claims less of {part.name!r} than it releases; make it by "
-                    "parallel(name, parts)."
-                )
-
-    @property
-    def drawn(self) -> bool:
-        """Whether chance decides which records a question reads, and so hides them."""
-        return self.sampling in ("poisson", "fixed_size")
-
     def _check_ball(self) -> None:
         if self.mechanism != "ball":
             if self.dimension is not None:
@@ -188,6 +167,27 @@ class Release:
         """
         own = ball_delta(self.sensitivity, self.radius, self.dimension or 0)
         return own * (1.0 if self.sampling_probability is None else self.sampling_probability)
+
+    def _check_single_pass(self) -> None:
+        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
+        if (self.sampling_probability, self.capacity, self.overflow) != (None, None, 0.0):
+            raise ValueError("a single pass has no sampling_probability, capacity or overflow.")
+        if self.count != 1 or self.mechanism != "gaussian":
+            raise ValueError(
+                "a single pass is one Gaussian mechanism to each record, count=1, however many "
+                f"questions there are; got count={self.count}, mechanism={self.mechanism!r}."
+            )
+        for part in self.parts:
+            if part.sampling != "single_pass" or self.noise_multiplier > part.noise_multiplier:
+                raise ValueError(
+                    f"{self.name!r} claims less of {part.name!r} than it releases; make it by "
+                    "parallel(name, parts)."
+                )
+
+    @property
+    def drawn(self) -> bool:
+        """Whether chance decides which records a question reads, and so hides them."""
+        return self.sampling in ("poisson", "fixed_size")
 
     @property
     def stddev(self) -> float:
@@ -234,8 +234,8 @@ class Release:
             "idle": self.idle,
             "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
-            "parts": [part.to_json() for part in self.parts],
             "radius": self.radius if self.mechanism == "ball" else None,
+            "parts": [part.to_json() for part in self.parts],
         }
 
 

@@ -23,8 +23,8 @@ ALGORITHMS = {
     "dp-svrg": dp_svrg,
     "dp-svrg++": dp_svrg_plus_plus,
     "dp-accmd": dp_accelerated_mirror_descent,
-    "spider": stochastic_spider,
     "prgd": perturbed_gradient_descent,
+    "spider": stochastic_spider,
 }
 
 __all__ = [

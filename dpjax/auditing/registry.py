@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Relation
-from dpjax.auditing import answers, comparisons, estimators, games, trainings
+from dpjax.auditing import answers, comparisons, estimators, games, passes, trainings
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
@@ -75,6 +75,9 @@ AUDITS: dict[str, Row] = {
     "dp-subspace-tr": Row(trainings.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
     "dp-svrg": Row(trainings.variance_reduced, 100_000, 0.85, 10_000, 0.65),
     "svrg-exact": Row(trainings.printed_variance_reduced, 200_000, 0.85, 10_000, 0.45),
+    "tree": Row(passes.prefix_sums, 500_000, 0.95, 200_000, 0.90),
+    "spider": Row(passes.spider, 100_000, 0.90, 20_000, 0.75),
+    "refresh-and-difference": Row(lambda: passes.spider(2, 1), 100_000, 0.90, 20_000, 0.75),
     "prgd": Row(trainings.perturbed_descent, 100_000, 0.92, 20_000, 0.80),
     "dp-svrg++": Row(lambda: trainings.variance_reduced(True), 100_000, 0.85, 10_000, 0.65),
 }

@@ -79,6 +79,24 @@ class PrefixNoise:
             sums[j:] += np.cumsum(norms[j:] * inverse[: self.horizon - j]) ** 2
         return np.sqrt(sums)
 
+    def strategy(self) -> np.ndarray:
+        """Returns C, (K, K), with which C times the released increments has independent noise.
+
+        Raises:
+          ValueError: for the tree, which releases more sums than there are increments.
+
+        >>> (PrefixNoise("square_root", 3).strategy() ** 2).sum(axis=0).round(6)
+        array([1., 1., 1.])
+        """
+        if self.kind == "tree":
+            raise ValueError("a tree has no square strategy: its nodes outnumber its leaves.")
+        if self.kind == "independent":
+            return np.eye(self.horizon)
+        norms, inverse = _square_root(self.horizon)
+        places = np.subtract.outer(np.arange(self.horizon), np.arange(self.horizon))
+        back = np.where(places >= 0, inverse[np.maximum(places, 0)], 0.0)
+        return np.linalg.inv(norms[:, None] * back)
+
     def increment(self, key: Array, leaf: Array | int, shape: tuple[int, ...]) -> Array:
         """Returns the noise on increment ``leaf`` at stddev 1, float64 of ``shape``.
 
@@ -126,12 +144,12 @@ class PrefixNoise:
           **fast: ``unsafe_fast_noise``, which here rounds the noise to float32; NOT for a release.
         """
         wide = value if isinstance(value, Wide) else widen(value)
+        dtype = wide.narrow.dtype if isinstance(value, Wide) else value.dtype
         noise = self.increment(key, leaf, wide.narrow.shape)
         if fast.get("unsafe_fast_noise", False):
             with jax.enable_x64(True):
                 plain = lax.convert_element_type(noise, wide.narrow.dtype)
-            noisy = wide.narrow + jnp.asarray(stddev, plain.dtype) * plain
-            return noisy.astype(wide.narrow.dtype if isinstance(value, Wide) else value.dtype)
+            return (wide.narrow + jnp.asarray(stddev, plain.dtype) * plain).astype(dtype)
         with jax.enable_x64(True):
             scale = float64(stddev)
             return add_on_grid(value, scale * noise, scale)

@@ -1,0 +1,202 @@
+"""Attacks on single passes, whose noise is correlated: the attacker whitens it; NOT PRIVATE."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpjax._typing import Array, Params, PyTree, static
+from dpjax.accounting import Event, PrivacyBudget, Release
+from dpjax.algorithms import stochastic_spider
+from dpjax.algorithms.base import Ask
+from dpjax.algorithms.spider import Spider
+from dpjax.auditing import canaries
+from dpjax.auditing.canaries import Worlds
+from dpjax.auditing.claims import GaussianClaim, claim_of
+from dpjax.auditing.games import Game, Train
+from dpjax.driver import solve
+from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.oracles import EstimateQuery
+from dpjax.sampling import ordered
+
+DELTA = 1e-5
+
+
+class Heard(NamedTuple):
+    """What the attacker has of the segment, one row per increment."""
+
+    state: Any
+    """The algorithm's own."""
+    residuals: Array
+    """Answer minus what D would say, in standard deviations of the draws, (K, p)."""
+    moves: Array
+    """What D' would say beyond that, likewise."""
+
+
+class Scored(NamedTuple):
+    """History of a recorded run."""
+
+    log_ratio: Array
+    """Log-likelihood ratio, D' to D, of each answer given those before."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PassRecorder:
+    """A Spider in a wrapper that scores each increment as it is released.
+
+    Args:
+      algorithm: what is attacked; noise that has a strategy.
+      without: examples of D.
+      canary: examples of D'.
+      max_steps: the algorithm's planned steps.
+    """
+
+    algorithm: Spider
+    without: PyTree
+    canary: PyTree
+    max_steps: int = static()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "algorithm"), name)
+
+    def init(self, params: Params) -> Heard:
+        """Returns the algorithm's state, with nothing heard."""
+        rows = jnp.zeros((self.estimate.noise.horizon, self.dimension))
+        return Heard(self.algorithm.init(params), rows, rows)
+
+    def step(self, key: Array, state: Heard, ask: Ask) -> tuple[Heard, Scored]:
+        """Returns the algorithm's next state, and the score of what it was told."""
+        heard = []
+
+        def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
+            answer = ask(key, name, params, **public)
+            heard.append(self._hear(key, state, answer, params, public))
+            return answer
+
+        inner, _ = self.algorithm.step(key, state.state, listen)
+        residuals, moves, leaf = heard[0]
+        row = jnp.asarray(self.estimate.noise.strategy(), residuals.dtype)[leaf]
+        seen, moved = row @ residuals, row @ moves
+        ratio = jnp.vdot(moved, seen - moved / 2)
+        return Heard(inner, residuals, moves), Scored(ratio)
+
+    def done(self, state: Heard) -> Array:
+        """Returns what the algorithm says."""
+        return self.algorithm.done(state.state)
+
+    def stopped(self, state: Heard) -> Array:
+        """Returns what the algorithm says."""
+        return self.algorithm.stopped(state.state)
+
+    def close(self, key: Array, state: Heard, ask: Ask) -> Heard:
+        """Asks nothing: the scores are of other records."""
+        del key, ask
+        return state
+
+    def output(self, state: Heard) -> Params:
+        """Returns the last iterate."""
+        return state.state.params
+
+    def certify(self, key: Array, state: Heard, ask: Ask, unit_rows: bool) -> tuple[None, None]:
+        """Returns nothing."""
+        del key, state, ask, unit_rows
+        return None, None
+
+    def _hear(
+        self, key: Array, state: Heard, answer: PyTree, params: Params, public: dict[str, Any]
+    ) -> tuple[Array, Array, Array]:
+        query: EstimateQuery = self.estimate
+        without, canary = (
+            query.exact(ordered(derive(key, "order", 0), records), params, **public).narrow
+            for records in (self.without, self.canary)
+        )
+        where = public["refresh"], public["size"], params, public["anchor"]
+        stddev = query.stddev_at(*where)
+        leaf = public["leaf"]
+        fresh = leaf == 0
+        residuals = jnp.where(fresh, 0, state.residuals)
+        moves = jnp.where(fresh, 0, state.moves)
+        told = (ravel_pytree(answer)[0] - without) / stddev
+        return (
+            residuals.at[leaf].set(told),
+            moves.at[leaf].set((canary - without) / stddev),
+            leaf,
+        )
+
+
+def one_pass(algorithm: Spider, worlds: Worlds, train: Train = solve) -> Game:
+    """Returns the attack on a whole pass, by an attacker who sees every increment and the order.
+
+    Args:
+      algorithm: its own event is what is claimed.
+      worlds: the neighbouring data sets.
+      train: as in ``games.whole``.
+    """
+
+    def run(key: Array, examples: PyTree) -> Array:
+        recorder = PassRecorder(algorithm, worlds.without, worlds.canary, int(algorithm.steps))
+        solution = train(recorder, examples, key=key)
+        taken = jnp.arange(recorder.max_steps) < solution.steps
+        return jnp.sum(solution.history.log_ratio, where=taken)
+
+    return Game(claim_of(algorithm.event), worlds, run, 2**10)
+
+
+def spider(horizon: int = 4, segments: int = 4) -> Game:
+    """Returns the attack on Stochastic Spider: refreshes and differences, wherever the canary is.
+
+    Steps have length 1 and differences of five records, at which the canary, whose gradient turns
+    around at every step, may move as much as in a gradient of ten.
+
+    Args:
+      horizon: increments of a segment.
+      segments: how many of them the records last for.
+    """
+    clip, batch = 1e-3, 10
+    size = segments * (batch + (horizon - 1) * batch // 2)
+    algorithm = stochastic_spider(
+        canaries.alternating(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=size,
+        dimension=2,
+        batch_size=batch,
+        horizon=horizon,
+        drift_threshold=1e6,
+        step_size=1.0,
+        kick=0.0,
+        steps=segments * horizon,
+        candidates=0,
+        clip_norm=clip,
+        smoothness=0.495 * clip,
+        hessian_lipschitz=1.0,
+        initial_gap=1.0,
+    )
+    return one_pass(algorithm, canaries.records(null=size - 1))
+
+
+def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
+    """Returns the attack on a tree's prefix sums: the canary is the first leaf.
+
+    Args:
+      noise: of the tree.
+      stddev: of a node.
+    """
+    noise = PrefixNoise("tree", 31) if noise is None else noise
+    release = Release("tree", 1, stddev / noise.sensitivity)
+    worlds = Worlds(jnp.zeros(1), jnp.ones(1), "zero_out")
+    # The sums over 1, 2, 4, ... leaves are each one node that holds the canary.
+    nodes = np.array([2**level - 1 for level in range(noise.levels)])
+
+    def run(key: Array, canary: Array) -> Array:
+        def told(leaf: Array) -> Array:
+            value = jnp.where(leaf == 0, canary, 0.0)
+            return noise.perturb(key, value, stddev, leaf)[0]
+
+        increments = jax.lax.map(told, jnp.arange(nodes[-1] + 1))
+        return jnp.sum(jnp.cumsum(increments)[nodes])
+
+    return Game(GaussianClaim(Event((release,), "zero_out")), worlds, run)
