@@ -1,11 +1,11 @@
 """NOT PRIVATE: files and lines of the Spider paper's figures."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpjax.reproduce import page, spider_claims, spider_figure, spider_rates
+from dpjax.reproduce import page, spider_bounds, spider_claims, spider_figure
 from dpjax.reproduce.escapes import Escapes, quartiles
 from dpjax.reproduce.page import number
 from dpjax.reproduce.spider import Method
@@ -95,7 +95,9 @@ def lines(one: Figure, every: Sequence[Escapes], methods: Sequence[Method]) -> l
     """Returns the tables of one figure as lines of Markdown."""
     if one.kind == "escape":
         return [line for found in every for line in _escape_lines(found, methods)]
-    return [line for found in every for line in _rate_lines(found)] + _theory_lines(every)
+    return [line for found in every for line in _rate_lines(found)] + spider_bounds.theory_lines(
+        every
+    )
 
 
 def _escape_lines(found: Escapes, methods: Sequence[Method]) -> list[str]:
@@ -139,10 +141,10 @@ def _escape_lines(found: Escapes, methods: Sequence[Method]) -> list[str]:
     return text
 
 
-def _end(found: Escapes, label: str, epsilon: float) -> str:
-    gap = number(float(np.median(found.gaps(label, epsilon))))
-    norm = float(np.median(found.norms(label, epsilon)))
-    lowest = float(np.median(found.eigenvalues(label, epsilon)))
+def _end(found: Escapes, label: str, epsilon: float, size: int = 0) -> str:
+    gap = number(float(np.median(found.gaps(label, epsilon, size))))
+    norm = float(np.median(found.norms(label, epsilon, size)))
+    lowest = float(np.median(found.eigenvalues(label, epsilon, size)))
     return f"{gap}, {number(norm) if norm else '0'}, {lowest:+.4f}"
 
 
@@ -192,78 +194,37 @@ def _rate_lines(found: Escapes) -> list[str]:
         "A method that stays at the saddle has the saddle's alpha, which may well be the least of "
         "all: alpha alone does not say that a minimum was reached.",
         "",
+        "Iterations until out (records read by then, over n), medians; then gap, gradient norm and "
+        "lambda_min at the end, medians:",
+        "",
+        *_by_size(found, lambda m, n: _until(found, m, epsilon, n)),
+        "",
+        *_by_size(found, lambda m, n: _end(found, m, epsilon, n)),
+        "",
         f"The same outputs on all {found.rows:,} records, which stand for the population:",
         "",
-        *page.table(
-            [
-                {"": label}
-                | {
-                    f"n = {size:,}": number(
-                        float(np.median(found.alphas(label, epsilon, size, of_all=True)))
-                    )
-                    for size in found.sizes
-                }
-                for label in found.labels
-            ]
+        *_by_size(
+            found,
+            lambda m, n: number(float(np.median(found.alphas(m, epsilon, n, of_all=True)))),
         ),
         "",
     ]
     return text
 
 
-def _theory_lines(every: Sequence[Escapes]) -> list[str]:
-    epsilon, d, n = every[0].epsilons[-1], every[0].dimension, every[0].rows
-    rows = [
-        {
-            "whose bound": bound.source,
-            "alpha": bound.words,
-            "exponent of privacy": f"{bound.exponent:.2f}",
-            "of": "the population" if bound.population else "the records",
-            f"at n = {n:,}, d = {d}": number(bound.alpha(n, d, epsilon)),
-            "of the methods here": ", ".join(bound.methods),
-        }
-        for bound in spider_rates.BOUNDS
-    ]
-    return [
-        "### Theory",
-        "",
-        "Bounds on alpha, constants and logarithms taken as 1. 1/3 is the exponent of sampling in "
-        "the bounds for the population. DP-SGD, PrGD and Gauss-PSGD have none in these papers.",
-        "",
-        *page.table(rows),
-        "",
-        _where_spider_wins(spider_rates.DESCENT_BOUND, "DP-GD", d, epsilon, n),
-        "",
-        _where_spider_wins(spider_rates.TRUST_REGION_BOUND, "DP-TR", d, epsilon, n),
-    ]
-
-
-def _where_spider_wins(bound: spider_rates.Bound, name: str, d: int, epsilon: float, n: int) -> str:
-    ours, theirs = spider_rates.SPIDER_BOUND, spider_rates.on_population(bound)
-    found = [
-        f"{'from' if wins else 'up to'} n = {at:.2g}"
-        for at, wins in spider_rates.crossings(ours.alpha, theirs, d, epsilon)
-    ]
-    better = ours.alpha(n, d, epsilon) < theirs(n, d, epsilon)
-    return (
-        f"Where Spider's bound is below that of {name}: compared is {ours.words} with "
-        f"{bound.words} + sqrt(d/n), the last term for the way from the records to the population "
-        "(uniform convergence, Liu and Talwar, section 4), all constants and logarithms 1. With "
-        f"d = {d} and epsilon = {epsilon:g} it is {', '.join(found) or 'never crossed'}; at n = "
-        f"{n:,} {'Spider' if better else name} has the smaller bound. n^(-1/3) falls slower than "
-        "sqrt(d/n), so a large d, not a large n, is what the bound is for; on the records alone, "
-        f"without sqrt(d/n), {_alone(bound, name, d, epsilon)}."
+def _by_size(found: Escapes, cell: Callable[[str, int], str]) -> list[str]:
+    return page.table(
+        [
+            {"": label} | {f"n = {size:,}": cell(label, size) for size in found.sizes}
+            for label in found.labels
+        ]
     )
 
 
-def _alone(bound: spider_rates.Bound, name: str, d: int, epsilon: float) -> str:
-    found = [
-        f"{'from' if wins else 'up to'} n = {at:.2g}"
-        for at, wins in spider_rates.crossings(
-            spider_rates.SPIDER_BOUND.alpha, bound.alpha, d, epsilon
-        )
-    ]
-    return f"Spider's is below {name}'s {', '.join(found)}" if found else "they do not cross"
+def _until(found: Escapes, label: str, epsilon: float, size: int) -> str:
+    steps = quartiles(found.iterations(label, epsilon, size))[1]
+    read = quartiles(found.read(label, epsilon, size))[1] / size
+    return f"{steps:.0f} ({read:.2g})" if np.isfinite(steps) else "never"
 
 
 def _three(values: np.ndarray, form: str) -> str:
