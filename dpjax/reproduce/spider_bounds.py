@@ -1,4 +1,4 @@
-"""What theory says of the Spider paper's rates, as lines of the page."""
+"""NOT PRIVATE: what theory says of the Spider paper's rates, as lines of the page."""
 
 from collections.abc import Sequence
 

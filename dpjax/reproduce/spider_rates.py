@@ -1,4 +1,4 @@
-"""The rates that theory promises for a stationary point, and the slope of what was measured."""
+"""NOT PRIVATE: the rates that theory promises for a stationary point, and the slope of what was measured."""
 
 import dataclasses
 import math
