@@ -177,6 +177,12 @@ def test_alpha_that_falls_too_slowly_is_told():
     bounds = [c for c in spider_claims.claims(RATES, [one]) if "falls" in c.text]
     # n^(-1/3) is in Spider's bound; DP-TR's is n^(-4/7), which 1/2 does not reach.
     assert [claim.verdict for claim in bounds] == ["agrees", "does not agree"]
+    # Bounds at n = 16,000 and d = 4: 0.051 of Spider and 0.025 of DP-TR; the measured are alike.
+    (order,) = (c for c in spider_claims.claims(RATES, [one]) if "smaller bound" in c.text)
+    assert order.held == 1
+    stays = {spider.BOOST: lambda size: falling(0.5)(size) | {"escaped": [False, False]}}
+    claims = spider_claims.claims(RATES, [made(stays, sizes)])
+    assert [claim.verdict for claim in claims] == ["does not agree"]
     (nearest,) = (c for c in spider_claims.claims(RATES, [one]) if "smaller alpha" in c.text)
     assert nearest.held == 1
     rows = spider_page.slope_rows(one)

@@ -11,6 +11,8 @@ from dpjax.reproduce.study import Figure
 
 _SPIDER, _FIXED, _GD, _TR = "Spider", "Spider, fixed batches", "DP-GD", "DP-TR"
 
+_ORDERED = ((spider_rates.DESCENT_BOUND, _GD), (spider_rates.TRUST_REGION_BOUND, _TR))
+
 
 def claims(one: Figure, every: Sequence[Escapes]) -> list[Claim]:
     """Returns the verdicts on one figure."""
@@ -92,15 +94,17 @@ def _of_rates(found: Escapes) -> list[Claim]:
                 continue
             said.append(
                 Claim(
-                    f"{name}: the alpha of {label} falls at least as fast as its bound, "
-                    f"n^-{least:.2f}.",
-                    int(fit.value >= least),
+                    f"{name}: {label} leaves the saddle, and its alpha falls at least as fast as "
+                    f"its bound, n^-{least:.2f}.",
+                    int(fit.value >= least and _out(found, label)),
                     1,
                     f"Measured {fit.value:.2f} (middle 80 % of seeds: {fit.low:.2f} to "
                     f"{fit.high:.2f}), with {found.share(label, epsilon):.0%} out of the saddle at "
                     f"n = {sizes[-1]:,}.",
                 )
             )
+    if _SPIDER in found.labels:
+        said += [_order(found, b, m) for b, m in _ORDERED if m in found.labels]
     rivals = [label for label in found.labels if label != _SPIDER and _out(found, label)]
     if rivals and _SPIDER in found.labels:
         ours = float(np.median(found.alphas(_SPIDER, epsilon)))
@@ -117,6 +121,20 @@ def _of_rates(found: Escapes) -> list[Claim]:
             )
         )
     return said
+
+
+def _order(found: Escapes, bound: spider_rates.Bound, label: str) -> Claim:
+    epsilon, n, d = found.epsilons[-1], found.rows, found.dimension
+    mine = spider_rates.SPIDER_BOUND.alpha(n, d, epsilon)
+    whole = spider_rates.on_population(bound)(n, d, epsilon)
+    ours, theirs = (float(np.median(found.alphas(m, epsilon))) for m in (_SPIDER, label))
+    return Claim(
+        f"{found.problem.where}: of Spider and {label} the one with the smaller bound at n = {n:,} "
+        "(constants 1, on the population) has the smaller alpha.",
+        int((mine < whole) == (ours < theirs)),
+        1,
+        f"Bounds {number(mine)} and {number(whole)}, measured {number(ours)} and {number(theirs)}.",
+    )
 
 
 def _out(found: Escapes, label: str) -> bool:

@@ -218,7 +218,7 @@ def _figure(path: str | os.PathLike, rows: int, columns: int) -> tuple[Any, Any]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.9 * columns, 3.9 * rows + 1.4), layout="constrained")
+    figure = Figure(figsize=(4.9 * columns, 4.2 * rows + 1.4), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
 

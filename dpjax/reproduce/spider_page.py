@@ -173,8 +173,9 @@ def _rate_lines(found: Escapes) -> list[str]:
         "",
         "Median over seeds of the least alpha for which the output is an alpha-SOSP of the "
         "objective on the records it was trained on, and the share of seeds out of the saddle; "
-        "then the slope, the exponent of 1/n (middle 80 % of the slopes of single seeds). Each n "
-        "is one random subset, the same for all seeds and methods.",
+        "then the slope, the exponent of 1/n (middle 80 % of the slopes of single seeds), and "
+        "whether half of the seeds or more are not out even at the largest n: they compare with no "
+        "rate. Each n is one random subset, the same for all seeds and methods.",
         "",
     ]
     fits = {label: spider_claims.fitted(found, label) for label in found.labels}
@@ -186,6 +187,8 @@ def _rate_lines(found: Escapes) -> list[str]:
             row[f"n = {size:,}"] = f"{alpha} ({found.share(label, epsilon, size):.0%})"
         fit = fits[label]
         row["slope"] = "" if fit is None else f"{fit.value:.2f} ({fit.low:.2f} to {fit.high:.2f})"
+        if found.share(label, epsilon) <= 0.5:
+            row["slope"] += ", at the saddle"
         rows.append(row)
     saddle: dict[str, str] = {"": "the saddle itself"}
     saddle |= {f"n = {size:,}": number(found.saddle_alpha(size)) for size in found.sizes}
@@ -224,7 +227,7 @@ def _by_size(found: Escapes, cell: Callable[[str, int], str]) -> list[str]:
 def _until(found: Escapes, label: str, epsilon: float, size: int) -> str:
     steps = quartiles(found.iterations(label, epsilon, size))[1]
     read = quartiles(found.read(label, epsilon, size))[1] / size
-    return f"{steps:.0f} ({read:.2g})" if np.isfinite(steps) else "never"
+    return f"{steps:.0f} ({read:.3g})" if np.isfinite(steps) else "never"
 
 
 def _three(values: np.ndarray, form: str) -> str:

@@ -1,4 +1,4 @@
-"""NOT PRIVATE: the rates that theory promises for a stationary point, and the slope of what was measured."""
+"""NOT PRIVATE: rates that theory promises for a stationary point, and the slopes measured."""
 
 import dataclasses
 import math
