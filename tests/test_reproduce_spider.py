@@ -183,7 +183,7 @@ def test_alpha_that_falls_too_slowly_is_told():
     stays = {spider.BOOST: lambda size: falling(0.5)(size) | {"escaped": [False, False]}}
     claims = spider_claims.claims(RATES, [made(stays, sizes)])
     assert [claim.verdict for claim in claims] == ["does not agree"]
-    (nearest,) = (c for c in spider_claims.claims(RATES, [one]) if "smaller alpha" in c.text)
+    (nearest,) = (c for c in spider_claims.claims(RATES, [one]) if "no method" in c.text)
     assert nearest.held == 1
     rows = spider_page.slope_rows(one)
     assert [row["slope_of_medians"] for row in rows] == ["0.5", "0.5"]

@@ -124,7 +124,7 @@ FIGURES = {
 }
 # What the quick run of all keeps.
 QUICK = (("ijcnn1", "welsch"),)
-_QUICK_METHODS = (SPIDER, BOOST, TR)
+_QUICK_METHODS = (SPIDER, TR)
 
 
 def quick(problem: Problem) -> Problem:
@@ -133,7 +133,7 @@ def quick(problem: Problem) -> Problem:
     >>> quick(FIGURES["rates"].problems[0]).sizes
     (1000, 0)
     """
-    small = dataclasses.replace(problem, epsilons=(1.0,), methods=_QUICK_METHODS, rows=4_000)
+    small = dataclasses.replace(problem, epsilons=(1.0,), methods=_QUICK_METHODS, rows=2_000)
     if isinstance(small, Saddle) and len(small.sizes) > 1:
         small = dataclasses.replace(small, sizes=(1_000, 0))
     here = {info.name for info in datasets.describe() if info.available}

@@ -60,18 +60,9 @@ def plot_escapes(found: Escapes, path: str | os.PathLike) -> None:
     for axes in (iterations, records, gap, norm):
         _logarithmic(axes)
     _against_epsilon(lowest, found, lambda m, e: quartiles(found.eigenvalues(m, e)))
-    for point, align in (("saddle", "bottom"), ("minimum", "top")):
-        height = land[f"{point}_eigenvalue"]
-        lowest.axhline(height, color="grey", linestyle=":")
-        lowest.text(
-            0.28,
-            height,
-            f"the {point}'s",
-            fontsize="x-small",
-            va=align,
-            transform=lowest.get_yaxis_transform(),
-        )
-    lowest.set(ylabel="lambda_min", title="Final smallest eigenvalue")
+    for point in ("saddle", "minimum"):
+        lowest.axhline(land[f"{point}_eigenvalue"], color="grey", linestyle=":")
+    lowest.set(ylabel="lambda_min", title="Final lambda_min (dotted: saddle, minimum)")
     _finish(
         figure,
         share,
