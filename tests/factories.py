@@ -9,6 +9,8 @@ NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
 # Those that ask at an anchor, and the regularizer they take, which has a proximal operator.
 ANCHORED = ("dp-svrg", "dp-svrg++")
 PROXIMAL = dpjax.objectives.logistic_l2()
+# Those that read each record once, in order: no accounting where a record may leave.
+SPIDERS = ("spider", "spider-fixed", "spider-boost", "gauss-psgd")
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
 DELTA_ONLY = ("prgd",)
 

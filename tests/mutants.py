@@ -27,16 +27,18 @@ from dpjax.derivatives import (
     per_example,
 )
 from dpjax.driver import loop
-from dpjax.mechanisms import ball, gaussian, symmetric
+from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree
 from dpjax.mechanisms import base as keys
 from dpjax.oracles import (
     AnchoredQuery,
     DifferenceQuery,
+    EstimateQuery,
     GradientQuery,
     MinimizerQuery,
     NewtonQuery,
     ObjectiveQuery,
     SelectionQuery,
+    curvature,
     gradient,
     hessian,
     selection,
@@ -223,7 +225,7 @@ def _(patch):
     def narrow(matrix):
         return float64(jax.numpy.linalg.eigvalsh(matrix.astype(jnp.float32))[0])
 
-    patch.setattr(selection, "_smallest_eigenvalue", narrow)
+    patch.setattr(curvature, "_smallest_eigenvalue", narrow)
 
 
 @mutant("a Newton direction booked by its floor alone")
@@ -490,3 +492,62 @@ def _(patch):
 @mutant("the part of a record that is not drawn not booked")
 def _(patch):
     patch.setattr(AnchoredQuery, "idle", property(lambda self: 0.0))
+
+
+# One pass, with correlated noise.
+
+
+@mutant("prefix noise x0.8")
+def _(patch):
+    whole = tree.normal_from_bits
+
+    def quieter(bits):
+        with jax.enable_x64(True):
+            return 0.8 * whole(bits)
+
+    patch.setattr(tree, "normal_from_bits", quieter)
+
+
+@mutant("a tree booked with a level too few")
+def _(patch):
+    levels = PrefixNoise.sensitivity.fget
+    patch.setattr(
+        PrefixNoise,
+        "sensitivity",
+        property(lambda self: math.sqrt(levels(self) ** 2 - (self.kind == "tree"))),
+    )
+
+
+@mutant("every segment with the same key")
+def _(patch):
+    def derive(key, purpose, step):
+        return keys.derive(key, purpose, 0 if purpose == "estimate" else step)
+
+    patch.setattr(loop, "derive", derive)
+
+
+@mutant("the batch follows un-noised values")
+def _(patch):
+    exact = EstimateQuery.exact
+
+    def peeking(self, records, params, *, size, **public):
+        found = exact(self, records, params, size=size, **public).narrow
+        loud = jnp.linalg.norm(found) > self.clip_norm / self.batch_size / 2
+        return exact(self, records, params, size=jnp.where(loud, 4 * size, size), **public)
+
+    patch.setattr(EstimateQuery, "exact", peeking)
+
+
+@mutant("a difference of few records not clipped to match")
+def _(patch):
+    patch.setattr(EstimateQuery, "_limit", lambda self, size: math.inf)
+
+
+@mutant("records read again")
+def _(patch):
+    window = sampling.SinglePass.window
+
+    def first(self, records, start, size, rows):
+        return window(self, records, start % 4, size, rows)
+
+    patch.setattr(sampling.SinglePass, "window", first)

@@ -23,6 +23,7 @@ from dpjax.accounting import (
     gaussian_multiplier,
     grids,
     losses,
+    parallel,
     renyi,
 )
 from dpjax.accounting import sampled as sampled_room
@@ -370,12 +371,12 @@ def test_a_sampled_event_is_not_gaussian():
         Release("g", 3, 2.0, 0.1, (("gradient", 0.2), ("hessian", 0.3))),
         poisson(0.01, 7, 1.0, 1e-20),
         subset(10, 1000, 7, 1.0),
+        parallel("all", (Release("a", 1, 2.0, sampling="single_pass", data_size=9),) * 2),
     ],
 )
 def test_a_release_survives_json(release):
     fields = json.loads(json.dumps(dataclasses.asdict(release)))
-    fields["components"] = tuple(map(tuple, fields["components"]))
-    assert Release(**fields) == release
+    assert Release.from_fields(fields) == release
     printed = json.loads(json.dumps(release.to_json()))
     assert printed["stddev"] == pytest.approx(printed["multiplier"] * printed["sensitivity"])
     assert printed["sampling_probability"] == release.sampling_probability

@@ -7,9 +7,10 @@ from dpjax.accounting.chain import LedgerError
 from dpjax.accounting.entries import Entry
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
 from dpjax.accounting.filters import Filter
+from dpjax.accounting.gumbel import gumbel_multiplier, gumbel_scale
 from dpjax.accounting.ledger import Ledger
 from dpjax.accounting.perturbed import perturbed_delta
-from dpjax.accounting.release import gumbel_multiplier, gumbel_scale, parallel
+from dpjax.accounting.release import parallel
 
 __all__ = [
     "ACCOUNTANTS",

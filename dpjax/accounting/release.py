@@ -6,11 +6,10 @@ from typing import Any
 
 from dpjax import _validate
 from dpjax.accounting.ball import ball_delta
+from dpjax.accounting.gumbel import GUMBEL
 
 SAMPLINGS = ("none", "poisson", "fixed_size", "single_pass")
 MECHANISMS = ("gaussian", "exponential", "objective", "ball")
-# Standard deviation of Gumbel noise of scale 1.
-_GUMBEL = math.pi / math.sqrt(6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +183,17 @@ class Release:
                     "parallel(name, parts)."
                 )
 
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> "Release":
+        """Returns the release whose ``dataclasses.asdict`` went through JSON.
+
+        >>> Release.from_fields(dataclasses.asdict(Release("gradient", 1, 2.0))).noise_multiplier
+        2.0
+        """
+        components = tuple(map(tuple, fields["components"]))
+        parts = tuple(map(cls.from_fields, fields.get("parts", ())))
+        return cls(**{**fields, "components": components, "parts": parts})
+
     @property
     def drawn(self) -> bool:
         """Whether chance decides which records a question reads, and so hides them."""
@@ -204,13 +214,14 @@ class Release:
         Raises:
           ValueError: for a Gaussian release, whose log-ratio has no bound.
 
+        >>> from dpjax.accounting import gumbel_multiplier
         >>> multiplier = gumbel_multiplier(0.5)
         >>> round(Release("selection", 1, multiplier, mechanism="exponential").log_range, 9)
         0.5
         """
         if self.mechanism != "exponential":
             raise ValueError(f"the log-ratios of {self.name!r} are unbounded: it has normal noise.")
-        return 2 * _GUMBEL / self.noise_multiplier * (1 + 1e-15)
+        return 2 * GUMBEL / self.noise_multiplier * (1 + 1e-15)
 
     def to_json(self) -> dict[str, Any]:
         """The release as the command line prints it.
@@ -264,27 +275,3 @@ def parallel(name: str, parts: tuple[Release, ...]) -> Release:
         unsafe_fast_noise=any(part.unsafe_fast_noise for part in parts),
         parts=parts,
     )
-
-
-def gumbel_multiplier(log_range: float) -> float:
-    """Returns the noise multiplier of a selection whose log-ratios spread over ``log_range``.
-
-    Args:
-      log_range: the pure epsilon of one selection, above 0.
-
-    Raises:
-      ValueError: if it is not a finite number above 0.
-
-    >>> round(gumbel_multiplier(1.0), 4)
-    2.5651
-    """
-    return 2 * _GUMBEL / _validate.positive("log_range", log_range)
-
-
-def gumbel_scale(noise_multiplier: Any) -> Any:
-    """Returns the scale of the Gumbel noise over the sensitivity, also of a traced multiplier.
-
-    >>> round(gumbel_scale(gumbel_multiplier(1.0)), 9)
-    2.0
-    """
-    return noise_multiplier / _GUMBEL

@@ -221,7 +221,7 @@ class Spider(Common):
     def _candidate(self, state: State, used: Array) -> tuple[Array, Array]:
         """The new iterate's place among the candidates, and the records read before that span."""
         span = -(-self._last // self._candidates)
-        crossed = used - state.since > span
+        crossed = (used - state.since > span) & (state.taken > 0)
         place = jnp.minimum(state.place + crossed.astype(jnp.int32), self._candidates - 1)
         return place, jnp.where(crossed, state.used, state.since)
 

@@ -56,7 +56,7 @@ def configure(
         (estimate,) if score is None else (estimate, score), unsafe_fast_noise
     )
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
-    steps = _validate.positive_int("steps", settings.steps or LONGEST)
+    steps = _validate.positive_int("steps", LONGEST if settings.steps is None else settings.steps)
     beta = _validate.open_unit("beta", selection.beta)
     made = kind(
         estimate=estimate,
@@ -143,11 +143,11 @@ def _check_relation(budget: PrivacyBudget, name: str) -> None:
 def _constants(objective: Objective, norms: dict[str, float | None]) -> Constants:
     clip, _ = base.clip_norms(objective, norms["clip_norm"], 1.0)
     smoothness = norms["smoothness"]
-    if smoothness is None and (smoothness := _of(objective, 1)) is None:
+    if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
         raise ValueError(f"smoothness is required: {objective.name} has no constants.")
     hessian_clip = norms["hessian_clip_norm"]
     rho = norms["hessian_lipschitz"]
-    if rho is None and (rho := _of(objective, 2)) is None:
+    if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
         raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
     return Constants(
         clip,
@@ -173,8 +173,11 @@ def _quantile(beta: float, candidates: int) -> float:
     return float(stats.norm.isf(beta / (2 * candidates)))
 
 
-def _of(objective: Objective, place: int) -> float | None:
-    return None if objective.constants is None else objective.constants[place]
+def _usual(objective: Objective, constant: str) -> float | None:
+    """A constant of the objective; where it has none, its usual Hessian clip norm."""
+    if objective.constants is not None:
+        return getattr(objective.constants, constant)
+    return None if objective.defaults is None else objective.defaults.hessian_clip_norm
 
 
 def _kept(selection: Selection, candidates: int, n: int) -> int:
@@ -212,7 +215,7 @@ def _batch(settings: Settings, scale: Scale, alpha: float | None, records: int) 
     if batch is None:
         batch = max(1, records // _BATCHES)
         if alpha is not None:
-            batch = min(math.ceil(scale.batch(alpha)), records)
+            batch = min(math.ceil(scale.batch(_validate.positive("alpha", alpha))), records)
     batch = _validate.positive_int("batch_size", batch)
     if batch > records:
         raise ValueError(

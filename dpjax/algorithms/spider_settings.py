@@ -97,7 +97,8 @@ def pace(
     """
     step = settings.step_size
     if step is None:
-        step = 1 / (objective.smoothness or scale.smoothness)
+        usual = None if objective.defaults is None else objective.defaults.step_size
+        step = usual or 1 / (objective.smoothness or scale.smoothness)
     drift = settings.drift_threshold
     if drift is None:
         drift = scale.drift(alpha) / 2

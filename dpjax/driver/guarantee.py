@@ -82,8 +82,7 @@ Unit of privacy: one {unit}. A person with k of them is protected with {group}.
 {sampling(event, algorithm.queries[0].data_size)}
 Released, {_noise(event)}:
 {releases}
-Covered: every iterate, noisy answer, multiplier and certificate. The horizon is fixed: stopping
-early is allowed and does not lower the epsilon stated.
+Covered: every iterate, noisy answer, multiplier and certificate. {_end(event)}
 Not covered: tuning on the same data, preprocessing by data-dependent statistics, exact metrics,
 timing and other side channels, and other runs on the same data, which add up.
 Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
@@ -92,6 +91,15 @@ Arithmetic: clipped sums are added in float32 over 128 rows and in float64 above
 that rounding is in the sensitivity. {_drawn(event)}, added in float64,
 and rounded with the sum to a grid of 2^-12 sigma or finer before the cast. The proof is otherwise
 for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance."""
+
+
+def _end(event: Event) -> str:
+    if any(release.sampling == "single_pass" for release in event.releases):
+        return (
+            "The run ends where the\nrecords do, or before by released values, which does not "
+            "lower the epsilon stated."
+        )
+    return "The horizon is fixed: stopping\nearly is allowed and does not lower the epsilon stated."
 
 
 def profile(event: Event) -> str:

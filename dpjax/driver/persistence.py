@@ -122,10 +122,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
         content: Any = serialization.msgpack_restore(raw)
         if content["format"] != _FORMAT:
             raise KeyError
-        releases = tuple(
-            Release(**{**r, "components": tuple(map(tuple, r["components"]))})
-            for r in json.loads(content["releases"])
-        )
+        releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
         return SavedSolution(
             **{field: content[field] for field in fields},
             event=Event(releases, content["relation"]),

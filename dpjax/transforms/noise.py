@@ -13,7 +13,7 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.accounting import Event, Release
-from dpjax.mechanisms import add_ball, as_key, derive
+from dpjax.mechanisms import add_ball, as_key, derive, prefix_noise
 from dpjax.sampling import FullBatch, Sampler
 
 
@@ -101,6 +101,96 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
         return add_ball(own, updates, radius), NoiseState(state.key, state.taken + 1)
 
     return NoiseTransformation(init, update, functools.partial(_ball_event, radius))
+
+
+def add_tree_noise(
+    stddev: float, key: Array, *, horizon: int, kind: str | None = None
+) -> NoiseTransformation:
+    """Returns a transformation that adds noise which is small on *sums* of updates.
+
+    For a chain whose parameters are the sum of its updates, such as SGD in one pass over the
+    records: what has been added by step t is the noise of one prefix sum, not of t draws.
+
+    Args:
+      stddev: of the independent draws that the noise is made of, in the units of the updates.
+      key: a key used for nothing else, shape (); required.
+      horizon: K, the most updates.
+      kind: ``"square_root"``, ``"tree"`` or ``"independent"``, see ``mechanisms.PrefixNoise``; by
+        default the square root while K times the number of entries is at most 2^22.
+
+    Returns:
+      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
+      anything that has a state. Past the horizon updates are NaN, never a draw that was used.
+      ``event(steps, *, sensitivity, relation, data_size, dimension)`` is what so many steps
+      release: ``sensitivity`` is how far one record moves the one update that it enters.
+
+    Raises:
+      ValueError: for a number out of range or a bad key; by ``event`` for more steps than the
+        horizon, or under ``add_or_remove_one``.
+
+    Privacy: one Gaussian mechanism to each record that enters *one update at most*, in an order
+      that no record decides. A record that is used in several updates has no accounting here.
+
+    Reference: Kairouz et al. (2021), algorithm 1, for the tree; Denisov et al. (2022) for other
+      factorisations.
+
+    >>> import dpjax
+    >>> noise = add_tree_noise(0.1, dpjax.random_key(), horizon=16)
+    >>> optimizer = optax.chain(noise, optax.sgd(0.1))
+    >>> state = optimizer.init(jnp.zeros(3))
+    >>> updates, state = optimizer.update(jnp.ones(3), state)
+    >>> event = noise.event(
+    ...     16, sensitivity=0.01, relation="zero_out", data_size=1_600, dimension=3)
+    >>> round(event.gaussian_mu, 6)
+    0.1
+    """
+    stddev, key = _validate.positive("stddev", stddev), as_key(key)
+    prefix_noise(horizon, 1, kind)  # raises for what is out of range
+
+    def init(params: PyTree) -> NoiseState:
+        del params
+        return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: PyTree, state: NoiseState, params: PyTree | None = None
+    ) -> tuple[PyTree, NoiseState]:
+        del params
+        leaves, tree = jax.tree.flatten(updates)
+        noise = prefix_noise(horizon, sum(leaf.size for leaf in leaves), kind)
+        noisy = [
+            noise.perturb(derive(state.key, "tree_noise", i), leaf, stddev, state.taken)
+            for i, leaf in enumerate(leaves)
+        ]
+        return jax.tree.unflatten(tree, noisy), NoiseState(state.key, state.taken + 1)
+
+    return NoiseTransformation(init, update, functools.partial(_tree_event, stddev, horizon, kind))
+
+
+def _tree_event(
+    stddev: float,
+    horizon: int,
+    kind: str | None,
+    steps: int,
+    *,
+    sensitivity: float,
+    relation: Relation,
+    data_size: int,
+    dimension: int,
+) -> Event:
+    if _validate.positive_int("steps", steps) > horizon:
+        raise ValueError(f"steps={steps} are past the horizon of {horizon} updates.")
+    moved = _validate.positive("sensitivity", sensitivity)
+    moved = moved * prefix_noise(horizon, dimension, kind).sensitivity
+    release = Release(
+        "updates",
+        1,
+        noise_multiplier=stddev / moved,
+        sensitivity=moved,
+        components=(("updates", stddev),),
+        sampling="single_pass",
+        data_size=data_size,
+    )
+    return Event((release,), relation)
 
 
 def _ball_event(

@@ -1,0 +1,382 @@
+"""Stochastic Spider: each record once, batches from released values, a restart for each segment."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from factories import SPIDERS, make
+
+import dpjax
+from dpjax.accounting import Release, epsilon, parallel, records_moved
+from dpjax.algorithms.spider_theory import Scale, reachable
+from dpjax.driver import loop
+from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.oracles import EstimateQuery, ScoreQuery
+from dpjax.sampling import Ordered, SinglePass, ordered
+
+N, P = 64, 4
+QUIET = 1e-6
+RELATIONS = ("zero_out", "replace_one")
+
+
+def records(seed=0, n=N):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, P)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), np.ones(n, np.float32)
+
+
+def loud(params, example):
+    """A gradient far above every clip norm, opposite on either side of w = -1, of the sign of e."""
+    return 1e4 * example * (jnp.sum(params) + params @ params / 2)
+
+
+def estimate(relation="zero_out", kind="square_root", n=N, multiplier=QUIET, batch=16, loss=loud):
+    """An estimate on batches of 16 with clip norm 0.5 and smoothness 10."""
+    return EstimateQuery(
+        multiplier,
+        0.5,
+        10.0,
+        batch,
+        PrefixNoise(kind, 8),
+        dpjax.Objective(loss),
+        n,
+        relation,
+        SinglePass(n, 0, n),
+    )
+
+
+def told(query, rows, refresh, size, start=0, anchor=-2.0, leaf=0):
+    return np.asarray(
+        query.answer(
+            jax.random.key(0),
+            jnp.asarray(rows),
+            jnp.zeros(P),
+            anchor=jnp.full(P, anchor),
+            refresh=jnp.array(refresh),
+            start=start,
+            size=size,
+            segment=0,
+            leaf=leaf,
+        )
+    )
+
+
+# What one record can do.
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("kind", ["square_root", "tree"])
+@pytest.mark.parametrize(("refresh", "size"), [(True, 16), (True, 3), (False, 3), (False, 31)])
+def test_one_record_moves_an_increment_by_its_share_whatever_the_batch(
+    relation, kind, refresh, size
+):
+    """Asked for fewer records than its length needs, a difference is clipped to match."""
+    query = estimate(relation, kind)
+    rows = np.ones(N, np.float32)
+    other = rows.copy()
+    other[2] = 0 if relation == "zero_out" else -1
+    moved = np.linalg.norm(told(query, rows, refresh, size) - told(query, other, refresh, size))
+    allowed = records_moved(relation) * 0.5 / 16
+    # The release speaks of all the noise's draws that a record enters, this is one increment.
+    assert allowed * query.noise.sensitivity <= query.sensitivity
+    assert moved == pytest.approx(allowed, rel=0.04 if size == 31 else 1e-4)
+    assert moved <= query.sensitivity
+
+
+def test_a_size_that_follows_the_data_would_move_more():
+    """The same in a crowd: were the batch chosen by un-noised values, its sum would be another."""
+    query = estimate()
+    rows = np.ones(N, np.float32)
+    rows[:8], rows[8] = 0, 0
+    other = rows.copy()
+    other[3] = 1
+    moved = np.linalg.norm(told(query, rows, False, 8) - told(query, other, False, 8))
+    assert moved <= query.sensitivity
+
+
+def test_the_fewest_records_of_a_difference_fit_its_length_and_grow_with_it():
+    query = estimate()
+    for length in (0.0, 1e-4, 1e-3, 0.01, 0.05, 0.3, 1e6):
+        params = jnp.zeros(P).at[0].set(length)
+        size = int(query.needed(params, jnp.zeros(P)))
+        bound = min(2 * 0.5, 10.0 * length)
+        assert size >= 1 and size >= 16 * bound / 0.5
+        assert size <= max(1, np.ceil(16 * bound / 0.5 * (1 + 1e-5)))
+
+
+def test_independent_noise_follows_what_a_difference_moves():
+    query = estimate(kind="independent", multiplier=1.0)
+    near, far = jnp.full(P, 1e-3), jnp.full(P, 1e-2)
+    stddevs = [
+        float(query.stddev_at(jnp.array(False), jnp.int32(4), point, jnp.zeros(P)))
+        for point in (near, far)
+    ]
+    assert stddevs[1] == pytest.approx(10 * stddevs[0], rel=1e-4)
+    # M |step| / b_t over C / b.
+    share = 10.0 * 2e-3 / 4 / (0.5 / 16)
+    assert stddevs[0] == pytest.approx(share * float(query.stddev), rel=1e-4)
+    fresh = float(query.stddev_at(jnp.array(True), jnp.int32(4), near, near))
+    assert fresh == pytest.approx(query.stddev, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_c18_a_record_that_is_not_finite_moves_nothing(bad):
+    query = estimate()
+    rows, null = np.ones(N, np.float32), np.ones(N, np.float32)
+    rows[1], null[1] = bad, 0
+    for refresh in (True, False):
+        np.testing.assert_array_equal(told(query, rows, refresh, 8), told(query, null, refresh, 8))
+
+
+# Who is read.
+
+
+def test_a_window_holds_the_places_asked_and_no_other():
+    rows = Ordered(jnp.arange(10), jnp.array([3, 1, 4, 0, 5, 9, 2, 6, 8, 7]))
+    taken, mask = SinglePass(10, 0, 8).window(rows, jnp.int32(5), jnp.int32(2), 4)
+    assert taken[mask].tolist() == [9, 2]
+    taken, mask = SinglePass(10, 0, 8).window(rows, jnp.int32(6), jnp.int32(9), 4)
+    assert taken[mask].tolist() == [2, 6]  # places past the last are nobody's
+
+
+def test_the_order_is_a_permutation_of_chance_alone():
+    first, second = (ordered(jax.random.key(i), jnp.zeros((N, 2))).order for i in (0, 1))
+    assert sorted(first.tolist()) == list(range(N)) and not np.array_equal(first, second)
+    other = ordered(jax.random.key(0), jnp.ones((N, 2)))
+    np.testing.assert_array_equal(first, other.order)
+
+
+@functools.partial(jax.jit, static_argnames=("algorithm",))
+def _asked(algorithm, data, key):
+    """Every question of one run: (start, number of records, segment, leaf, distance)."""
+    bound = loop.bind_training(algorithm, data, key, jnp.zeros(P))
+    carry, asked = loop.start(bound, jnp.zeros(P)), []
+    state = carry.state
+    for step in range(12):
+        answer = loop._ask(bound, jnp.array(step))
+
+        def listen(key, name, params, answer=answer, **public):
+            number = jnp.where(public["refresh"], algorithm.estimate.batch_size, public["size"])
+            distance = jnp.linalg.norm(params - public["anchor"])
+            places = (public["start"], number, public["segment"], public["leaf"])
+            asked.append(jnp.array([*places, distance], float))
+            return answer(key, name, params, **public)
+
+        state, _ = algorithm.step(bound.key, state, listen)
+    return jnp.stack(asked)
+
+
+@pytest.mark.parametrize("name", SPIDERS)
+def test_no_record_is_asked_twice(name):
+    algorithm = make(name, dpjax.PrivacyBudget(8.0, 1e-3), data_size=4096, dimension=P)
+    asked = np.asarray(_asked(algorithm, records(n=4096), jax.random.key(3)))
+    start, number = asked[:, 0], asked[:, 1]
+    assert (number >= 1).all()
+    np.testing.assert_array_equal(start[1:], np.cumsum(number)[:-1])
+    segment, leaf = asked[:, 2], asked[:, 3]
+    # A place in a segment is asked once, and each segment begins at its first place.
+    assert len(set(zip(segment, leaf, strict=True))) == len(asked)
+    assert (leaf[np.flatnonzero(np.diff(segment)) + 1] == 0).all() and leaf[0] == 0
+
+
+def test_batches_are_as_long_as_the_last_step():
+    algorithm = make("spider", dpjax.PrivacyBudget(8.0, 1e-3), data_size=4096, dimension=P)
+    asked = np.asarray(_asked(algorithm, records(n=4096), jax.random.key(3)))
+    query = algorithm.estimate
+    differences = asked[:, 3] > 0
+    bound = np.minimum(2 * query.clip_norm, query.smoothness * asked[differences, 4])
+    expected = np.maximum(np.ceil(query.batch_size * bound / query.clip_norm), 1)
+    assert differences.sum() > 3
+    assert np.abs(asked[differences, 1] - expected).max() <= 1
+
+
+def test_each_segment_has_noise_of_its_own():
+    """Null records: every increment is noise, and the first one of each segment another draw."""
+    objective = dpjax.objectives.logistic()
+    more = {"horizon": 2, "drift_threshold": 1e9, "batch_size": 16, "step_size": 1e-9}
+    algorithm = make("spider", objective=objective, data_size=N, dimension=P, **more)
+    null = (jnp.zeros((N, P)), jnp.ones(N))
+    norms = dpjax.solve(algorithm, null, key=jax.random.key(1)).history.gradient_norm
+    firsts = np.asarray(norms)[[0, 2, 4]]
+    assert np.isfinite(firsts).all() and len(set(firsts.tolist())) == 3
+
+
+def test_the_noise_of_a_segment_is_that_of_its_key_alone():
+    """Whatever the step of the run, so that a resumed run draws it again bit for bit."""
+    query = estimate(multiplier=1.0)
+    algorithm = make("spider", data_size=N, dimension=P)
+    bound = loop.Bound(
+        dataclasses.replace(algorithm, estimate=query), jnp.zeros(N), jax.random.key(2)
+    )
+    public = {
+        "anchor": jnp.zeros(P),
+        "refresh": True,
+        "start": 0,
+        "size": 4,
+        "segment": 7,
+        "leaf": 3,
+    }
+    first, second = (
+        loop._ask(bound, jnp.array(step))(bound.key, "estimate", jnp.zeros(P), **public)
+        for step in (3, 9)
+    )
+    np.testing.assert_array_equal(first, second)
+    own = derive(bound.key, "estimate", 7)
+    np.testing.assert_array_equal(first, query.answer(own, jnp.zeros(N), jnp.zeros(P), **public))
+
+
+# How a run ends, and what it chooses.
+
+
+def test_a_run_ends_where_the_records_do_and_says_so():
+    algorithm = make("spider", data_size=256, dimension=P)
+    solution = dpjax.solve(algorithm, records(n=256), key=jax.random.key(0))
+    assert dpjax.Status(int(solution.status)) is dpjax.Status.EXHAUSTED
+    assert "records ran out" in dpjax.Status.EXHAUSTED.message
+    used = np.asarray(solution.history.used)[: int(solution.steps)]
+    assert used[-1] <= algorithm.estimate.sampler.last
+    assert algorithm.estimate.sampler.last + algorithm.score.sampler.capacity == 256
+
+
+def test_gauss_psgd_stops_where_it_stays():
+    more = {"escape_steps": 5, "kick_threshold": 1e6, "escape_distance": 1e6, "step_size": 1e-3}
+    algorithm = make("gauss-psgd", data_size=4096, dimension=P, **more)
+    solution = dpjax.solve(algorithm, records(n=4096), key=jax.random.key(0))
+    assert dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
+    assert int(solution.steps) == 6
+    np.testing.assert_array_equal(solution.params, jnp.zeros(P))  # where it began to wait
+    leaves = dataclasses.replace(algorithm, escape_distance=1e-9)
+    solution = dpjax.solve(leaves, records(n=4096), key=jax.random.key(0))
+    assert dpjax.Status(int(solution.status)) is dpjax.Status.EXHAUSTED
+
+
+def test_a_kick_comes_at_a_small_gradient_and_not_again_for_a_while():
+    more = {"kick_threshold": 1e6, "frozen_steps": 4, "batch_size": 64, "drift_threshold": 1e6}
+    algorithm = make("spider", data_size=4096, dimension=P, step_size=1e-3, **more)
+    solution = dpjax.solve(algorithm, records(n=4096), key=jax.random.key(0))
+    kicked = np.flatnonzero(np.asarray(solution.history.kicked)[:20] == 1)
+    assert kicked[0] == 1 and set(np.diff(kicked)) == {5}
+
+
+def test_the_last_candidate_that_passes_is_chosen_else_the_nearest():
+    algorithm = make("spider", data_size=N, dimension=P, candidates=4)
+    state = algorithm.init(jnp.zeros(P))._replace(
+        points=jnp.arange(4.0)[:, None] * jnp.ones(P), place=jnp.int32(2)
+    )
+    gradient, curvature = map(float, algorithm.tolerances)
+
+    def chosen(norms, eigenvalues):
+        from_reserved = dpjax.oracles.Scores(jnp.array(norms), jnp.array(eigenvalues))
+        closed = algorithm.close(jax.random.key(0), state, lambda *_, **__: from_reserved)
+        return float(algorithm.output(closed)[0])
+
+    low = [0.5 * gradient] * 4
+    assert chosen(low, [0.0, 0.0, -2 * curvature, 0.0]) == 1.0
+    assert chosen(low, [-2 * curvature, -3 * curvature, -1.5 * curvature, 0.0]) == 2.0
+    assert chosen([3 * gradient, 2 * gradient, 9 * gradient, 0.0], [0.0] * 4) == 1.0
+
+
+def test_the_certificate_holds_on_the_records_kept_for_it():
+    """200 runs at beta = 0.05: more than 30 failures have probability 1e-7."""
+    objective, n = dpjax.objectives.logistic_l2(), 256
+    budget = dpjax.PrivacyBudget(20.0, 1e-4)
+    algorithm = make("spider", budget, objective, data_size=n, dimension=P, candidates=3, kept=0.5)
+    data = tuple(map(jnp.asarray, records(n=n)))
+
+    def one(key):
+        solution = dpjax.solve(algorithm, data, key=key)
+        own = loop.training_key(key, algorithm, jnp.zeros(P))
+        kept = ordered(derive(own, "order", 0), data).order[algorithm.score.sampler.first :]
+        rows = jax.tree.map(lambda leaf: leaf[kept], data)
+        true = dpjax.diagnostics.exact_gradient_norm(objective, solution.params, rows)
+        lowest = dpjax.diagnostics.exact_min_eigenvalue(objective, solution.params, rows)
+        bound = solution.certificate
+        return jnp.array([bound.gradient_norm_upper - true, lowest - bound.min_eigenvalue_lower])
+
+    room = jax.vmap(one)(jax.random.split(jax.random.key(9), 200))
+    assert (room < 0).any(axis=1).sum() <= 30
+    # Bounds without what the noise may be off by fail in far more runs.
+    noise = jnp.array([algorithm.bounds.gradient, algorithm.bounds.hessian])
+    assert (room < noise).any(axis=1).sum() > 60
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_one_record_moves_the_scores_by_their_sensitivity(relation):
+    query = ScoreQuery(
+        QUIET, 1.0, 0.25, dpjax.objectives.logistic(), N, relation, SinglePass(N, 0, N), P, 3
+    )
+    x, y = records()
+    other = x.copy()
+    other[5] = 0 if relation == "zero_out" else -x[5]
+    points = jnp.stack([jnp.zeros(P), jnp.ones(P), -3 * jnp.ones(P)])
+    found = [np.asarray(query.exact((rows, y), points, 3).narrow) for rows in (x, other)]
+    moved = np.linalg.norm(found[0] - found[1])
+    assert 0 < moved <= query.sensitivity
+    # No more than sqrt(2 K) of what one number may move.
+    assert query.sensitivity == pytest.approx(records_moved(relation) / N * 6**0.5, rel=0.01)
+
+
+# Accounting.
+
+
+def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
+    def part(multiplier):
+        return Release("part", 1, multiplier, sampling="single_pass", data_size=N)
+
+    whole = parallel("both", (part(2.0), part(3.0)))
+    event = dpjax.accounting.Event((whole,), "zero_out")
+    assert event.gaussian_mu == 0.5 and len(whole.to_json()["parts"]) == 2
+    with pytest.raises(ValueError, match="claims less"):
+        dataclasses.replace(whole, noise_multiplier=2.5)
+    with pytest.raises(ValueError, match="count=1"):
+        Release("part", 2, 2.0, sampling="single_pass", data_size=N)
+    with pytest.raises(ValueError, match="shifts those behind it"):
+        dpjax.accounting.Event((whole,), "add_or_remove_one")
+    # Two trainings on the same records add up.
+    twice = dpjax.accounting.compose([event, event])
+    assert twice.gaussian_mu == pytest.approx(0.5 * 2**0.5)
+
+
+def test_the_paper_s_noise_is_private_with_room_and_its_theorem_s_is_not():
+    budget = dpjax.PrivacyBudget(1.0, 1e-5, "replace_one")
+    more = {"data_size": 4096, "dimension": P, "accountant": "paper", "horizon": 64}
+    algorithm = make("spider", budget, **more)
+    found = epsilon(algorithm.event, 1e-5, "replace_one")
+    assert algorithm.estimate.noise.kind == "tree" and 0.25 < found < 0.4
+    # Theorem 3.11: sigma = alpha / sqrt(d) where s = 2 epsilon alpha / sqrt(d), for a tree of 64.
+    release = Release("theorem", 1, 0.5 / PrefixNoise("tree", 64).sensitivity)
+    literal = dpjax.accounting.Event((release,), "replace_one")
+    assert 28 < epsilon(literal, 1e-5, "replace_one") < 50
+
+
+def test_the_guarantee_says_that_each_record_is_read_once():
+    algorithm = make("spider", data_size=256, dimension=P)
+    text = dpjax.solve(algorithm, records(n=256), key=jax.random.key(0)).guarantee()
+    assert "one pass, each of 256 records" in text and "disjoint records" in text
+    assert "estimate: to one record one Gaussian" in text and "scores: to one record" in text
+
+
+# Theory.
+
+
+def test_more_records_or_more_budget_reach_a_lower_target():
+    for n in (10**3, 10**5):
+        for noise in (5.0, 50.0):
+            scale = Scale(1.0, 1.0, 1.0, noise)
+            alpha = reachable(scale, n)
+            assert scale.records(alpha) <= n < scale.records(0.99 * alpha)
+            assert reachable(scale, 2 * n) < alpha < reachable(Scale(1.0, 1.0, 1.0, 2 * noise), n)
+
+
+@pytest.mark.parametrize(
+    ("noise", "slope"), [(1e-9, -1 / 3), (1e9, -1 / 2)], ids=["sampling", "privacy"]
+)
+def test_the_rates_of_the_theory(noise, slope):
+    """n^(-1/3) where chance dominates, (sqrt(d) / (n epsilon))^(1/2) where noise does."""
+    scale = Scale(1.0, 1.0, 1.0, noise)
+    few, many = 10**14, 10**18
+    found = np.log(reachable(scale, many) / reachable(scale, few)) / np.log(many / few)
+    assert found == pytest.approx(slope, abs=0.02)
