@@ -315,6 +315,18 @@ def test_a_traced_training_is_the_one_that_solve_runs():
         assert np.abs(one[0] - expected).max() > 1e-3
 
 
+def test_a_traced_single_pass_reads_in_the_order_that_solve_draws():
+    examples, keys = records(600), jax.random.split(jax.random.key(4), 2)
+    budget = dpjax.PrivacyBudget(4.0, 1e-3, "replace_one")
+    algorithm = dpjax.stochastic_spider(
+        dpjax.objectives.logistic_nonconvex(), budget, data_size=600, dimension=3, candidates=0
+    )
+    params, _ = runs.train(algorithm, examples, keys, [3, int(algorithm.steps)])
+    for key, one in zip(keys, params, strict=True):
+        expected = dpjax.solve(algorithm, examples, key=key).params
+        np.testing.assert_allclose(one[-1], expected, rtol=1e-3, atol=1e-4)
+
+
 def test_a_batch_is_counted_as_its_share_of_a_pass():
     curve = Curve("DP-STR", "DP-STR", "dp-str", batched=True)
     problem = dataclasses.replace(PROBLEM, batch=50)

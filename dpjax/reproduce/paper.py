@@ -15,6 +15,9 @@ from dpjax.reproduce import (
     page,
     perturbed,
     perturbed_page,
+    spider,
+    spider_page,
+    spider_results,
     trust_region,
     trust_region_page,
 )
@@ -34,6 +37,8 @@ class Parts(NamedTuple):
     """From a problem and the curves to the results; see ``results.results``."""
     pages: ModuleType
     """``files`` and ``lines`` of a figure, from the results."""
+    seeds: int = _SEEDS
+    """Runs of each point, unless asked for otherwise."""
 
 
 # A paper joins by one line.
@@ -42,6 +47,7 @@ PAPERS = {
     "erm": Parts(erm, erm_results.results, erm_page),
     # Closed forms: no problem, and so no results.
     "perturbed": Parts(perturbed, results, perturbed_page),
+    "spider": Parts(spider, spider_results.results, spider_page, seeds=20),
 }
 
 
@@ -99,7 +105,7 @@ class Plan:
         words = ["dpjax reproduce", self.paper, chosen]
         if self.quick:
             words.append("--quick")
-        if self.seeds != (_QUICK_SEEDS if self.quick else _SEEDS):
+        if self.seeds != (_QUICK_SEEDS if self.quick else self.parts.seeds):
             words.append(f"--seeds {self.seeds}")
         return " ".join(words)
 
@@ -134,7 +140,7 @@ def plan(
       figure: one of the paper's figures and tables, or ``"all"``.
       quick: few rows, seeds and epsilons; ``"all"`` is then what one problem serves, and
         data that are not on this machine are replaced by the embedded ones.
-      seeds: runs of each point; by default 10, quick 2.
+      seeds: runs of each point; by default the paper's, 10 or 20, quick 2.
 
     Raises:
       ValueError: for an unknown paper or figure, naming those there are, or a bad number.
@@ -149,7 +155,7 @@ def plan(
     """
     study = PAPERS[_validate.choice("paper", paper, PAPERS)].study
     _validate.choice("figure", figure, [*study.FIGURES, "all"])
-    default = _QUICK_SEEDS if quick else _SEEDS
+    default = _QUICK_SEEDS if quick else PAPERS[paper].seeds
     seeds = default if seeds is None else _validate.positive_int("seeds", seeds)
     plotting.require()
     figures = study.FIGURES if figure == "all" else {figure: study.FIGURES[figure]}

@@ -228,7 +228,8 @@ def _start(algorithm: Algorithm, examples: exact.Examples, keys: Array):
 
     def one(key: Array) -> tuple[Array, loop.Carry]:
         own = training_key(key, algorithm, params)
-        return own, loop.start(loop.Bound(algorithm, records, own), params)
+        bound = loop.Bound(algorithm, loop.arrange(algorithm, records, own), own)
+        return own, loop.start(bound, params)
 
     return records, *jax.vmap(one)(keys)
 
@@ -236,7 +237,8 @@ def _start(algorithm: Algorithm, examples: exact.Examples, keys: Array):
 @jax.jit
 def _advance(algorithm: Algorithm, records: Params, own: Array, carries: loop.Carry, until: int):
     def one(key: Array, carry: loop.Carry) -> loop.Carry:
-        return loop.advance(loop.Bound(algorithm, records, key), carry, until)
+        bound = loop.Bound(algorithm, loop.arrange(algorithm, records, key), key)
+        return loop.advance(bound, carry, until)
 
     return jax.vmap(one)(own, carries)
 
