@@ -228,6 +228,26 @@ def test_the_noise_of_a_segment_is_that_of_its_key_alone():
     np.testing.assert_array_equal(first, query.answer(own, jnp.zeros(N), jnp.zeros(P), **public))
 
 
+@pytest.mark.parametrize(("first", "last"), [(0, N + 1), (-1, 4), (5, 5)])
+def test_places_that_are_not_there_are_refused(first, last):
+    with pytest.raises(ValueError, match="are not among"):
+        SinglePass(N, first, last)
+
+
+def test_a_record_in_place_of_those_that_are_not_there_is_not_read_again():
+    """40 records for a declared 64: places past the data would all be the last record's."""
+    with pytest.raises(ValueError, match="a pass over 64 records was declared"):
+        told(estimate(), np.ones(40, np.float32), True, 16, start=40)
+
+
+def test_noise_that_float32_would_lose_is_refused():
+    """Independent noise falls with the distance, and so to 0 where the clip norm is tiny."""
+    objective = dpjax.Objective(lambda w, x: jnp.sum((w - x) ** 2) / 2)
+    tiny = {"clip_norm": 1e-23, "smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0}
+    with pytest.raises(ValueError, match="float32 cannot hold"):
+        make("spider-fixed", objective=objective, data_size=N, dimension=P, **tiny)
+
+
 # How a run ends, and what it chooses.
 
 
@@ -303,6 +323,23 @@ def test_the_certificate_holds_on_the_records_kept_for_it():
     assert (room < noise).any(axis=1).sum() > 60
 
 
+@pytest.mark.parametrize(
+    ("clips", "whose"),
+    [
+        ({}, "objective"),
+        ({"hessian_clip_norm": 1e-3}, "clipped objective"),
+        ({"smoothness": 0.01}, "clipped objective"),
+        ({"clip_norm": 0.1}, "clipped objective"),
+    ],
+)
+def test_a_certificate_of_what_was_clipped_says_so(clips, whose):
+    objective = dpjax.objectives.sigmoid_l2()
+    algorithm = make("spider", objective=objective, data_size=256, dimension=P, **clips)
+    data = dpjax.Dataset(*records(n=256), max_norm=1.0)
+    certificate = dpjax.solve(algorithm, data, key=jax.random.key(0)).certificate
+    assert certificate.scope == f"{whose} on the 26 records kept for it"
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_record_moves_the_scores_by_their_sensitivity(relation):
     query = ScoreQuery(
@@ -335,6 +372,14 @@ def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
         Release("part", 2, 2.0, sampling="single_pass", data_size=N)
     with pytest.raises(ValueError, match="shifts those behind it"):
         dpjax.accounting.Event((whole,), "add_or_remove_one")
+    for parts in (
+        (Release("all", 1, 2.0), part(3.0)),
+        (part(2.0), Release("all", 1000, 3.0)),
+        (part(2.0), dataclasses.replace(part(3.0), data_size=N + 1)),
+        (),
+    ):
+        with pytest.raises(ValueError, match=r"no single pass|only a single pass|at least one"):
+            parallel("both", parts)
     # Two trainings on the same records add up.
     twice = dpjax.accounting.compose([event, event])
     assert twice.gaussian_mu == pytest.approx(0.5 * 2**0.5)

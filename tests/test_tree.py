@@ -88,20 +88,9 @@ def test_one_record_moves_what_is_told_by_the_sensitivity_and_no_more(kind):
 
 
 def covariance_of(noise):
-    """Exact, by the definition of each kind."""
-    if noise.kind != "tree":
-        inverse = np.linalg.inv(noise.strategy())
-        return inverse @ inverse.T
-    nodes, matrix = {}, np.zeros((noise.horizon, 2 * noise.horizon * noise.levels))
-    for leaf in range(noise.horizon):
-        for step, sign in ((leaf + 1, 1.0), (leaf, -1.0)):
-            end = step
-            while end:  # the nodes that add up to the first ``step`` leaves
-                size = end & -end
-                place = nodes.setdefault((size, end), len(nodes))
-                matrix[leaf, place] += sign
-                end -= size
-    return matrix @ matrix.T
+    """Exact, of all increments."""
+    inverse = np.linalg.inv(noise.strategy())
+    return inverse @ inverse.T
 
 
 @each_kind
@@ -187,7 +176,7 @@ def test_a_chain_adds_the_noise_of_one_prefix_sum_however_many_updates(kind):
 
 def test_the_event_of_a_chain_is_one_gaussian_to_each_record():
     noise = add_tree_noise(3.0, KEY, horizon=15, kind="tree")
-    common = {"sensitivity": 0.5, "data_size": 150, "dimension": 2}
+    common = {"sensitivity": 0.5, "data_size": 150}
     event = noise.event(15, relation="replace_one", **common)
     assert event.gaussian_mu == pytest.approx(0.5 * 2 / 3.0)
     with pytest.raises(ValueError, match="past the horizon"):

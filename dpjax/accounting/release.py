@@ -104,6 +104,8 @@ class Release:
                 f"beside all records no accounting is proved; got {self.idle!r} with "
                 f"sampling={self.sampling!r}."
             )
+        if self.parts and self.sampling != "single_pass":
+            raise ValueError(f"only a single pass has parts, got sampling={self.sampling!r}.")
         if self.sampling == "none":
             if drawn != (None, None, None) or (overflow and not selects):
                 raise ValueError(
@@ -177,10 +179,15 @@ class Release:
                 f"questions there are; got count={self.count}, mechanism={self.mechanism!r}."
             )
         for part in self.parts:
-            if part.sampling != "single_pass" or self.noise_multiplier > part.noise_multiplier:
+            if self.noise_multiplier > part.noise_multiplier:
                 raise ValueError(
                     f"{self.name!r} claims less of {part.name!r} than it releases; make it by "
                     "parallel(name, parts)."
+                )
+            if part.sampling != "single_pass" or part.data_size != self.data_size:
+                raise ValueError(
+                    f"{part.name!r} is no single pass over the same {self.data_size} records: only "
+                    "those can be put to disjoint parts of them."
                 )
 
     @classmethod
@@ -258,7 +265,12 @@ def parallel(name: str, parts: tuple[Release, ...]) -> Release:
 
     Args:
       name: of the whole, for people.
-      parts: releases of ``sampling="single_pass"``.
+      parts: releases of ``sampling="single_pass"``, on the same data; at least one.
+
+    Raises:
+      ValueError: for other releases.
+
+    Privacy: the caller answers for the sets being disjoint: a release does not say which it reads.
 
     Reference: McSherry (2009), theorem 4, for Gaussian differential privacy.
 
@@ -267,6 +279,8 @@ def parallel(name: str, parts: tuple[Release, ...]) -> Release:
     >>> parallel("all", (part("first", 3.0), part("last", 2.0))).noise_multiplier
     2.0
     """
+    if not parts:
+        raise ValueError("parallel needs at least one release.")
     loudest = min(parts, key=lambda part: part.noise_multiplier)
     return dataclasses.replace(
         loudest,

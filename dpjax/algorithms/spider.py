@@ -82,6 +82,8 @@ class Spider(Common):
             jnp.array(jnp.inf, dtype),
             jnp.array(jnp.inf, dtype),
             zero,
+            jnp.array(True),
+            jnp.asarray(self.estimate.batch_size, jnp.int32),
             zero - 1,
             zero,
             zero,
@@ -95,7 +97,7 @@ class Spider(Common):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """Lines 4 to 15: renew or update the estimate, kick at a saddle, and move."""
-        refresh, size = self._next(state)
+        refresh, size = state.refresh, state.size
         segment = state.segment + refresh.astype(jnp.int32)
         leaf = jnp.where(refresh, 0, state.leaf + 1)
         increment = ask(
@@ -143,11 +145,12 @@ class Spider(Common):
             place=place,
             since=since,
         )
-        return state, info
+        refresh, size = self._next(state)
+        return state._replace(refresh=refresh, size=size), info
 
     def done(self, state: State) -> Array:
         """Returns whether fewer records are left than the next question needs."""
-        return self._next(state)[1] > self._last - state.used
+        return state.size > self._last - state.used
 
     def stopped(self, state: State) -> Array:
         """Returns that the records ran out."""

@@ -62,8 +62,10 @@ def stochastic_spider(
         is off by, through noise and batch.
       frozen_steps: Gamma, steps without another kick; by default M / sqrt(rho alpha), times 4.
       steps: cap on the steps; by default 4,096. The run ends where the records do.
-      candidates: how many iterates the output is chosen from, with a private certificate; 0 for the
-        last iterate, the default above 512 parameters, else 8.
+      candidates: how many iterates the output is chosen from, with a private certificate: the last
+        that looks like an alpha-SOSP, else the nearest to one. A run that ``steps`` ends on a slope
+        may so return a saddle it came from, if that is an alpha-SOSP. 0 for the last iterate, the
+        default above 512 parameters, else 8.
       kept: share of the records that nothing but the choice reads.
       clip_norm: C, bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on one record's Hessian, for the choice; by default the smoothness.

@@ -14,7 +14,7 @@ from dpjax.algorithms.spider_settings import LONGEST, Constants, Selection, Sett
 from dpjax.algorithms.spider_theory import Scale, target
 from dpjax.mechanisms import PrefixNoise, prefix_noise
 from dpjax.objectives import Objective
-from dpjax.oracles import EstimateQuery, ScoreQuery, single_passes
+from dpjax.oracles import LEAST, EstimateQuery, ScoreQuery, single_passes
 
 _HORIZON = 512
 _BATCHES = 8
@@ -72,11 +72,13 @@ def configure(
         squared_drift=settings.squared_drift,
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
-        unclipped=base.never_clips(objective, constants.clip_norm),
+        unclipped=_never_clips(objective, constants),
         accountant=problem.accountant,
         **more,
     )
-    base.check_noise(made.event)
+    independent = estimate.noise.kind == "independent"
+    # Independent noise falls with what a difference can move, to that share at least.
+    base.check_noise(made.event, LEAST if independent else 1.0)
     advice = "use accountant='pld'."
     check_spent(made.event, budget, base.recount_accountant(problem.accountant), advice)
     return made
@@ -171,6 +173,13 @@ def _candidates(selection: Selection, dimension: int) -> int:
 def _quantile(beta: float, candidates: int) -> float:
     # All 2 K numbers must hold at once: which are certified is chosen by looking at them.
     return float(stats.norm.isf(beta / (2 * candidates)))
+
+
+def _never_clips(objective: Objective, constants: Constants) -> bool:
+    """Whether neither gradients nor Hessians are clipped on rows |x| <= 1, provably."""
+    if objective.constants is None or not base.never_clips(objective, constants.clip_norm):
+        return False
+    return constants.hessian_clip_norm >= base.to_leaf(objective.constants.smoothness)
 
 
 def _usual(objective: Objective, constant: str) -> float | None:

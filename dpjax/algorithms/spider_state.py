@@ -23,6 +23,10 @@ class State(NamedTuple):
     """M times the way gone since the estimate was renewed; infinite before the first."""
     used: Array
     """Records read; the places before this one in their order."""
+    refresh: Array
+    """Whether the next question is for the gradient itself."""
+    size: Array
+    """How many records it reads: one number, whoever needs it."""
     segment: Array
     leaf: Array
     """Place of the last increment in its segment."""

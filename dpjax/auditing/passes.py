@@ -48,8 +48,10 @@ class Scored(NamedTuple):
 class PassRecorder:
     """A Spider in a wrapper that scores each increment as it is released.
 
+    Noise that two segments share it does not see: it looks at the canary's segment alone.
+
     Args:
-      algorithm: what is attacked; noise that has a strategy.
+      algorithm: what is attacked.
       without: examples of D.
       canary: examples of D'.
       max_steps: the algorithm's planned steps.
@@ -146,7 +148,7 @@ def one_pass(algorithm: Spider, worlds: Worlds, train: Train = solve) -> Game:
     return Game(claim_of(algorithm.event), worlds, run, 2**10)
 
 
-def spider(horizon: int = 4, segments: int = 4) -> Game:
+def spider(horizon: int = 4, segments: int = 4, noise: str = "square_root") -> Game:
     """Returns the attack on Stochastic Spider: refreshes and differences, wherever the canary is.
 
     Steps have length 1 and differences of five records, at which the canary, whose gradient turns
@@ -155,6 +157,7 @@ def spider(horizon: int = 4, segments: int = 4) -> Game:
     Args:
       horizon: increments of a segment.
       segments: how many of them the records last for.
+      noise: its kind.
     """
     clip, batch = 1e-3, 10
     size = segments * (batch + (horizon - 1) * batch // 2)
@@ -165,6 +168,7 @@ def spider(horizon: int = 4, segments: int = 4) -> Game:
         dimension=2,
         batch_size=batch,
         horizon=horizon,
+        noise=noise,
         drift_threshold=1e6,
         step_size=1.0,
         kick=0.0,

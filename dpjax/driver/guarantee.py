@@ -173,6 +173,8 @@ def _noise(event: Event) -> str:
     if any(release.mechanism == "ball" for release in event.releases):
         ball = "noise uniform in a ball on means of clipped contributions"
         gaussian = ball if only_balls(event) else f"{gaussian}; {ball}"
+    if any(release.parts for release in event.releases):
+        gaussian += ", on norms and eigenvalues of means"
     return gaussian + "; Gumbel noise on scores" * selects(event)
 
 
@@ -234,6 +236,13 @@ def _ball(release: Release) -> str:
     return f", uniform in a ball of radius {release.radius:.4g} in {release.dimension:,} dimensions"
 
 
+_PASSES = {
+    "independent draws": ", of which the noise on each sum is made",
+    "gradient": "; a difference by what it can move, its noise in proportion",
+    "gradient norm": ", the sensitivity in clip norms",
+}
+
+
 def _pass(release: Release) -> str:
     parts = release.parts or (release,)
     lines = []
@@ -242,7 +251,7 @@ def _pass(release: Release) -> str:
         lines.append(
             f"{part.name}: to one record one Gaussian mechanism in all, sensitivity "
             f"{part.sensitivity:.4g} (enforced by clipping), noise multiplier "
-            f"{part.noise_multiplier:.5g} ({stds})"
+            f"{part.noise_multiplier:.5g} ({stds})" + _PASSES.get(part.components[0][0], "")
         )
     return "\n  - ".join(lines) + (
         "; of disjoint records, so the loudest counts" * (len(parts) > 1)

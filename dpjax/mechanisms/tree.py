@@ -80,18 +80,18 @@ class PrefixNoise:
         return np.sqrt(sums)
 
     def strategy(self) -> np.ndarray:
-        """Returns C, (K, K), with which C times the released increments has independent noise.
+        """Returns the lower triangular matrix that makes released increments' noise independent.
 
-        Raises:
-          ValueError: for the tree, which releases more sums than there are increments.
+        It is C, (K, K); of a tree, whose nodes outnumber its leaves, a matrix that does the same.
 
         >>> (PrefixNoise("square_root", 3).strategy() ** 2).sum(axis=0).round(6)
         array([1., 1., 1.])
         """
-        if self.kind == "tree":
-            raise ValueError("a tree has no square strategy: its nodes outnumber its leaves.")
         if self.kind == "independent":
             return np.eye(self.horizon)
+        if self.kind == "tree":
+            nodes = _nodes(self.horizon)
+            return np.linalg.inv(np.linalg.cholesky(nodes @ nodes.T))
         norms, inverse = _square_root(self.horizon)
         places = np.subtract.outer(np.arange(self.horizon), np.arange(self.horizon))
         back = np.where(places >= 0, inverse[np.maximum(places, 0)], 0.0)
@@ -217,3 +217,17 @@ def _square_root(horizon: int) -> tuple[Any, Any]:
     inverse = np.concatenate([[1.0], np.cumprod((2 * k - 3) / (2 * k))])
     norms = np.sqrt(np.cumsum(root**2)[::-1])
     return norms, inverse
+
+
+def _nodes(horizon: int) -> np.ndarray:
+    """Which nodes of a tree each increment's noise adds and takes away, (K, nodes)."""
+    places: dict[tuple[int, int], int] = {}
+    matrix = np.zeros((horizon, 2 * horizon * horizon.bit_length()))
+    for leaf in range(horizon):
+        for steps, sign in ((leaf + 1, 1.0), (leaf, -1.0)):
+            end = steps
+            while end:  # the nodes that add up to the first ``steps`` leaves
+                size = end & -end
+                matrix[leaf, places.setdefault((size, end), len(places))] += sign
+                end -= size
+    return matrix

@@ -3,7 +3,7 @@
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
 from dpjax.oracles.base import Evaluations, Query, bind, check_examples
-from dpjax.oracles.difference import DifferenceQuery
+from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.draws import (
     check_batch_size,
     fixed_size_sampler,
@@ -22,6 +22,7 @@ from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.subspace import SubspaceQuery
 
 __all__ = [
+    "LEAST",
     "AnchorQuery",
     "AnchoredQuery",
     "BallQuery",

@@ -15,7 +15,7 @@ from dpjax.accounting import Event, Release
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Evaluations, GaussianQuery, Records
+from dpjax.oracles.base import Evaluations, GaussianQuery, Records, check_sampler
 from dpjax.oracles.difference import LEAST
 from dpjax.sampling import Ordered, SinglePass, as_ordered
 
@@ -89,12 +89,14 @@ class EstimateQuery(GaussianQuery):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The noise's independent draws."""
-        return (("gradient estimate", float(self.stddev)),)
+        """The independent draws that noise is made of; where it is not correlated, a gradient's."""
+        name = "gradient" if self.noise.kind == "independent" else "independent draws"
+        return ((name, float(self.stddev)),)
 
     def event(self, count: int) -> Event:
         """Returns what a whole run releases, however many answers: one Gaussian to each record."""
         del count
+        check_sampler(self.sampler, self.data_size)
         release = Release(
             self.name,
             1,

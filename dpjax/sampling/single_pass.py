@@ -57,6 +57,9 @@ class SinglePass(Sampler):
       first: the first place.
       last: the place after the last.
 
+    Raises:
+      ValueError: for places that are not among them.
+
     Privacy: to one record all questions are one Gaussian mechanism, because it is asked once at
       most, and which question that is no record decides. Under ``add_or_remove_one`` a record that
       leaves would shift those behind it into other batches; that has no accounting here.
@@ -70,6 +73,12 @@ class SinglePass(Sampler):
     data_size: int = static()
     first: int = static()
     last: int = static()
+
+    def __post_init__(self):
+        if not 0 <= self.first < self.last <= self.data_size:
+            raise ValueError(
+                f"places {self.first} to {self.last} are not among data_size={self.data_size}."
+            )
 
     @property
     def expected(self) -> float:
@@ -111,7 +120,16 @@ class SinglePass(Sampler):
           start: int32, shape ().
           size: how many places may be read; those after are masked, as are places past the last.
           rows: a fixed number.
+
+        Raises:
+          ValueError: for another number of records than was declared: a place that is not there
+            would be the last record, again and again.
         """
+        if records.order.shape[0] != self.data_size:
+            raise ValueError(
+                f"a pass over {self.data_size} records was declared, but there are "
+                f"{records.order.shape[0]}; declare the public n."
+            )
         places = start + jnp.arange(rows, dtype=jnp.int32)
         mask = (places < start + size) & (places >= self.first) & (places < self.last)
         indices = records.order[jnp.where(mask, places, 0)]

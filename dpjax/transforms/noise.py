@@ -13,7 +13,7 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.accounting import Event, Release
-from dpjax.mechanisms import add_ball, as_key, derive, prefix_noise
+from dpjax.mechanisms import PrefixNoise, add_ball, as_key, derive, prefix_noise
 from dpjax.sampling import FullBatch, Sampler
 
 
@@ -104,7 +104,7 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
 
 def add_tree_noise(
-    stddev: float, key: Array, *, horizon: int, kind: str | None = None
+    stddev: float, key: Array, *, horizon: int, kind: str = "square_root"
 ) -> NoiseTransformation:
     """Returns a transformation that adds noise which is small on *sums* of updates.
 
@@ -115,14 +115,15 @@ def add_tree_noise(
       stddev: of the independent draws that the noise is made of, in the units of the updates.
       key: a key used for nothing else, shape (); required.
       horizon: K, the most updates.
-      kind: ``"square_root"``, ``"tree"`` or ``"independent"``, see ``mechanisms.PrefixNoise``; by
-        default the square root while K times the number of entries is at most 2^22.
+      kind: ``"square_root"``, which makes K draws for every entry at each update, ``"tree"`` for
+        large models, which makes log2 K, or ``"independent"``; see ``mechanisms.PrefixNoise``.
 
     Returns:
       A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
-      anything that has a state. Past the horizon updates are NaN, never a draw that was used.
-      ``event(steps, *, sensitivity, relation, data_size, dimension)`` is what so many steps
-      release: ``sensitivity`` is how far one record moves the one update that it enters.
+      anything that has a state. Past the horizon it raises, and under ``jit`` updates are NaN; a
+      draw is never used again. A chain that is initialised twice repeats its noise: give each
+      training a key of its own. ``event(steps, *, sensitivity, relation, data_size)`` is what so
+      many steps release: ``sensitivity`` is how far one record moves the one update it enters.
 
     Raises:
       ValueError: for a number out of range or a bad key; by ``event`` for more steps than the
@@ -140,12 +141,12 @@ def add_tree_noise(
     >>> state = optimizer.init(jnp.zeros(3))
     >>> updates, state = optimizer.update(jnp.ones(3), state)
     >>> event = noise.event(
-    ...     16, sensitivity=0.01, relation="zero_out", data_size=1_600, dimension=3)
+    ...     16, sensitivity=0.01, relation="zero_out", data_size=1_600)
     >>> round(event.gaussian_mu, 6)
     0.1
     """
     stddev, key = _validate.positive("stddev", stddev), as_key(key)
-    prefix_noise(horizon, 1, kind)  # raises for what is out of range
+    noise = prefix_noise(horizon, 1, kind)
 
     def init(params: PyTree) -> NoiseState:
         del params
@@ -156,31 +157,27 @@ def add_tree_noise(
     ) -> tuple[PyTree, NoiseState]:
         del params
         leaves, tree = jax.tree.flatten(updates)
-        noise = prefix_noise(horizon, sum(leaf.size for leaf in leaves), kind)
         noisy = [
             noise.perturb(derive(state.key, "tree_noise", i), leaf, stddev, state.taken)
             for i, leaf in enumerate(leaves)
         ]
         return jax.tree.unflatten(tree, noisy), NoiseState(state.key, state.taken + 1)
 
-    return NoiseTransformation(init, update, functools.partial(_tree_event, stddev, horizon, kind))
+    return NoiseTransformation(init, update, functools.partial(_tree_event, stddev, noise))
 
 
 def _tree_event(
     stddev: float,
-    horizon: int,
-    kind: str | None,
+    noise: PrefixNoise,
     steps: int,
     *,
     sensitivity: float,
     relation: Relation,
     data_size: int,
-    dimension: int,
 ) -> Event:
-    if _validate.positive_int("steps", steps) > horizon:
-        raise ValueError(f"steps={steps} are past the horizon of {horizon} updates.")
-    moved = _validate.positive("sensitivity", sensitivity)
-    moved = moved * prefix_noise(horizon, dimension, kind).sensitivity
+    if _validate.positive_int("steps", steps) > noise.horizon:
+        raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
+    moved = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
     release = Release(
         "updates",
         1,
