@@ -77,7 +77,7 @@ AUDITS: dict[str, Row] = {
     "svrg-exact": Row(trainings.printed_variance_reduced, 200_000, 0.85, 10_000, 0.45),
     "tree": Row(passes.prefix_sums, 500_000, 0.95, 200_000, 0.90),
     "spider": Row(passes.spider, 100_000, 0.90, 20_000, 0.75),
-    "spider-tree": Row(lambda: passes.spider(noise="tree"), 100_000, 0.85, 20_000, 0.70),
+    "spider-tree": Row(lambda: passes.spider(noise="tree"), 100_000, 0.75, 20_000, 0.65),
     "refresh-and-difference": Row(lambda: passes.spider(2, 1), 100_000, 0.90, 20_000, 0.75),
     "prgd": Row(trainings.perturbed_descent, 100_000, 0.92, 20_000, 0.80),
     "dp-svrg++": Row(lambda: trainings.variance_reduced(True), 100_000, 0.85, 10_000, 0.65),
