@@ -1,6 +1,8 @@
 """Attacks on single passes, whose noise is correlated: the attacker whitens it; NOT PRIVATE."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +19,14 @@ from dpjax.auditing import canaries
 from dpjax.auditing.canaries import Worlds
 from dpjax.auditing.claims import GaussianClaim, claim_of
 from dpjax.auditing.games import Game, Train
+from dpjax.baselines import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.driver import solve
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.oracles import EstimateQuery
 from dpjax.sampling import ordered
 
 DELTA = 1e-5
+_PLAIN = {"kick": 0.0, "candidates": 0}
 
 
 class Heard(NamedTuple):
@@ -148,7 +152,9 @@ def one_pass(algorithm: Spider, worlds: Worlds, train: Train = solve) -> Game:
     return Game(claim_of(algorithm.event), worlds, run, 2**10)
 
 
-def spider(horizon: int = 4, segments: int = 4, noise: str = "square_root") -> Game:
+def spider(
+    horizon: int = 4, segments: int = 4, make: Callable[..., Spider] | None = None, **more: Any
+) -> Game:
     """Returns the attack on Stochastic Spider: refreshes and differences, wherever the canary is.
 
     Steps have length 1 and differences of five records, at which the canary, whose gradient turns
@@ -157,29 +163,46 @@ def spider(horizon: int = 4, segments: int = 4, noise: str = "square_root") -> G
     Args:
       horizon: increments of a segment.
       segments: how many of them the records last for.
-      noise: its kind.
+      make: the factory; ``stochastic_spider``, or a variant with arguments that make it as regular.
+      **more: of the factory.
     """
     clip, batch = 1e-3, 10
     size = segments * (batch + (horizon - 1) * batch // 2)
-    algorithm = stochastic_spider(
+    if make is None:
+        make = functools.partial(
+            stochastic_spider, horizon=horizon, drift_threshold=1e6, kick=0.0, candidates=0
+        )
+    algorithm = make(
         canaries.alternating(),
         PrivacyBudget(4.0, DELTA),
         data_size=size,
         dimension=2,
         batch_size=batch,
-        horizon=horizon,
-        noise=noise,
-        drift_threshold=1e6,
         step_size=1.0,
-        kick=0.0,
         steps=segments * horizon,
-        candidates=0,
         clip_norm=clip,
         smoothness=0.495 * clip,
         hessian_lipschitz=1.0,
         initial_gap=1.0,
+        **more,
     )
     return one_pass(algorithm, canaries.records(null=size - 1))
+
+
+def fixed_batches() -> Game:
+    """Returns the attack on Spider with fixed batches, renewed every third step by its drift."""
+    return spider(make=fixed_batch_spider, difference_size=5, drift_threshold=6e-7, **_PLAIN)
+
+
+def boost() -> Game:
+    """Returns the attack on SpiderBoost, renewed every fourth step."""
+    return spider(make=spider_boost, difference_size=5, period=4, candidates=0)
+
+
+def staying() -> Game:
+    """Returns the attack on Gauss-PSGD, which is near a saddle all the time and adds no kicks."""
+    more = {"drift_threshold": 1e6, "kick": 0.0, "escape_steps": 100}
+    return spider(make=functools.partial(gauss_psgd, horizon=4, **more))
 
 
 def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
