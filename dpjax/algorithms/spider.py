@@ -5,15 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, widen
 from dpjax.algorithms.common import Common
-from dpjax.algorithms.spider_state import Info, Kicks, State, norm
+from dpjax.algorithms.spider_state import Info, Kicks, State
 from dpjax.mechanisms import derive
-from dpjax.oracles import EstimateQuery, Query, ScoreQuery, Scores
+from dpjax.oracles import EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
 
 @jax.tree_util.register_dataclass
@@ -39,17 +40,12 @@ class Spider(Common):
     beta: Array | float
     steps: Array | int
     declared: base.Declared
-    name: str = static()
+    title: str = static()
     squared_drift: bool = static()
     max_steps: int = static()
     dimension: int = static()
     unclipped: bool = static()
     accountant: str = static()
-
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return self.name
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -66,9 +62,10 @@ class Spider(Common):
         return Event((whole,), self.relation)
 
     @property
-    def evaluations(self) -> Any:
+    def evaluations(self) -> Evaluations:
         """The most gradients of one record that a run computes; on the host."""
-        return self.estimate.evaluations(1)
+        counted = [query.evaluations(1) for query in (self.estimate, self.score) if query]
+        return Evaluations(*map(sum, zip(*counted, strict=True)))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, before the first gradient."""
@@ -121,12 +118,12 @@ class Spider(Common):
         push, kicked, escape, drift = self._escape(key, state, whole, drift)
         move = jax.tree.map(lambda g, z: -self.step_size * (g + z).astype(g.dtype), whole, push)
         moved = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
-        length = norm(jax.tree.map(jnp.subtract, widen(moved), widen(state.params)))
+        length = optax.tree.norm(jax.tree.map(jnp.subtract, widen(moved), widen(state.params)))
         gone = self.estimate.smoothness * length
         used = state.used + size
         place, since = self._candidate(state, used)
         info = Info(
-            norm(whole),
+            optax.tree.norm(whole),
             length,
             *(value.astype(length.dtype) for value in (size, used, drift, refresh, kicked)),
         )

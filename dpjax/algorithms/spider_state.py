@@ -2,9 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from dpjax._typing import Array, Params
 from dpjax.oracles import Scores
 
@@ -67,12 +64,3 @@ class Kicks(NamedTuple):
     """Steps until another kick is allowed."""
 
     frozen: Array
-
-
-def norm(tree: Params) -> Array:
-    """Returns the l2 norm of all leaves.
-
-    >>> print(norm({"a": jnp.array([3.0]), "b": jnp.array([4.0])}))
-    5.0
-    """
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))

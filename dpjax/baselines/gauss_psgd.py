@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax._typing import Array, Params
 from dpjax.accounting import PrivacyBudget
@@ -13,7 +14,7 @@ from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.spider_configuration import configure
 from dpjax.algorithms.spider_settings import Selection, Settings
-from dpjax.algorithms.spider_state import State, norm
+from dpjax.algorithms.spider_state import State
 from dpjax.objectives import Objective
 
 
@@ -58,10 +59,10 @@ class GaussPSGD(Spider):
         self, key: Array, state: State, whole: Params, drift: Array
     ) -> tuple[Params, Array, Watch, Array]:
         watch = state.escape
-        gone = norm(jax.tree.map(jnp.subtract, widen(state.params), widen(watch.origin)))
+        gone = optax.tree.norm(jax.tree.map(jnp.subtract, widen(state.params), widen(watch.origin)))
         watching = watch.watching & (gone < self.escape_distance)
         ended = watching & (watch.waited + 1 >= self.frozen_steps)
-        begins = ~watching & (norm(whole) <= self.kick_threshold)
+        begins = ~watching & (optax.tree.norm(whole) <= self.kick_threshold)
         origin = jax.tree.map(
             lambda new, old: jnp.where(begins, new, old), state.params, watch.origin
         )

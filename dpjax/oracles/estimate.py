@@ -83,11 +83,6 @@ class EstimateQuery(GaussianQuery):
         return self.batch_size * 1.0
 
     @property
-    def gradients(self) -> int:
-        """Two of a record in a difference."""
-        return 2
-
-    @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """The independent draws that noise is made of; where it is not correlated, a gradient's."""
         name = "gradient" if self.noise.kind == "independent" else "independent draws"

@@ -1,14 +1,14 @@
 """One pass over the records in a random order: every record is read by one question at most."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, PyTree, Relation, static
-from dpjax.accounting import Release, records_moved
-from dpjax.sampling.samplers import Batch, Sampler
+from dpjax.accounting import records_moved
+from dpjax.sampling.samplers import Sampler
 
 
 class Ordered(NamedTuple):
@@ -104,12 +104,6 @@ class SinglePass(Sampler):
             )
         return records_moved(relation) * record_norm / self.expected
 
-    def sample(self, key: Array, n: int) -> Batch:
-        """Returns all places of the order in which the records stand; the key is not used."""
-        del key, n
-        places = jnp.arange(self.first, self.last, dtype=jnp.int32)
-        return Batch(places, jnp.ones(places.shape, bool))
-
     def window(
         self, records: Ordered, start: Array, size: Array, rows: int
     ) -> tuple[PyTree, Array]:
@@ -135,23 +129,5 @@ class SinglePass(Sampler):
         indices = records.order[jnp.where(mask, places, 0)]
         return jax.tree.map(lambda leaf: leaf[indices], records.rows), mask
 
-    def release(
-        self,
-        name: str,
-        count: int,
-        *,
-        noise_multiplier: float,
-        relation: Relation,
-        record_norm: float = 1.0,
-        components: tuple[tuple[str, float], ...] = (),
-    ) -> Release:
-        """Returns what any number of answers release, count 1; arguments as in ``Sampler``."""
-        return Release(
-            name,
-            count,
-            noise_multiplier=float(noise_multiplier),
-            sensitivity=float(self.scale(record_norm, relation)),
-            components=components,
-            sampling="single_pass",
-            data_size=self.data_size,
-        )
+    def _drawn(self) -> dict[str, Any]:
+        return {"sampling": "single_pass", "data_size": self.data_size}
