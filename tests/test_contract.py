@@ -61,6 +61,8 @@ USUAL = {
 }
 USUAL |= {name: {"batch_size": 9} for name in SPIDERS}
 USUAL["gauss-psgd"] |= {"escape_steps": 50}
+for fixed in ("spider-fixed", "spider-boost"):
+    USUAL[fixed] |= {"difference_size": 9}
 # (algorithm, relation, accountant) that has no noise: what the error says.
 REFUSED = {
     ("dp-adam", "replace_one", "paper"): "no paper states",

@@ -40,12 +40,17 @@ class Spider(Common):
     beta: Array | float
     steps: Array | int
     declared: base.Declared
-    title: str = static()
+    name: str = static()
     squared_drift: bool = static()
     max_steps: int = static()
     dimension: int = static()
     unclipped: bool = static()
     accountant: str = static()
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return self.name
 
     @property
     def queries(self) -> tuple[Query, ...]:

@@ -68,7 +68,7 @@ def configure(
         beta=beta,
         steps=steps,
         declared=base.Declared(budget.epsilon, budget.delta),
-        title=name,
+        name=name,
         squared_drift=settings.squared_drift,
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
