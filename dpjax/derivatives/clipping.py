@@ -1,5 +1,7 @@
 """The numerics of clipping to l2 norm C: no overflow, no underflow, no overshoot, no NaN."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import core, lax
@@ -12,6 +14,8 @@ SLACK = 1.0 - 2.0**-20
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C."""
 
 _SLICES = 8
+# Rows from this length on are added as they are: a compiler does that well.
+_LONG = 512
 
 
 def wide_dtype(*trees: PyTree) -> jnp.dtype:
@@ -57,13 +61,15 @@ def mark(values: Array) -> Array:
 def tree_sum(rows: Array) -> Array:
     """Adds axis 1 of ``rows`` (n, k) by a balanced tree.
 
-    Its slices vectorise where a plain reduction would wait for each addition.
+    Its slices vectorise where a plain reduction of short rows would wait for each addition.
 
     >>> tree_sum(jnp.ones((2, 11))).tolist()
     [11.0, 11.0]
     """
     if rows.shape[1] == 0:
         return jnp.zeros_like(rows, shape=rows.shape[:1])
+    if rows.shape[1] >= _LONG:
+        return jnp.sum(rows, axis=1)
     while (k := rows.shape[1]) > 1:
         slices = min(_SLICES, 1 << (k.bit_length() - 1))
         width = k // slices
@@ -111,6 +117,61 @@ def clip_factors(
         # Subnormal factors are coarse enough to exceed C where hardware keeps them.
         factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
         return lax.convert_element_type(factors, dtype)
+
+
+def square_norms(rows: Array) -> Array:
+    """Returns the squared norms (n,) of ``mark``ed rows (n, k), in float64; infinite with a mark.
+
+    >>> print(square_norms(jnp.array([[3e-30, 4e-30], [jnp.finfo("float32").max, 0.0]])))
+    [2.5e-59     inf]
+    """
+    largest = float(jnp.finfo(rows.dtype).max)
+    with jax.enable_x64(True):
+        entries = float64(rows)
+        return tree_sum(jnp.where(jnp.abs(entries) < largest, entries * entries, jnp.inf))
+
+
+def factors(
+    squares: list[Array], clip_norms: Array | float, keep: Array | None, dtype: jnp.dtype
+) -> tuple[list[Array], Array]:
+    """Returns the factors in [0, 1] for each part of a gradient, and which records are not clipped.
+
+    Args:
+      squares: squared norms of the parts of each record's gradient, float64 (n,) each, of
+        ``mark``ed values; infinite or NaN where there is a mark.
+      clip_norms: one for the whole, or one a part, (parts,).
+      keep: bool (n,); False gives the factor 0.
+      dtype: of the factors.
+
+    Returns:
+      One array (n,) a part, and bool (n,): records that are kept, finite, and within every norm.
+    """
+    norms = jnp.asarray(clip_norms)
+    single = norms.ndim == 0
+    with jax.enable_x64(True):
+        whole = functools.reduce(jnp.add, squares)
+        good = whole < jnp.inf
+        if keep is not None:
+            good = good & keep
+        within, found = good, []
+        for i, square in enumerate(squares[:1] if single else squares):
+            bound = float64(norms if single else norms[i])
+            units = (whole if single else square) / (bound * bound)
+            factor = jnp.where(good, jnp.minimum(1, SLACK / jnp.sqrt(units)), 0)
+            within = within & (units <= 1)
+            factor = jnp.where(factor < float(jnp.finfo(dtype).tiny), 0, factor)
+            found.append(lax.convert_element_type(factor, dtype))
+        return found * (len(squares) if single else 1), within
+
+
+def bad(values: Array) -> Array:
+    """Returns which records (n,) have a mark in ``values`` (n, ...).
+
+    >>> bad(mark(jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))).tolist()
+    [True, False]
+    """
+    marks = jnp.abs(values) >= jnp.finfo(values.dtype).max
+    return jnp.any(marks, axis=tuple(range(1, values.ndim)))
 
 
 def scalar_factor(norm: Array, clip_norm: Array | float) -> Array:

@@ -13,6 +13,7 @@ from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide, float64, zeros
 from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
+from dpjax.derivatives.apart import couples, each
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -169,12 +170,13 @@ def _general_sum(
     flat_anchor = general.flatten(anchor)[0]
     slope = jax.grad(lambda w, record: loss(unflatten(w), record))
     clip_norm, bound = bounds
+    one_by_one = couples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
         records, keep = general._records(chunk, batch, mask)
 
         def clipped(w: Array) -> tuple[Array, Array]:
-            rows = clipping.mark(jax.vmap(slope, (None, 0))(w, records))
+            rows = clipping.mark(each(lambda r: slope(w, r), records, one_by_one))
             factors = clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep)
             return factors[:, None] * rows, factors > 0
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Wide, zeros
 from dpjax.derivatives import clipping, rounding
+from dpjax.derivatives.apart import couples, each
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -56,7 +58,7 @@ def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, A
     return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order", "most"))
 def gradient_sum(
     loss: Loss,
     params: Params,
@@ -64,22 +66,26 @@ def gradient_sum(
     mask: Array | None,
     clip_norm: Array | float,
     any_order: bool = False,
+    most: int = 4096,
 ) -> Wide:
     """Returns the sum (p,) of clipped gradients of the flattened parameters.
 
-    ``any_order`` as in ``rounding.block_products``.
+    ``any_order`` as in ``rounding.block_products``; ``most`` are the records at once.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
     slope = jax.grad(lambda w, record: loss(unflatten(w), record))
+    one_by_one = couples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
         records, keep = _records(chunk, batch, mask)
-        rows = compute_once(chunk, lambda: clipping.mark(jax.vmap(slope, (None, 0))(flat, records)))
+        rows = compute_once(
+            chunk, lambda: clipping.mark(each(lambda r: slope(flat, r), records, one_by_one))
+        )
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
         return rounding.block_products(factors, blocks(rows), any_order, axis=1)
 
-    rows = rows_per_chunk(n, flat.size, numbers=2**20)
+    rows = rows_per_chunk(n, flat.size, 2**20, most)
     return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
 
 
@@ -102,10 +108,11 @@ def second_order_sums(
     flat, unflatten = flatten(params)
     p = flat.size
     gradient_weight, hessian_weight = weights
+    one_by_one = couples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> tuple[Array, Array]:
         records, keep = _records(chunk, batch, mask)
-        gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records)
+        gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records, one_by_one)
         parts = [(hessians, hessian_weight)]
         if gradient_weight is not None:
             parts.append((gradients, gradient_weight))
@@ -122,7 +129,7 @@ def second_order_sums(
 
 
 def _derivatives(
-    chunk: Chunk, loss: Loss, flat: Array, unflatten: Callable, records: PyTree
+    chunk: Chunk, loss: Loss, flat: Array, unflatten: Callable, records: PyTree, one_by_one: bool
 ) -> tuple[Array, Array]:
     """Per-example gradients (rows, p) and Hessians (rows, p * p), marked and stored."""
     treedefs = []
@@ -134,7 +141,7 @@ def _derivatives(
         treedefs.append(treedef)
         return clipping.mark(gradient), residuals
 
-    gradients, residuals = compute_once(chunk, lambda: jax.vmap(linearized)(records))
+    gradients, residuals = compute_once(chunk, lambda: each(linearized, records, one_by_one))
     basis = jnp.eye(flat.size, dtype=flat.dtype)
 
     def columns(residuals: list[Array]) -> Array:
@@ -142,5 +149,11 @@ def _derivatives(
 
     # Of a loss whose Hessian is the same for every record nothing depends on the record.
     rows = gradients.shape[0]
-    hessians = compute_once(chunk, lambda: jax.vmap(columns, axis_size=rows)(residuals))
+
+    def of_all() -> Array:
+        if one_by_one and residuals:
+            return lax.map(columns, residuals)
+        return jax.vmap(columns, axis_size=rows)(residuals)
+
+    hessians = compute_once(chunk, of_all)
     return gradients, hessians.reshape(rows, -1)

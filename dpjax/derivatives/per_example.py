@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dpjax import _validate
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide
 from dpjax.accounting.budget import records_moved
-from dpjax.derivatives import clipping, general, linear_model
+from dpjax.derivatives import clipping, general, linear_model, methods
 
 
 class JointSum(NamedTuple):
@@ -33,6 +34,9 @@ class ClippedGrad:
 
     clip_norm: Array | float
     loss: Any = static()
+    per_layer: bool = static(default=False)
+    method: str = static(default="auto")
+    memory_limit: int | None = static(default=None)
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
@@ -48,7 +52,31 @@ class ClippedGrad:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.gradient_sum(phi, records, params, self.clip_norm, any_order)
-        return general.gradient_sum(self.loss, params, batch, mask, self.clip_norm, any_order)
+        return self._sum(params, batch, mask, any_order)[0]
+
+    def wide_and_within(
+        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
+    ) -> tuple[Wide, Array]:
+        """Returns the same, and how many records have a gradient within the clip norm; secret."""
+        how = dataclasses.replace(self, method="book_keeping")
+        total, within = how._sum(params, batch, mask, any_order)
+        assert within is not None
+        return total, within
+
+    def _sum(
+        self, params: Params, batch: PyTree, mask: Array | None, any_order: bool
+    ) -> tuple[Wide, Array | None]:
+        return methods.gradient_sum(
+            self.loss,
+            params,
+            batch,
+            mask,
+            self.clip_norm,
+            any_order=any_order,
+            per_layer=self.per_layer,
+            method=self.method,
+            memory_limit=self.memory_limit,
+        )
 
     def sensitivity(self, relation: Relation) -> Array | float:
         """Returns the l2 sensitivity of the sum under ``relation``."""
@@ -127,24 +155,41 @@ class JointClipped:
         return self.clip_norm * records_moved(relation)
 
 
-def clipped_grad(loss: Loss, *, clip_norm: Array | float) -> ClippedGrad:
+def clipped_grad(
+    loss: Loss,
+    *,
+    clip_norm: Array | float,
+    per_layer: bool = False,
+    method: str = "auto",
+    memory_limit: int | None = None,
+) -> ClippedGrad:
     """Returns ``f(params, batch, mask=None)``: the sum of clipped per-example gradients.
 
     Args:
       loss: ``loss(params, example) -> scalar`` sees one example, row i of every leaf of ``batch``;
         or an ``Objective``, whose margin turns on the closed form.
       clip_norm: C, above 0.
+      per_layer: clip each of the L leaves to C / sqrt(L), and not the whole gradient to C.
+      method: ``"book_keeping"`` finds the layers of a network and makes no gradient for every
+        record where it need not; ``"per_example"`` makes all of them; ``"auto"`` takes what is
+        cheaper for these shapes. ``"two_pass"`` computes norms, then the gradient of the weighted
+        loss: never cheaper, and rounding has no bound there.
+      memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
+        in pieces that fit; by default 1 GiB, or one record.
 
     Returns:
       A callable with ``.sensitivity(relation)``. ``mask`` (n,) bool leaves rows out.
 
     Raises:
-      ValueError: if ``clip_norm`` is not above 0.
+      ValueError: if ``clip_norm`` is not above 0, or an option is not known; when it is called, if
+        one record needs more than ``memory_limit``.
 
     Privacy: NOT a mechanism: the sum is exact. Its l2 sensitivity is C, or 2 C for replace-one,
       whatever the data: a gradient that is not finite contributes zero.
 
-    Reference: Abadi et al. (2016), algorithm 1, without the noise.
+    Reference: Abadi et al. (2016), algorithm 1, without the noise; Bu, Wang, Zha and Karypis
+      (2023), "Differentially private optimization on large foundation models at small cost", for
+      book-keeping.
 
     >>> import jax.numpy as jnp
     >>> total = clipped_grad(lambda w, x: w @ x, clip_norm=1.0)
@@ -154,7 +199,13 @@ def clipped_grad(loss: Loss, *, clip_norm: Array | float) -> ClippedGrad:
     >>> total.sensitivity("replace_one")
     2.0
     """
-    return ClippedGrad(clipping.positive_number("clip_norm", clip_norm), loss)
+    _validate.choice("method", method, methods.METHODS)
+    if memory_limit is not None:
+        memory_limit = _validate.positive_int("memory_limit", memory_limit)
+    if per_layer and method == "per_example":
+        raise ValueError("method='per_example' clips whole gradients; per_layer needs another.")
+    clip_norm = clipping.positive_number("clip_norm", clip_norm)
+    return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit)
 
 
 def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:

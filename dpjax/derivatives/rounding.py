@@ -84,3 +84,26 @@ def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -
             (((left.ndim - 1,), (axis % right.ndim,)), ((0,), (0,))),
             precision=lax.Precision.HIGHEST,
         )
+
+
+def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
+    """Returns the sums over the rows of each block of products of a row with a row.
+
+    Args:
+      left: (blocks, rows, k).
+      right: (blocks, rows, l).
+      any_order: as in ``block_products``.
+
+    Returns:
+      (blocks, k, l).
+
+    >>> import jax.numpy as jnp
+    >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), any_order=False).shape
+    (4, 3, 5)
+    """
+    if any_order:
+        left, right = float64(left), float64(right)
+    with jax.enable_x64(left.dtype == right.dtype == "float64"):
+        return lax.dot_general(
+            left, right, (((1,), (1,)), ((0,), (0,))), precision=lax.Precision.HIGHEST
+        )

@@ -10,6 +10,7 @@ from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide, zeros
 from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import clipping, directions, general, rounding
+from dpjax.derivatives.apart import over_records
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -119,9 +120,12 @@ def _sums(
             return compute_once(chunk, lambda: value)
 
         def rows() -> tuple[Array, Array]:
-            gradients, hessians = jax.vmap(
-                lambda record: directions.derivatives(of_flat, flat, sketch, record, store)
-            )(records)
+            gradients, hessians = over_records(
+                lambda record: directions.derivatives(of_flat, flat, sketch, record, store),
+                loss,
+                params,
+                records,
+            )
             return clipping.mark(gradients), clipping.mark(hessians.reshape(-1, k * k))
 
         gradients, hessians = compute_once(chunk, rows)

@@ -1,0 +1,137 @@
+"""Clipped sums of per-example gradients of a network, without the per-example gradients.
+
+One pass forward and backward keeps the input of each layer and the slope in its output. From them
+come the norm of each record's gradient, and then the sum of all gradients, each with its clip
+factor: a second pass is not needed.
+
+What is measured is what is added, in every case: see ``parts``.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax._wide import Wide, zeros
+from dpjax.derivatives import clipping, layers
+from dpjax.derivatives.apart import each
+from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
+from dpjax.derivatives.parts import Part, part_of
+
+
+class Reading(NamedTuple):
+    """How the gradient of a loss is computed, decided from shapes.
+
+    Attributes:
+      plan: the layers of the loss.
+      parts: one a parameter, in the order of the leaves.
+      numbers: values in memory for one record.
+    """
+
+    plan: layers.Plan
+    parts: tuple[Part, ...]
+    numbers: int
+
+    @property
+    def saves(self) -> bool:
+        """Whether any parameter needs no gradient of its own for every record."""
+        return any(part.saves for part in self.parts)
+
+
+def read(loss: Loss, params: Params, batch: PyTree) -> Reading:
+    """Returns how the gradient of ``loss`` is computed.
+
+    >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
+    >>> type(reading.parts[0]).__name__, reading.saves
+    ('Outer', True)
+    """
+    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    plan = layers.plan(loss, params, record)
+    leaves = jax.tree.leaves(params)
+    own = {
+        i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
+    }
+    parts = tuple(
+        part_of(i, leaf.shape, own[i] if i not in plan.copied else None)
+        for i, leaf in enumerate(leaves)
+    )
+    # Forward and backward, each value about once.
+    return Reading(plan, parts, 2 * plan.numbers + sum(part.numbers for part in parts))
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
+def gradient_sum(
+    loss: Loss,
+    params: Params,
+    batch: PyTree,
+    mask: Array | None,
+    clip_norm: Array | float,
+    any_order: bool,
+    rows: int,
+) -> tuple[Wide, Array]:
+    """Returns the sum (p,) of clipped gradients, and how many records are within the clip norm.
+
+    Args:
+      loss: of one record.
+      params: pytree of floating arrays.
+      batch: pytree with one row per record.
+      mask: (n,) bool.
+      clip_norm: one for the whole gradient, or one a leaf, (leaves,).
+      any_order: as in ``rounding.block_products``.
+      rows: records at once, at most.
+    """
+    n = common_length(batch, mask)
+    reading, dtype = read(loss, params, batch), clipping.wide_dtype(params)
+
+    def contribution(chunk: Chunk, size: int) -> tuple[list[Array], Array]:
+        records, keep = rows_of(chunk, batch, mask, n)
+        squares, found = measured(loss, reading, params, records, chunk, dtype)
+        factors, within = clipping.factors(squares, clip_norm, keep, dtype)
+        pairs = zip(reading.parts, found, factors, strict=True)
+        return [part.weighted(own, factor, size, any_order) for part, own, factor in pairs], within
+
+    zero = [zeros(part.shape, dtype) for part in reading.parts], jnp.int32(0)
+    sums, within = sum_blocks(n, rows, contribution, zero)
+    shaped = [
+        jax.tree.map(lambda word, part=part: part.finish(word).ravel(), total)
+        for part, total in zip(reading.parts, sums, strict=True)
+    ]
+    return jax.tree.map(lambda *words: jnp.concatenate(words), *shaped), within
+
+
+def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[PyTree, Array]:
+    """Returns the records of a chunk, and which of them count."""
+    rows = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
+    keep = chunk.fresh if mask is None else chunk.fresh & mask[rows]
+    return jax.tree.map(lambda leaf: leaf[rows], batch), keep
+
+
+def measured(
+    loss: Loss, reading: Reading, params: Params, records: PyTree, chunk: Chunk, dtype: jnp.dtype
+) -> tuple[list[Array], list[tuple[Array, ...]]]:
+    """Returns the squared norms of every part, and what was measured."""
+    # Slopes first: a compiler would compute them anew for every sum over positions.
+    taps, kept = compute_once(chunk, lambda: _tapped(loss, reading.plan, params, records))
+    found = compute_once(chunk, lambda: [part.found(taps, kept, dtype) for part in reading.parts])
+    return [part.squares(own) for part, own in zip(reading.parts, found, strict=True)], found
+
+
+def _tapped(
+    loss: Loss, plan: layers.Plan, params: Params, records: PyTree
+) -> tuple[layers.Taps, list[Array]]:
+    """Returns the slopes at every tap, and what the layers keep, with a leading axis of records."""
+    leaves = jax.tree.leaves(params)
+    count = jax.tree.leaves(records)[0].shape[0]
+    first = jax.tree.map(lambda leaf: leaf[0], records)
+    offsets = [jnp.zeros(o.shape, o.dtype) for o in layers.offsets(loss, plan, params, first)]
+    copies = {i: jnp.broadcast_to(leaves[i], (count, *leaves[i].shape)) for i in plan.copied}
+
+    def slopes(own: tuple[dict[int, Array], PyTree]) -> tuple[layers.Taps, list[Array]]:
+        copies, record = own
+        taps = layers.Taps(offsets, copies)
+        run = functools.partial(layers.tapped, loss, plan, params)
+        return jax.grad(lambda taps: run(taps, record), has_aux=True)(taps)
+
+    return each(slopes, (copies, records), plan.couples)

@@ -1,0 +1,178 @@
+"""What the gradient of a layer is made of: product, convolution, look-up, shift and scale.
+
+Each of the first three gives the layer's input as a matrix A (times, inputs) and the slope in its
+output as G (times, outputs), so that the gradient of one record is A' G, (inputs, outputs); *times*
+are the positions of an image or a sequence at which the same weight is used. A weight that is
+added, or multiplied entry by entry, has the slope itself, or its product with the input.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array
+from dpjax.derivatives import convolution
+from dpjax.derivatives.patches import Convolution, Product, sum_over_times
+
+
+class Dense(NamedTuple):
+    """``dot_general`` without batch dimensions, one argument of which is the weight."""
+
+    contracted: tuple[tuple[int, ...], tuple[int, ...]]
+    """Dimensions of the input and of the weight that are summed over, in step."""
+    weight_first: bool
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+
+    @property
+    def times(self) -> int:
+        """How often the weight is used for one record."""
+        return math.prod(self.input_shape) // self.inputs
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs that are summed over."""
+        return math.prod(self.input_shape[i] for i in self.contracted[0])
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs at one time."""
+        return math.prod(self.weight_shape) // self.inputs
+
+    def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
+        """Returns the output, and the matrix A."""
+        source = primals[1] if self.weight_first else primals[0]
+        free = _others(source.ndim, self.contracted[0])
+        left = source.transpose(*free, *self.contracted[0]).reshape(self.times, self.inputs)
+        return apply(*primals), left
+
+    def left(self, kept: Array) -> Array:
+        """Returns the matrix A."""
+        return kept
+
+    def right(self, slope: Array) -> Array:
+        """Returns the matrix G."""
+        if self.weight_first:
+            return slope.reshape(self.outputs, self.times).T
+        return slope.reshape(self.times, self.outputs)
+
+    def product(self, kept: Array, right: Array) -> Array:
+        """Returns the gradient of one record, (inputs, outputs)."""
+        return sum_over_times(kept, right, 0)
+
+    def weight(self, gradient: Array) -> Array:
+        """Returns the gradient in the shape of the weight."""
+        own = self.contracted[1]
+        order = (*own, *_others(len(self.weight_shape), own))
+        shape = [self.weight_shape[i] for i in order]
+        return gradient.reshape(shape).transpose(*(order.index(i) for i in range(len(order))))
+
+
+class Lookup(NamedTuple):
+    """``gather`` of whole rows of a table, which is the weight."""
+
+    clamps: bool
+    """Whether an index that is none of a row stands for the nearest one; else for no row."""
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+
+    @property
+    def times(self) -> int:
+        """Number of rows that one record looks up."""
+        return math.prod(self.input_shape[:-1])
+
+    @property
+    def inputs(self) -> int:
+        """Number of rows of the table."""
+        return self.weight_shape[0]
+
+    @property
+    def outputs(self) -> int:
+        """Length of a row."""
+        return math.prod(self.weight_shape[1:])
+
+    def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
+        """Returns the output, and the row at each time, whose number is ``inputs`` for none."""
+        index = primals[1].reshape(self.times)
+        known = (index >= 0) & (index < self.inputs)
+        other = jnp.clip(index, 0, self.inputs - 1) if self.clamps else self.inputs
+        return apply(*primals), jnp.where(known, index, other).astype(jnp.int32)
+
+    def right(self, slope: Array) -> Array:
+        """Returns the matrix G."""
+        return slope.reshape(self.times, self.outputs)
+
+    def product(self, kept: Array, right: Array) -> Array:
+        """Returns the gradient of one record, (inputs, outputs)."""
+        empty = jnp.zeros((self.inputs, self.outputs), right.dtype)
+        return empty.at[kept].add(right, mode="drop")
+
+    def weight(self, gradient: Array) -> Array:
+        """Returns the gradient in the shape of the table."""
+        return gradient.reshape(self.weight_shape)
+
+
+class ByEntry(NamedTuple):
+    """``add``, ``sub`` or ``mul`` of a value and a weight, entry by entry."""
+
+    name: str
+    weight_first: bool
+    weight_shape: tuple[int, ...]
+    """Of as many dimensions as the output; those of size 1 are repeated."""
+
+    def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
+        """Returns the output, and by what the slope is multiplied, if by anything."""
+        kept = primals[1 if self.weight_first else 0] if self.name == "mul" else jnp.zeros(())
+        return apply(*primals), kept
+
+    def gradient(self, kept: Array, slope: Array) -> Array:
+        """Returns the gradient of one record, in the shape of the weight."""
+        own = -slope if self.name == "sub" and not self.weight_first else slope
+        own = kept * slope if self.name == "mul" else own
+        repeated = [i for i, size in enumerate(self.weight_shape) if size == 1]
+        return jnp.sum(own, axis=repeated, keepdims=True)
+
+
+Matrix = Dense | Convolution | Lookup
+Rule = Matrix | ByEntry
+
+
+def rule_of(equation: Any, shapes: list[Any], place: int) -> Rule | None:
+    """Returns the rule of an equation whose argument ``place`` is the weight, or None."""
+    name, parameters = equation.primitive.name, equation.params
+    weight, source = shapes[place].shape, shapes[1 - place].shape
+    if name == "dot_general":
+        contracted, batch = parameters["dimension_numbers"]
+        if batch != ((), ()) or math.prod(source) == 0:
+            return None
+        pair = tuple(map(tuple, contracted))
+        return Dense((pair[1 - place], pair[place]), place == 0, source, weight)
+    if name == "conv_general_dilated" and place == 1 and convolution.is_plain(parameters):
+        output = equation.outvars[0].aval.shape
+        return Convolution(tuple(parameters.items()), source, weight, output)
+    if name in ("add", "sub", "mul"):
+        return ByEntry(name, place == 0, weight)
+    if name == "gather" and place == 0:
+        return _lookup(parameters, source, weight)
+    return None
+
+
+def _lookup(parameters: dict[str, Any], source: tuple, weight: tuple) -> Lookup | None:
+    numbers, mode = parameters["dimension_numbers"], parameters["mode"]
+    last = len(source) - 1
+    rows = (
+        numbers.collapsed_slice_dims == (0,)
+        and numbers.start_index_map == (0,)
+        and not numbers.operand_batching_dims
+        and numbers.offset_dims == tuple(range(last, last + len(weight) - 1))
+        and tuple(parameters["slice_sizes"]) == (1, *weight[1:])
+    )
+    if not rows or mode == lax.GatherScatterMode.ONE_HOT:
+        return None
+    return Lookup(mode == lax.GatherScatterMode.CLIP, source, weight)
+
+
+def _others(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(i for i in range(count) if i not in chosen)

@@ -1,0 +1,86 @@
+"""Which way a clipped sum of gradients is computed, and how much memory it may take."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax._wide import Wide
+from dpjax.derivatives import bookkeeping, clipping, general, two_pass
+from dpjax.derivatives.chunks import common_length
+
+METHODS = ("auto", "book_keeping", "per_example", "two_pass")
+MEMORY_LIMIT = 2**30
+"""Bytes that a clipped sum may take by default, beside data and parameters."""
+
+# Gradients of fewer numbers are made for every record: they stay in the cache.
+_SMALL = 2048
+# Values at once that use the caches of a CPU best, and records below which its products suffer.
+_CACHED, _FEW = 2**23, 16
+
+
+def gradient_sum(
+    loss: Loss,
+    params: Params,
+    batch: PyTree,
+    mask: Array | None,
+    clip_norm: Array | float,
+    *,
+    any_order: bool = False,
+    per_layer: bool = False,
+    method: str = "auto",
+    memory_limit: int | None = None,
+) -> tuple[Wide, Array | None]:
+    """Returns the sum (p,) of clipped gradients, and how many records are within the clip norm.
+
+    The second is None from ``per_example``. Arguments as in ``clipped_grad``; ``any_order`` as in
+    ``rounding.block_products``.
+
+    Raises:
+      ValueError: if ``memory_limit`` is below what one record needs.
+    """
+    common_length(batch, mask)
+    params, batch = (jax.tree.map(jnp.asarray, tree) for tree in (params, batch))
+    size, leaves = general.flatten(params)[0].size, len(jax.tree.leaves(params))
+    if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
+        method = "per_example"
+    if method == "per_example" and memory_limit is None:
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order), None
+    reading = bookkeeping.read(loss, params, batch)
+    if method == "auto":
+        method = "book_keeping" if reading.saves or per_layer else "per_example"
+    own = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
+    rows = rows_within(own, clipping.wide_dtype(params).itemsize, memory_limit)
+    if method == "per_example":
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows), None
+    if per_layer:
+        clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
+    sums = two_pass.gradient_sum if method == "two_pass" else bookkeeping.gradient_sum
+    return sums(loss, params, batch, mask, clip_norm, any_order, rows)
+
+
+def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
+    """Returns how many records are computed at once.
+
+    Args:
+      numbers: values in memory for one record.
+      itemsize: bytes of a value.
+      memory_limit: bytes, or None for ``MEMORY_LIMIT``, which is then no error for a large record.
+
+    Raises:
+      ValueError: if one record needs more.
+
+    >>> rows_within(1_000, 4, 4_000_000), rows_within(2**40, 4, None)
+    (1000, 1)
+    """
+    needed = max(numbers, 1) * itemsize
+    if memory_limit is not None and memory_limit < needed:
+        raise ValueError(
+            f"memory_limit={memory_limit} bytes is below what one example needs; raise it to "
+            f"{needed} at least."
+        )
+    rows = max(1, (MEMORY_LIMIT if memory_limit is None else memory_limit) // needed)
+    if jax.default_backend() != "cpu":
+        return rows
+    return min(rows, max(_FEW, _CACHED // max(numbers, 1)))

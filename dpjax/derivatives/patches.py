@@ -1,0 +1,141 @@
+"""What the gradient of a convolution's kernel is made of: the patches that it is laid on."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array
+from dpjax.derivatives import convolution
+
+Product = Callable[..., Array]
+
+
+def sum_over_times(left: Array, right: Array, axis: int) -> Array:
+    """Returns the sum of products over times, which are at ``axis`` of ``left``, 0 of ``right``.
+
+    >>> sum_over_times(jnp.ones((3, 2)), jnp.ones((3, 4)), 0).shape
+    (2, 4)
+    """
+    wide = jnp.promote_types(left.dtype, jnp.float32)
+    left, right = left.astype(wide), right.astype(wide)
+    return lax.dot_general(
+        left, right, (((axis,), (0,)), ((), ())), precision=lax.Precision.HIGHEST
+    )
+
+
+class Convolution(NamedTuple):
+    """``conv_general_dilated`` whose kernel is the weight, without groups."""
+
+    parameters: tuple[tuple[str, Any], ...]
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+    @property
+    def times(self) -> int:
+        """Number of positions at which the kernel is laid."""
+        return math.prod(self.output_shape) // self.outputs
+
+    @property
+    def inputs(self) -> int:
+        """Size of the patch that the kernel is laid on."""
+        return math.prod(self.weight_shape) // self.outputs
+
+    @property
+    def outputs(self) -> int:
+        """Number of channels of the output."""
+        return self.weight_shape[self._numbers.rhs_spec[0]]
+
+    @property
+    def _numbers(self) -> lax.ConvDimensionNumbers:
+        return dict(self.parameters)["dimension_numbers"]
+
+    def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
+        """Returns the output, and the patches: A' (inputs, times)."""
+        if jax.default_backend() == "cpu":
+            return _through_patches(self, *primals)
+        return apply(*primals), self.patches(primals[0])
+
+    def left(self, kept: Array) -> Array:
+        """Returns the matrix A."""
+        return kept.T
+
+    def right(self, slope: Array) -> Array:
+        """Returns the matrix G."""
+        spec = self._numbers.out_spec
+        return slope.transpose(spec[0], *spec[2:], spec[1]).reshape(self.times, self.outputs)
+
+    def product(self, kept: Array, right: Array) -> Array:
+        """Returns the gradient of one record, (inputs, outputs)."""
+        return sum_over_times(kept, right, 1)
+
+    def weight(self, gradient: Array) -> Array:
+        """Returns the gradient in the shape of the kernel."""
+        order = self._order
+        shape = [self.weight_shape[i] for i in order]
+        return gradient.reshape(shape).transpose(*(order.index(i) for i in range(len(order))))
+
+    def matrix(self, kernel: Array) -> Array:
+        """Returns the kernel as (inputs, outputs)."""
+        return kernel.transpose(*self._order).reshape(self.inputs, self.outputs)
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        outputs, channels, *spatial = self._numbers.rhs_spec
+        return (*spatial, channels, outputs)
+
+    def patches(self, source: Array) -> Array:
+        """Returns what the kernel is laid on, (inputs, times)."""
+        parameters, numbers = dict(self.parameters), self._numbers
+        batch, channels, *spatial = numbers.lhs_spec
+        source = source.transpose(channels, batch, *spatial)
+        edges = [(0, 0, 0), (0, 0, 0), *((*edge, 0) for edge in parameters["padding"])]
+        source = lax.pad(source, jnp.zeros((), source.dtype), edges)
+        sizes = [self.output_shape[i] for i in numbers.out_spec[2:]]
+        reach = [self.weight_shape[i] for i in numbers.rhs_spec[2:]]
+        strides, holes = parameters["window_strides"], parameters["rhs_dilation"]
+        pieces = []
+        for place in itertools.product(*map(range, reach)):
+            first = [i * hole for i, hole in zip(place, holes, strict=True)]
+            last = [f + s * (n - 1) + 1 for f, s, n in zip(first, strides, sizes, strict=True)]
+            whole = source.shape[:2]
+            piece = lax.slice(source, (0, 0, *first), (*whole, *last), (1, 1, *strides))
+            pieces.append(piece.reshape(source.shape[0], self.times))
+        return jnp.concatenate(pieces)
+
+    def output(self, matrix: Array) -> Array:
+        """Returns (times, outputs) in the shape of the layer's output."""
+        batch, channels, *spatial = self._numbers.out_spec
+        order = (batch, *spatial, channels)
+        shaped = matrix.reshape([self.output_shape[i] for i in order])
+        return shaped.transpose(*(order.index(i) for i in range(len(order))))
+
+
+# On a CPU the patches cost as much as the convolution: they are made once, for both.
+def _patched(rule: Convolution, source: Array, kernel: Array) -> tuple[Array, Array]:
+    patches = rule.patches(source)
+    precision = dict(rule.parameters)["precision"]
+    matrix = lax.dot_general(
+        patches, rule.matrix(kernel), (((0,), (0,)), ((), ())), precision=precision
+    )
+    return rule.output(matrix), patches
+
+
+def _patched_forward(rule: Convolution, source: Array, kernel: Array) -> tuple[Any, Array]:
+    return _patched(rule, source, kernel), kernel
+
+
+def _patched_backward(rule: Convolution, kernel: Array, slopes: tuple[Array, Array]) -> tuple:
+    parameters = dict(rule.parameters)
+    turned = convolution.turned(parameters, kernel)
+    pulled = convolution.transposed(parameters, turned, slopes[0], rule.input_shape)
+    return pulled, jnp.zeros_like(kernel)
+
+
+_through_patches = jax.custom_vjp(_patched, nondiff_argnums=(0,))
+_through_patches.defvjp(_patched_forward, _patched_backward)

@@ -1,0 +1,63 @@
+"""Clipped sums by two passes: norms first, then one backward pass of the weighted loss.
+
+Here rounding has no bound: the weighted pass adds up over records and positions at once, in the
+dtype of the parameters. Queries do not use it; it is for comparison, and for a user's own loops.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax._wide import Wide, zeros
+from dpjax.derivatives import bookkeeping, clipping
+from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
+def gradient_sum(
+    loss: Loss,
+    params: Params,
+    batch: PyTree,
+    mask: Array | None,
+    clip_norm: Array | float,
+    any_order: bool,
+    rows: int,
+) -> tuple[Wide, Array]:
+    """Returns the same as ``bookkeeping.gradient_sum``, for one clip norm; arguments likewise.
+
+    Raises:
+      ValueError: for a clip norm a layer, of which there is no weighted loss.
+    """
+    del any_order
+    if jnp.ndim(clip_norm):
+        raise ValueError("method='two_pass' weighs whole records; per_layer needs 'book_keeping'.")
+    n = common_length(batch, mask)
+    reading, dtype = bookkeeping.read(loss, params, batch), clipping.wide_dtype(params)
+
+    def contribution(chunk: Chunk, size: int) -> tuple[list[Array], Array]:
+        del size
+        records, keep = bookkeeping.rows_of(chunk, batch, mask, n)
+        squares, _ = bookkeeping.measured(loss, reading, params, records, chunk, dtype)
+        (factors, *_), within = clipping.factors(squares, clip_norm, keep, dtype)
+        # A record that is dropped may be NaN, and 0 times NaN is NaN: another one stands for it.
+        good = jnp.argmax(factors > 0)
+        usable = jax.tree.map(
+            lambda leaf: jnp.where(_like(factors > 0, leaf), leaf, leaf[good]), records
+        )
+
+        def weighted(params: Params) -> Array:
+            return jnp.sum(factors * jax.vmap(loss, (None, 0))(params, usable))
+
+        sums = jax.tree.leaves(jax.grad(weighted)(params))
+        some = jnp.any(factors > 0)
+        return [jnp.where(some, leaf.astype(dtype), 0).ravel()[None] for leaf in sums], within
+
+    zero = [zeros((leaf.size,), dtype) for leaf in jax.tree.leaves(params)], jnp.int32(0)
+    sums, within = sum_blocks(n, rows, contribution, zero)
+    return jax.tree.map(lambda *words: jnp.concatenate(words), *sums), within
+
+
+def _like(keep: Array, leaf: Array) -> Array:
+    return keep.reshape(-1, *(1,) * (leaf.ndim - 1))

@@ -1,0 +1,391 @@
+"""Every way to a clipped sum of gradients gives the same one, whatever the network."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from dpjax import clipped_grad, objectives
+from dpjax.derivatives import bookkeeping, clipping, parts
+from dpjax.models import CNN
+
+ROWS = 11
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed + sum(shape)).normal(size=shape)
+
+
+def dense(params, x):
+    hidden = jnp.tanh(x @ params["w"] + params["b"])
+    return jnp.sum(jax.nn.elu(hidden @ params["v"]) ** 2)
+
+
+def twice(params, x):
+    hidden = jnp.tanh(x @ params["w"])
+    return jnp.sum(jnp.sin(hidden @ params["w"] + params["b"]) ** 2)
+
+
+def turned(params, x):
+    # The weight as the first argument, turned, and seen through a reshape.
+    hidden = jnp.tanh(params["w"].T @ x)
+    return jnp.sum(hidden * (params["flat"].reshape(3, 5) @ x)[:3].sum()) ** 2
+
+
+def sequence(params, x):
+    # 4 times of 5 numbers: the same weight at each.
+    hidden = jax.nn.gelu(x @ params["w"] + params["b"])
+    return jnp.sum(jnp.tanh(hidden).mean(0) @ params["v"]) ** 2
+
+
+def normed(params, x):
+    centred = (x - x.mean()) * lax.rsqrt(x.var() + 1e-3)
+    return jnp.sum(jnp.tanh(params["scale"] * centred - params["shift"]) @ params["w"]) ** 2
+
+
+def embedded(params, x):
+    rows = jnp.take(params["table"], x.astype(int), axis=0)
+    return jnp.sum(jnp.tanh(rows @ params["w"]) ** 2)
+
+
+def tied(params, x):
+    rows = params["table"][x.astype(int)]
+    return jax.nn.logsumexp(jnp.tanh(rows.sum(0)) @ params["table"].T)
+
+
+def recurrent(params, x):
+    def step(h, row):
+        return jnp.tanh(row @ params["w"] + h @ params["u"]), None
+
+    return jnp.sum(lax.scan(step, jnp.zeros(3, x.dtype), x)[0] ** 2)
+
+
+def remembered(params, x):
+    return jax.checkpoint(dense)(params, x)
+
+
+def standardised(params, x):
+    # A weight that is not the parameter with its entries moved about.
+    w = params["w"] / jnp.linalg.norm(params["w"])
+    return jnp.sum(jnp.tanh(x @ w)) ** 2 + jnp.sum(params["w"] ** 2)
+
+
+def unused(params, x):
+    return dense(params, x) + 0 * jnp.sum(x)
+
+
+def convolution(groups, dims, **settings):
+    def loss(params, x):
+        out = lax.conv_general_dilated(
+            x[None], params["k"], feature_group_count=groups, **settings, dimension_numbers=dims
+        )
+        return jnp.sum(jnp.tanh(out + params["b"]) ** 2)
+
+    return loss
+
+
+def mlp(**more):
+    return {"w": normal(5, 3), "b": normal(3), "v": normal(3, 4)} | more
+
+
+FLAT = normal(ROWS, 5)
+TOKENS = np.random.default_rng(2).integers(0, 6, (ROWS, 4)).astype(float)
+IMAGES = normal(ROWS, 7, 6, 4)
+PLANE = ("NHWC", "HWIO", "NHWC")
+# Name: loss, parameters, records, and the ways found for the leaves.
+LOSSES = {
+    "dense": (dense, mlp(), FLAT, "Rows Outer Outer"),
+    "used twice": (twice, {"w": normal(5, 5), "b": normal(5)}, FLAT, "Rows Rows"),
+    "turned": (turned, {"w": normal(5, 3), "flat": normal(15)}, FLAT, "Outer Outer"),
+    "sequence": (sequence, mlp(), normal(ROWS, 4, 5), "Rows Outer Rows"),
+    "long rows": (
+        sequence,
+        {"w": normal(90, 80), "b": normal(80), "v": normal(80, 2)},
+        normal(ROWS, 3, 90) / 9,
+        "Rows Outer Pairs",
+    ),
+    "normed": (
+        normed,
+        {"scale": normal(5), "shift": normal(5), "w": normal(5, 2)},
+        FLAT,
+        "Rows Rows Outer",
+    ),
+    "embedded": (
+        embedded,
+        {"table": normal(6, 3), "w": normal(3, 2)},
+        TOKENS,
+        "Table Rows",
+    ),
+    "tied": (tied, {"table": normal(6, 3)}, TOKENS, "Rows"),
+    "recurrent": (
+        recurrent,
+        {"w": normal(5, 3), "u": normal(3, 3)},
+        normal(ROWS, 4, 5),
+        "Rows Rows",
+    ),
+    "remembered": (remembered, mlp(), FLAT, "Rows Outer Outer"),
+    "standardised": (standardised, {"w": normal(5, 3)}, FLAT, "Rows"),
+    "unused": (unused, mlp(z=normal(2)), FLAT, "Rows Outer Outer Rows"),
+    "plain": (
+        convolution(1, PLANE, window_strides=(2, 1), padding=[(1, 2), (0, 1)]),
+        {"k": normal(3, 2, 4, 5), "b": normal(5)},
+        IMAGES,
+        "Rows Rows",
+    ),
+    "holes": (
+        convolution(1, PLANE, window_strides=(1, 1), padding="SAME", rhs_dilation=(2, 1)),
+        {"k": normal(3, 2, 4, 5), "b": normal(5)},
+        IMAGES,
+        "Rows Rows",
+    ),
+    "groups": (
+        convolution(2, PLANE, window_strides=(1, 1), padding="VALID"),
+        {"k": normal(3, 2, 2, 6), "b": normal(6)},
+        IMAGES,
+        "Rows Rows",
+    ),
+    "line": (
+        convolution(1, ("NCH", "OIH", "NCH"), window_strides=(2,), padding=[(-1, 3)]),
+        {"k": normal(3, 7, 4), "b": normal(3, 1)},
+        normal(ROWS, 7, 9),
+        "Rows Pairs",
+    ),
+}
+WAYS = {
+    "book-keeping": {"method": "book_keeping"},
+    "two passes": {"method": "two_pass"},
+    "pieces": {"method": "book_keeping", "memory_limit": 400_000},
+}
+
+
+def made(name, dtype):
+    loss, params, records, ways = LOSSES[name]
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+    return loss, params, jnp.asarray(records, dtype), ways
+
+
+def reference(loss, params, records, clip_norm, keep):
+    """The clipped sum, one record after another."""
+    total = 0.0
+    for record, kept in zip(records, keep, strict=True):
+        flat = jax.flatten_util.ravel_pytree(jax.grad(loss)(params, record))[0]
+        flat = np.asarray(flat, np.float64)
+        total = total + kept * flat * min(1, clipping.SLACK * clip_norm / np.linalg.norm(flat))
+    return total
+
+
+def flat_sum(loss, params, records, mask, **how):
+    total = clipped_grad(loss, **how)(params, records, mask)
+    return np.asarray(jax.flatten_util.ravel_pytree(total)[0], np.float64)
+
+
+def distance(got, expected):
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_all_ways_agree(name, x64):
+    with jax.enable_x64(x64):
+        loss, params, records, ways = made(name, jnp.float64 if x64 else jnp.float32)
+        found = bookkeeping.read(loss, params, records).parts
+        assert " ".join(type(part).__name__ for part in found) == ways
+        mask = jnp.arange(ROWS) % 5 != 3
+        norms = [
+            np.linalg.norm(jax.flatten_util.ravel_pytree(jax.grad(loss)(params, r))[0])
+            for r in records
+        ]
+        clip_norm = float(np.median(norms))
+        expected = reference(loss, params, records, clip_norm, mask)
+        for how in (*WAYS.values(), {"method": "per_example"}):
+            got = flat_sum(loss, params, records, mask, clip_norm=clip_norm, **how)
+            assert distance(got, expected) < (1e-10 if x64 else 1e-5), how
+
+
+CONVOLUTIONS = ("plain", "groups")
+
+
+@pytest.mark.parametrize(
+    ("name", "x64"),
+    [(name, False) for name in ("dense", "sequence", "long rows", "normed", "recurrent")]
+    + [(name, x64) for name in CONVOLUTIONS for x64 in (False, True)],
+)
+@pytest.mark.parametrize("way", [*WAYS, "per example"])
+def test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone(name, way, x64):
+    how = WAYS.get(way, {"method": "per_example"})
+    with jax.enable_x64(x64):
+        loss, params, records, _ = made(name, jnp.float64 if x64 else jnp.float32)
+        spoilt = records.at[2].set(jnp.nan).at[7].set(jnp.inf)
+        mask = jnp.ones(ROWS, bool)
+        got = flat_sum(loss, params, spoilt, mask, clip_norm=1.0, **how)
+        mask = mask.at[2].set(False).at[7].set(False)
+        expected = flat_sum(loss, params, records, mask, clip_norm=1.0, **how)
+        assert np.array_equal(got, expected)
+
+
+def test_a_gradient_that_cancels_over_times_is_still_within_its_bound():
+    # The terms of the pairs cancel to 1e-12 of each: unguarded, the norm could come out as 0.
+    def cancelling(params, x):
+        hidden = x @ params["w"]
+        return 1e7 * jnp.sum(hidden[0] - hidden[1])
+
+    params = {"w": jnp.asarray(normal(90, 80), jnp.float32)}
+    rows = jnp.asarray(normal(ROWS, 90), jnp.float32)
+    records = jnp.stack([rows, rows * (1 + 1e-6)], axis=1)
+    (part,) = bookkeeping.read(cancelling, params, records).parts
+    assert isinstance(part, parts.Pairs)
+    for record in records:
+        how = {"clip_norm": 1e-3, "method": "book_keeping"}
+        assert np.linalg.norm(flat_sum(cancelling, params, record[None], None, **how)) <= 1e-3
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_record_contributes_more_than_the_clip_norm(name):
+    loss, params, records, _ = made(name, jnp.float32)
+    for scale in (1e-18, 1.0, 1e3, 1e18):
+        scaled = records if name in ("embedded", "tied") else records * scale
+        for clip_norm in (1e-6, 1.0, 1e6):
+            one = jnp.arange(ROWS) == 4
+            got = flat_sum(loss, params, scaled, one, clip_norm=clip_norm, method="book_keeping")
+            assert np.linalg.norm(got) <= clip_norm
+
+
+@pytest.mark.parametrize("name", ["dense", "used twice", "sequence", "plain"])
+def test_a_layer_is_clipped_by_itself(name):
+    loss, params, records, _ = made(name, jnp.float32)
+    total = clipped_grad(loss, clip_norm=0.3, per_layer=True)
+    got = total(params, records)
+    bound = 0.3 / np.sqrt(len(params))
+    for key in params:
+        expected = 0.0
+        for record in records:
+            slope = np.asarray(jax.grad(loss)(params, record)[key], np.float64)
+            expected = expected + slope * min(1, bound / np.linalg.norm(slope))
+        assert distance(np.asarray(got[key]).ravel(), expected.ravel()) < 1e-5
+    one = total(params, records[:1])
+    assert np.linalg.norm(jax.flatten_util.ravel_pytree(one)[0]) <= 0.3
+    assert total.sensitivity("zero_out") == pytest.approx(0.3)
+
+
+def test_those_within_the_clip_norm_are_counted():
+    loss, params, records, _ = made("dense", jnp.float32)
+    norms = np.array(
+        [
+            np.linalg.norm(jax.flatten_util.ravel_pytree(jax.grad(loss)(params, r))[0])
+            for r in records
+        ]
+    )
+    clip_norm = float(np.sort(norms)[4]) * 1.001
+    mask = jnp.asarray(norms < np.sort(norms)[8])
+    total = clipped_grad(loss, clip_norm=clip_norm)
+    assert int(total.wide_and_within(params, records, mask)[1]) == 5
+
+
+def test_the_network_of_the_papers_takes_its_convolutions_as_arrays_and_no_others():
+    objective = objectives.cross_entropy(CNN().apply)
+    params = CNN().init(jax.random.key(0), jnp.zeros((28, 28)))
+    batch = jnp.asarray(normal(4, 28, 28), jnp.float32), jnp.arange(4)
+    reading = bookkeeping.read(objective, params, batch)
+    assert [type(part).__name__ for part in reading.parts].count("Outer") == 2
+    assert not reading.plan.copied
+    ways = [
+        flat_sum(objective, params, batch, None, clip_norm=2.0, method=m)
+        for m in ("auto", "per_example")
+    ]
+    assert distance(*ways) < 1e-5
+
+
+def test_flax_layers_are_found():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, tokens):
+            x = nn.Embed(6, 8)(tokens)
+            x = nn.LayerNorm()(x + nn.MultiHeadDotProductAttention(num_heads=2)(x))
+            x = nn.GroupNorm(num_groups=2)(nn.Conv(8, (3,))(x))
+            return nn.Dense(3)(jax.nn.elu(x).mean(0))
+
+    tokens = jnp.asarray(TOKENS, int)
+    params = Net().init(jax.random.key(0), tokens[0])
+    objective = objectives.cross_entropy(Net().apply)
+    batch = tokens, jnp.arange(ROWS) % 3
+    assert not bookkeeping.read(objective, params, batch).plan.copied
+    expected = flat_sum(objective, params, batch, None, clip_norm=1.0, method="per_example")
+    got = flat_sum(objective, params, batch, None, clip_norm=1.0, method="book_keeping")
+    assert distance(got, expected) < 1e-5
+
+
+def test_half_precision_parameters_are_summed_in_float32():
+    loss, params, records, _ = made("dense", jnp.bfloat16)
+    got = clipped_grad(loss, clip_norm=1.0, method="book_keeping")(params, records)
+    assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {jnp.dtype("float32")}
+    exact = flat_sum(*made("dense", jnp.float32)[:3], None, clip_norm=1.0)
+    assert distance(np.asarray(jax.flatten_util.ravel_pytree(got)[0]), exact) < 0.05
+
+
+def test_keys_and_parameters_may_be_vmapped():
+    loss, params, records, _ = made("plain", jnp.float32)
+    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping")
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+    got = jax.vmap(lambda p: total(p, records))(both)
+    for i in range(2):
+        alone = total(jax.tree.map(lambda leaf, i=i: leaf[i], both), records)
+        assert jax.tree.all(
+            jax.tree.map(lambda g, a, i=i: np.allclose(g[i], a, atol=1e-6), got, alone)
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"memory_limit": 100}, "memory_limit=100 bytes is below what one example needs"),
+        ({"memory_limit": 0}, "memory_limit"),
+        ({"method": "ghost"}, "unknown method 'ghost'"),
+        ({"per_layer": True, "method": "per_example"}, "per_layer needs another"),
+        ({"per_layer": True, "method": "two_pass"}, "per_layer needs 'book_keeping'"),
+    ],
+)
+def test_bad_settings_are_named(settings, words):
+    loss, params, records, _ = made("dense", jnp.float32)
+    with pytest.raises(ValueError, match=words):
+        clipped_grad(loss, clip_norm=1.0, **settings)(params, records)
+
+
+def test_integer_parameters_are_refused():
+    with pytest.raises(ValueError, match="params must be floating"):
+        clipped_grad(dense, clip_norm=1.0, method="book_keeping")(
+            {"w": jnp.ones((5, 3), int), "b": jnp.ones(3), "v": jnp.ones((3, 4))}, FLAT
+        )
+
+
+def test_the_comparison_rejects_a_shared_parameter_whose_cross_terms_are_forgotten(monkeypatch):
+    # The planted bug: the squared norm of a sum as the sum of squared norms.
+    def forgetful(self, found):
+        return sum(jnp.sum(jnp.square(f), axis=1) for f in found)
+
+    loss, params, records, _ = made("used twice", jnp.float32)
+    honest = reference(loss, params, records, 0.5, np.ones(ROWS))
+    first = functools.partial(flat_sum, loss, params, records, None, clip_norm=0.5)
+    assert distance(first(method="book_keeping"), honest) < 1e-5
+    own = parts.Rows._of_layer
+    monkeypatch.setattr(parts.Rows, "squares", forgetful)
+    monkeypatch.setattr(
+        parts.Rows,
+        "found",
+        lambda self, taps, kept, dtype: tuple(
+            own(self, n, layer, taps, kept).reshape(ROWS, -1) for n, layer in self.layers
+        ),
+    )
+    monkeypatch.setattr(
+        parts.Rows,
+        "weighted",
+        lambda self, found, factors, size, any_order: (factors @ sum(found))[None],
+    )
+    jax.clear_caches()
+    wrong = first(method="book_keeping")
+    monkeypatch.undo()
+    jax.clear_caches()
+    assert distance(wrong, honest) > 1e-3
