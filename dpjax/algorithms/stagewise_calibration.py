@@ -16,7 +16,7 @@ LONGEST = 2048
 _LARGEST_BATCH = 16_384
 _STEPS = 600
 _STAGES = 4
-_FIRST = 32
+_FIRST = 8
 _ON = 0.5
 
 
@@ -63,7 +63,7 @@ def dpagem(
         default the fewest for which ``stages`` stages reach T; the last is then cut short at T.
       stages: K; by default 4.
       stage_steps: the length of each stage, in place of the three above; T must be their sum.
-      step_size: eta0, of the first stage; by default 32 / smoothness of one record's loss. For a
+      step_size: eta0, of the first stage; by default 8 / smoothness of one record's loss. For a
         network, say 0.5.
       schedule: ``"stagewise"``, or of one stage of all steps: ``"constant"``, ``"inverse"``
         (eta0 / t), ``"inverse_sqrt"``.
