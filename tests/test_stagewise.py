@@ -1,12 +1,24 @@
 """Stagewise DP-SGD with early momentum: its stages, its steps, its baselines and its output."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy import stats
 
-from dpjax import transforms
+import dpjax
+from dpjax import accounting, transforms
+from dpjax.driver import loop, progress, resume
+
+N, P, STEPS = 64, 4, 21
+OBJECTIVE = dpjax.objectives.logistic_nonconvex(0.05)
+KEY = jax.random.key(7)
+# Each statistical check fails by chance with this probability at most.
+LEVEL = 1e-6
 
 
 def plain_stages(first, count):
@@ -123,3 +135,303 @@ def test_momentum_keeps_the_dtype_of_its_state():
 def test_bad_stages_are_refused_by_name(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+# The algorithm.
+
+
+def build(epsilon=1.0, **more):
+    more = {"data_size": N, "dimension": P, "batch_size": N} | more
+    if not more.keys() & {"steps", "first_steps", "stage_steps"}:
+        more["steps"] = STEPS
+    budget = dpjax.PrivacyBudget(epsilon, 1e-4)
+    return dpjax.dpagem(more.pop("objective", OBJECTIVE), budget, **more)
+
+
+def quiet(algorithm):
+    query = dataclasses.replace(algorithm.query, noise_multiplier=1e-7)
+    return dataclasses.replace(algorithm, query=query)
+
+
+def records():
+    x = np.random.default_rng(0).normal(size=(N, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
+
+
+def by_hand(rates, momentum, lengths, ons):
+    """Algorithms 1 and 2 on exact gradients; ``rates`` maps stage and step to a step size."""
+    data = records()
+    slope = jax.jit(jax.grad(lambda w: dpjax.diagnostics.exact_objective(OBJECTIVE, w, data)))
+    w, t = np.zeros(P), 0
+    for stage, (length, on) in enumerate(zip(lengths, ons, strict=True)):
+        before = w
+        for inner in range(1, length + 1):
+            t += 1
+            push = momentum * (w - before) if inner <= on else 0.0
+            w, before = w - rates(stage, t) * np.asarray(slope(jnp.float32(w))) + push, w
+    return w
+
+
+HALVED = ((3, 6, 12), {"stages": 3}, lambda stage, t: 1.5 / 2**stage)
+WHOLE = ((STEPS,), {"schedule": "constant"}, lambda stage, t: 1.5)
+# Name in the paper -> lengths and numbers with momentum of the stages, settings, step sizes.
+METHODS = {
+    "DPageEM": (*HALVED, (2, 4, 8), {"first_on_steps": 2}),
+    "DPageS": (*HALVED, (0, 0, 0), {"momentum_when": "never"}),
+    "stagewise, momentum always": (*HALVED, (3, 6, 12), {"momentum_when": "always"}),
+    "DP-SGD-const": (*WHOLE, (0,), {"momentum_when": "never"}),
+    "DP-SGDM-const": (*WHOLE, (21,), {"momentum_when": "always"}),
+    "DP-SGDEM-const": (*WHOLE, (7,), {"on_fraction": 1 / 3}),
+    "DP-SGD-c/t": (
+        (STEPS,),
+        {"schedule": "inverse"},
+        lambda stage, t: 1.5 / t,
+        (0,),
+        {"momentum_when": "never"},
+    ),
+    "DP-SGD-c/sqrt t": (
+        (STEPS,),
+        {"schedule": "inverse_sqrt"},
+        lambda stage, t: 1.5 / t**0.5,
+        (0,),
+        {"momentum_when": "never"},
+    ),
+    "stages of any length": (
+        (5, 4, 12),
+        {"stage_steps": (5, 4, 12)},
+        lambda stage, t: 1.5 / 2**stage,
+        (2, 4, 1),
+        {"first_on_steps": (2, 4, 1)},
+    ),
+    "a last stage cut short": (
+        (2, 4, 8, 7),
+        {"stages": 4},
+        lambda stage, t: 1.5 / 2**stage,
+        (1, 2, 4, 8),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_noise_every_method_is_the_papers_loop(method):
+    lengths, settings, rates, ons, momentum = METHODS[method]
+    algorithm = build(step_size=1.5, momentum=0.8, **settings, **momentum)
+    solution = dpjax.solve(quiet(algorithm), records(), key=KEY)
+    np.testing.assert_allclose(solution.params, by_hand(rates, 0.8, lengths, ons), atol=2e-5)
+    stages = np.repeat(np.arange(len(lengths)), lengths)
+    assert np.array_equal(solution.history.stage[:STEPS], stages)
+    expected = [rates(stage, t + 1) for t, stage in enumerate(stages)]
+    np.testing.assert_allclose(solution.history.step_size[:STEPS], expected, rtol=1e-6)
+    # Momentum that is not reset, or on for a step more, is seen.
+    other = by_hand(rates, 0.8, (STEPS,), (STEPS,)) if len(lengths) == 1 else None
+    if other is not None and ons != (STEPS,):
+        assert not np.allclose(solution.params, other, atol=1e-3)
+    longer = by_hand(rates, 0.8, lengths, tuple(on + 1 for on in ons))
+    if momentum.get("momentum_when") is None:
+        assert not np.allclose(solution.params, longer, atol=1e-4)
+
+
+def test_momentum_is_of_displacements_and_not_of_gradients():
+    """Where the step size changes within a stage the two differ, and the paper has the first."""
+    more = {"schedule": "inverse", "momentum_when": "always", "step_size": 1.5, "momentum": 0.8}
+    found = dpjax.solve(quiet(build(**more)), records(), key=KEY).params
+    expected = by_hand(lambda stage, t: 1.5 / t, 0.8, (STEPS,), (STEPS,))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    trace = optax.chain(
+        optax.trace(0.8), optax.scale_by_learning_rate(transforms.inverse_power(1.5, 1.0))
+    )
+    data, params = records(), jnp.zeros(P)
+    slope = jax.jit(jax.grad(lambda w: dpjax.diagnostics.exact_objective(OBJECTIVE, w, data)))
+    state = trace.init(params)
+    for _ in range(STEPS):
+        moves, state = trace.update(slope(params), state)
+        params = params + moves
+    assert not np.allclose(found, params, atol=1e-2)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 8, 15, 16, 17, 33, 100])
+def test_every_stage_is_reached_whatever_the_steps(steps):
+    for stages in range(1, steps.bit_length() + 1):
+        algorithm = build(steps=steps, stages=stages)
+        places = np.array(transforms.stage_of(jnp.arange(steps), algorithm.stage_steps)[0])
+        assert set(places) == set(range(stages))
+    assert build(steps=steps).steps == steps
+
+
+def test_given_stages_make_the_steps():
+    assert build(first_steps=5, stages=3).steps == 35
+    assert build(first_steps=5, steps=35).stage_steps == 5
+    assert build(first_steps=5).steps == 75
+    algorithm = build(stage_steps=[3, 1, 9], on_fraction=1.0)
+    assert algorithm.steps == 13 and algorithm.on_steps == (3, 1, 9)
+
+
+# The output drawn in advance.
+
+
+def drawn(solution):
+    """Number of steps taken in each stage."""
+    steps = int(solution.steps)
+    return np.bincount(np.asarray(solution.history.stage[:steps], int), minlength=3)
+
+
+def test_a_random_output_starts_the_next_stage():
+    lengths, ons = (3, 6, 12), (2, 4, 8)
+    algorithm = build(
+        stages=3, output="random", step_size=1.5, momentum=0.8, first_on_steps=2, steps=STEPS
+    )
+    taken = set()
+    for seed in range(6):
+        solution = dpjax.solve(quiet(algorithm), records(), key=jax.random.key(seed))
+        steps = drawn(solution)
+        assert (steps >= 1).all() and (steps <= lengths).all()
+        assert int(solution.steps) == steps.sum()
+        expected = by_hand(lambda stage, t: 1.5 / 2**stage, 0.8, steps, ons)
+        np.testing.assert_allclose(solution.params, expected, atol=2e-5)
+        taken.add(tuple(steps))
+        if steps.sum() < STEPS:
+            assert dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
+        # What is booked does not depend on the draw.
+        assert solution.event.releases[0].count == STEPS
+    assert len(taken) > 1
+
+
+def test_a_random_output_is_uniform_over_its_stage():
+    algorithm = build(stage_steps=(5, 3), output="random")
+    keys = jax.random.split(jax.random.key(3), 4000)
+    history = jax.vmap(lambda key: dpjax.solve(algorithm, records(), key=key).history.stage)(keys)
+    for stage, length in enumerate((5, 3)):
+        counts = np.bincount((np.asarray(history) == stage).sum(axis=1), minlength=length + 1)
+        assert counts[0] == 0 and len(counts) == length + 1
+        assert stats.chisquare(counts[1:]).pvalue > LEVEL
+        # Planted: an end that is never drawn.
+        assert stats.chisquare(np.r_[counts[1:-1], 0]).pvalue < LEVEL
+
+
+def test_the_draw_does_not_follow_the_data():
+    algorithm = build(steps=STEPS, stages=3, output="random", batch_size=N // 2)
+    x, y = records()
+    one = dpjax.solve(algorithm, (x, y), key=KEY)
+    other = dpjax.solve(algorithm, (-x[::-1], y), key=KEY)
+    assert np.array_equal(drawn(one), drawn(other))
+    assert not np.array_equal(one.params, other.params)
+
+
+def test_a_random_output_resumes_bit_for_bit(tmp_path, monkeypatch):
+    algorithm = build(steps=STEPS, stages=3, output="random", batch_size=N // 2)
+    key = next(
+        key
+        for key in map(jax.random.key, range(50))
+        if 8 < int(dpjax.solve(algorithm, records(), key=key).steps) < STEPS
+    )
+    whole = dpjax.run(algorithm, records(), key=key, progress=False)
+    advance = progress._advance
+
+    def crashing(bound, carry, until):
+        if int(carry.step) >= 5:
+            raise RuntimeError("crash")
+        return advance(bound, carry, until)
+
+    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    more = {"progress": False, "checkpoint": tmp_path / "checkpoint"}
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "_advance", crashing)
+        with pytest.raises(RuntimeError, match="crash"):
+            dpjax.run(algorithm, records(), key=key, **more)
+    resumed = dpjax.run(algorithm, records(), **more)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+# One program, and its noise.
+
+
+def test_numbers_do_not_compile_anew():
+    def solve(**more):
+        return dpjax.solve(build(**more), records(), key=KEY).params
+
+    first = solve()
+    once = loop._solve._cache_size()
+    for more in (
+        {"epsilon": 3.0},
+        {"step_size": 0.1},
+        {"momentum": 0.5},
+        {"momentum_when": "never"},
+        {"momentum_when": "always"},
+        {"stages": 2},
+        {"first_steps": 3},
+        {"first_steps": 7, "first_on_steps": 1},
+    ):
+        assert not np.array_equal(solve(**more), first)
+    assert loop._solve._cache_size() == once
+    solve(schedule="constant")
+    assert loop._solve._cache_size() == once + 1
+
+
+def test_settings_sweep_in_one_program():
+    algorithms = [
+        build(stages=stages, momentum_when=when)
+        for stages in (2, 3)
+        for when in ("early", "never", "always")
+    ]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
+    many = jax.vmap(lambda one: dpjax.solve(one, records(), key=KEY).params)(stacked)
+    assert len({row.tobytes() for row in np.asarray(many)}) == 6
+    for algorithm, row in zip(algorithms, many, strict=True):
+        alone = dpjax.solve(algorithm, records(), key=KEY).params
+        np.testing.assert_allclose(row, alone, rtol=2e-3, atol=2e-4)
+
+
+PAPER = {"data_size": 60_000, "batch_size": 256, "steps": 14_063, "dimension": 10}
+
+
+@pytest.mark.parametrize(("epsilon", "multiplier"), [(8.0, 0.656), (2.0, 1.226)])
+def test_noise_of_the_papers_runs_under_poisson_batches(epsilon, multiplier):
+    budget = dpjax.PrivacyBudget(epsilon, 1e-5)
+    (release,) = dpjax.dpagem(dpjax.objectives.logistic(), budget, **PAPER).event.releases
+    assert release.noise_multiplier == pytest.approx(multiplier, rel=3e-3)
+    assert (release.count, release.sampling) == (14_063, "poisson")
+
+
+def test_the_papers_own_accounting_is_of_a_far_larger_epsilon():
+    """Its formula with c2 = 2 at epsilon 8; batches of fixed size would make it larger still."""
+    probability = PAPER["batch_size"] / PAPER["data_size"]
+    nominal = 2 * probability * math.sqrt(PAPER["steps"] * math.log(1e5)) / 8
+    budget = dpjax.PrivacyBudget(8.0, 1e-5)
+    # No batch overflows, whose charge grows with epsilon.
+    algorithm = dpjax.dpagem(
+        dpjax.objectives.logistic(), budget, **PAPER, capacity=PAPER["data_size"]
+    )
+    query = dataclasses.replace(algorithm.query, noise_multiplier=nominal)
+    true = accounting.epsilon(query.event(PAPER["steps"]), 1e-5, "zero_out")
+    assert 38 < true < 40
+
+
+def test_momentum_and_stages_cost_nothing():
+    events = {
+        build(steps=STEPS, batch_size=8, **more).event
+        for more in (
+            {},
+            {"momentum_when": "always"},
+            {"schedule": "inverse"},
+            {"output": "random"},
+            {"stages": 2},
+        )
+    }
+    assert len(events) == 1
+
+
+def test_defaults_suit_the_default_problem():
+    data = dpjax.datasets.load("randhie")
+    objective = dpjax.objectives.logistic_nonconvex(1e-3)
+    budget = dpjax.PrivacyBudget(1.0, 1 / (10 * data.size))
+    sizes = {"data_size": data.size, "dimension": data.dimension}
+    found = {}
+    for make in (dpjax.dpagem, dpjax.baselines.dp_sgd):
+        solution = dpjax.solve(make(objective, budget, **sizes), data, key=KEY)
+        found[make] = float(
+            dpjax.diagnostics.exact_objective(objective, solution.params, data.examples)
+        )
+    assert found[dpjax.dpagem] < found[dpjax.baselines.dp_sgd] + 1e-3 < 0.61
