@@ -12,6 +12,7 @@ from scipy import stats
 
 import dpjax
 from dpjax import accounting, transforms
+from dpjax.auditing import canaries
 from dpjax.driver import loop, progress, resume
 
 N, P, STEPS = 64, 4, 21
@@ -249,6 +250,35 @@ def test_momentum_is_of_displacements_and_not_of_gradients():
         moves, state = trace.update(slope(params), state)
         params = params + moves
     assert not np.allclose(found, params, atol=1e-2)
+
+
+def loud(**more):
+    """One record of N, whose gradient is the clip norm along the first coordinate, hardly noisy."""
+    algorithm = build(objective=canaries.dirac(), clip_norm=1.0, step_size=0.5, **more)
+    return quiet(algorithm), jnp.zeros((N, 1)).at[0].set(1.0)
+
+
+def test_one_record_moves_every_answer_by_its_share_and_momentum_comes_after():
+    algorithm, data = loud(momentum=0.8, first_steps=3, stages=3, first_on_steps=3)
+    history = dpjax.solve(algorithm, data, key=KEY).history
+    np.testing.assert_allclose(history.gradient_norm[:STEPS], 1 / N, rtol=1e-4)
+    moves, expected = 0.0, []
+    for stage, length in enumerate((3, 6, 12)):
+        moves = 0.0
+        for _ in range(length):
+            moves = 0.5 / 2**stage / N + 0.8 * moves
+            expected.append(moves)
+    np.testing.assert_allclose(history.step_norm[:STEPS], expected, rtol=1e-4)
+
+
+def test_a_batch_is_divided_by_its_expected_size():
+    algorithm, data = loud(batch_size=8, steps=200)
+    data = jnp.ones_like(data)
+    sizes = 8 * np.asarray(dpjax.solve(algorithm, data, key=KEY).history.gradient_norm[:200])
+    np.testing.assert_allclose(sizes, np.round(sizes), atol=1e-3)
+    # A binomial's variance, within 5 of its standard errors; the realised size would make it 0.
+    assert abs(sizes.mean() - 8) < 5 * math.sqrt(7 / 200)
+    assert abs(sizes.var() / 7 - 1) < 5 * math.sqrt(2 / 200)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 8, 15, 16, 17, 33, 100])
