@@ -139,12 +139,12 @@ KILLED_BY = {
         "test_oracles.py::test_c39_the_divisor_of_an_answer_is_declared_and_not_counted[40-gradient]",
     ],
     "momentum of raw gradients, before the noise": [
-        "test_stagewise.py::test_one_record_moves_every_answer_by_its_share_and_momentum_comes_after",
+        "test_stagewise.py::test_c51_one_record_moves_every_answer_by_its_share_and_momentum_comes_after",
     ],
     "divisor is the realised batch": [
         "test_sampled_queries.py::test_c39_a_drawn_answer_is_the_sum_of_its_batch_over_the_expected_size"
         "[margin]",
-        "test_stagewise.py::test_a_batch_is_divided_by_its_expected_size",
+        "test_stagewise.py::test_c39_a_batch_is_divided_by_its_expected_size",
     ],
     "float32 coins": ["test_sampling.py::test_c36_tiny_probabilities_are_drawn_as_declared"],
     "an empty batch drawn again": [

@@ -258,7 +258,7 @@ def loud(**more):
     return quiet(algorithm), jnp.zeros((N, 1)).at[0].set(1.0)
 
 
-def test_one_record_moves_every_answer_by_its_share_and_momentum_comes_after():
+def test_c51_one_record_moves_every_answer_by_its_share_and_momentum_comes_after():
     algorithm, data = loud(momentum=0.8, first_steps=3, stages=3, first_on_steps=3)
     history = dpjax.solve(algorithm, data, key=KEY).history
     np.testing.assert_allclose(history.gradient_norm[:STEPS], 1 / N, rtol=1e-4)
@@ -271,7 +271,7 @@ def test_one_record_moves_every_answer_by_its_share_and_momentum_comes_after():
     np.testing.assert_allclose(history.step_norm[:STEPS], expected, rtol=1e-4)
 
 
-def test_a_batch_is_divided_by_its_expected_size():
+def test_c39_a_batch_is_divided_by_its_expected_size():
     algorithm, data = loud(batch_size=8, steps=200)
     data = jnp.ones_like(data)
     sizes = 8 * np.asarray(dpjax.solve(algorithm, data, key=KEY).history.gradient_norm[:200])
@@ -347,6 +347,10 @@ def test_the_draw_does_not_follow_the_data():
     other = dpjax.solve(algorithm, (-x[::-1], y), key=KEY)
     assert np.array_equal(drawn(one), drawn(other))
     assert not np.array_equal(one.params, other.params)
+    with jax.enable_x64(True):
+        wide = dpjax.solve(algorithm, (x.astype(float), y.astype(float)), key=KEY)
+    assert np.array_equal(drawn(one), drawn(wide)) and wide.params.dtype == np.float64
+    np.testing.assert_allclose(one.params, wide.params, atol=1e-4)
 
 
 def test_a_random_output_resumes_bit_for_bit(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import dataclasses
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.algorithms.common import check_smooth
+from dpjax.algorithms.common import check_smooth, decay_leaf
 from dpjax.algorithms.gradient_descent_calibration import default_step_size
 from dpjax.algorithms.stagewise import SCHEDULES, Stagewise
 from dpjax.objectives import Objective
@@ -113,9 +113,6 @@ def dpagem(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
-    rho = base.to_leaf(_validate.non_negative("momentum", momentum))
-    if rho >= 1:
-        raise ValueError(f"momentum must be below 1, got {momentum!r}.")
     n = problem.data_size
     if batch_size is None:
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
@@ -130,7 +127,7 @@ def dpagem(
     return Stagewise(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
-        momentum=rho,
+        momentum=decay_leaf("momentum", momentum),
         stage_steps=lengths,
         on_steps=on_steps,
         steps=total,
