@@ -17,6 +17,7 @@ import pytest
 
 from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
+from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     chunks,
     clipped_grad,
@@ -426,6 +427,49 @@ def _(patch):
         noisy = answer(self, key, records, params)
         return jax.tree.map(lambda leaf: leaf * (self.data_size / rows), noisy)
 
+    patch.setattr(GradientQuery, "answer", divided)
+
+
+@mutant("momentum of raw gradients, before the noise")
+def _(patch):
+    step, answer, moved = Stagewise.step, GradientQuery.answer, []
+
+    def remembering(self, key, state, ask):
+        moved.append((self, state))
+        try:
+            return step(self, key, state, ask)
+        finally:
+            moved.pop()
+
+    def pushed(self, key, records, params):
+        noisy = answer(self, key, records, params)
+        if not moved:
+            return noisy
+        algorithm, state = moved[-1]
+        before = jax.tree.map(jnp.subtract, params, state.previous)
+        raw = clipped_grad(self.objective, clip_norm=self.clip_norm)(before, records)
+        rho = jnp.where(state.place > 0, algorithm.momentum, 0)
+        return jax.tree.map(lambda n, r: n + rho * r / self.divisor, noisy, raw)
+
+    patch.setattr(Stagewise, "step", remembering)
+    patch.setattr(GradientQuery, "answer", pushed)
+
+
+@mutant("divisor is the realised batch")
+def _(patch):
+    answer, drawn, sizes = GradientQuery.answer, GradientQuery._drawn, []
+
+    def counting(self, key, records):
+        batch, mask = drawn(self, key, records)
+        sizes.append(self.data_size if mask is None else jnp.maximum(mask.sum(), 1))
+        return batch, mask
+
+    def divided(self, key, records, params):
+        noisy = answer(self, key, records, params)
+        size = sizes.pop()
+        return jax.tree.map(lambda leaf: leaf * (self.divisor / size), noisy)
+
+    patch.setattr(GradientQuery, "_drawn", counting)
     patch.setattr(GradientQuery, "answer", divided)
 
 

@@ -44,6 +44,7 @@ GENERAL = {
     "prgd": {"clip_norm": 1.0, "step_size": 0.1},
     "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
     "dp-sgd": {"clip_norm": 1.0, "step_size": 0.1},
+    "dpagem": {"clip_norm": 1.0, "step_size": 0.1},
 }
 SPLIT = {"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08}
 GENERAL |= {"dp-svrg": SPLIT, "dp-svrg++": SPLIT}
@@ -57,6 +58,7 @@ USUAL = {
     "dp-svrg": {"batch_size": N // 2, "epoch_length": 3},
     "dp-svrg++": {"batch_size": N // 2, "epoch_length": 1},
     "dp-sgd": {"batch_size": N // 2},
+    "dpagem": {"batch_size": N // 2},
     "prgd": {"batch_size": N // 2},
 }
 USUAL |= {name: {"batch_size": 9} for name in SPIDERS}
@@ -76,6 +78,8 @@ REFUSED = {
     ("dp-newton", "replace_one", "paper"): "composes by zCDP",
     ("dp-sgd", "replace_one", "paper"): "moments accountant",
     ("dp-sgd", "replace_one", "rdp"): "no Renyi bound is known",
+    ("dpagem", "replace_one", "paper"): "leaves its constant c2 open",
+    ("dpagem", "replace_one", "rdp"): "no Renyi bound is known",
 }
 REFUSED |= {("prgd", relation, "rdp"): "no Renyi divergence" for relation in RELATIONS}
 REFUSED[("prgd", "replace_one", "paper")] = "fixes the radius at 1"
@@ -93,8 +97,8 @@ LEVEL = 1e-6
 KEY = jax.random.key(7)
 
 each_algorithm = pytest.mark.parametrize("name", EVERY)
-# What is of the query is tested once: that of DP-SGD is DP-Adam's, and Spiders share theirs.
-SHARED = ("dp-sgd", "spider-fixed", "gauss-psgd")
+# What is of the query is tested once: DP-SGD and DPageEM have DP-Adam's, and Spiders share theirs.
+SHARED = ("dp-sgd", "dpagem", "spider-fixed", "gauss-psgd")
 each_query = pytest.mark.parametrize("name", [name for name in EVERY if name not in SHARED])
 
 
@@ -720,7 +724,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
         budget = dpjax.PrivacyBudget(1.0, 1e-3)
         algorithm = make(name, budget, PROXIMAL, data_size=20, dimension=2, steps=2)
         # Of those that share DP-GD's gradient, the two in which the loop's types broke before.
-        shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd", "dp-newton", "dp-sgd")
+        shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd", "dp-newton", "dp-sgd", "dpagem")
         shared = shared or name in SPIDERS[1:]
         cases = {np.float32: [None, jnp.float16]}
         if x64 and not shared:

@@ -441,6 +441,57 @@ BAD_ONE = {
             "no paper states",
         ),
     },
+    "dpagem": {
+        "stage_steps do not sum": (
+            {"stage_steps": (1, 1), "steps": 3},
+            r"\(1, 1\) add up to 2, not to steps=3: take steps=2",
+        ),
+        "stages do not sum": (
+            {"first_steps": 4, "stages": 2, "steps": 20},
+            r"add up to 12, not to steps=20: take steps=12 \(2 stages\) or steps=28 \(3 stages\)",
+        ),
+        "first_steps do not sum": (
+            {"first_steps": 2, "steps": 3},
+            r"add up to 2, not to steps=3: take steps=2 \(1 stages\) or steps=6 \(2 stages\)",
+        ),
+        "first stage alone too long": ({"first_steps": 5, "steps": 3}, "take steps=5"),
+        "too many stages": (
+            {"stages": 3, "steps": 3},
+            "take stages=2 at most, or steps=4 at least",
+        ),
+        "stages 0": ({"stages": 0}, "stages must be at least 1"),
+        "first_steps 0": ({"first_steps": 0}, "first_steps must be at least 1"),
+        "stage_steps empty": ({"stage_steps": ()}, "has no stage"),
+        "stage_steps 0": ({"stage_steps": (2, 0)}, r"stage_steps\[1\] must be at least 1"),
+        "stage_steps a number": ({"stage_steps": 3}, "stage_steps must be a tuple"),
+        "stages twice": ({"stage_steps": (3,), "stages": 1}, "keep stage_steps alone"),
+        "stages of a constant": ({"schedule": "constant", "stages": 2}, "leave out stages=2"),
+        "schedule": ({"schedule": "invers"}, "did you mean 'inverse'"),
+        "momentum 1": ({"momentum": 1.0}, "momentum must be below 1"),
+        "momentum negative": ({"momentum": -0.1}, "momentum must be"),
+        "momentum_when": ({"momentum_when": "earl"}, "did you mean 'early'"),
+        "momentum_when and its steps": (
+            {"momentum_when": "never", "on_fraction": 0.5},
+            "leave out on_fraction=0.5",
+        ),
+        "on_fraction above 1": ({"on_fraction": 1.5}, "on_fraction must be at most 1"),
+        "on_fraction and its steps": ({"on_fraction": 0.5, "first_on_steps": 1}, "not both"),
+        "on for longer than the stage": (
+            {"first_steps": 1, "first_on_steps": 2},
+            "first_on_steps=2 must be a whole number from 0 to 1",
+        ),
+        "output": ({"output": "rnadom"}, "did you mean 'random'"),
+        "step_size 0": ({"step_size": 0.0}, "step_size must be"),
+        "step_size absent": ({"objective": PLAIN, "clip_norm": 1.0}, "step_size is required"),
+        "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
+        "paper": (
+            {
+                "accountant": "paper",
+                "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
+            },
+            "leaves its constant c2 open",
+        ),
+    },
     "prgd": {
         "radius at half the sensitivity": (
             {"batch_size": N, "radius": 0.5 / N},

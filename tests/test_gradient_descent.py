@@ -90,6 +90,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
         dpjax.dp_trust_region,
         dpjax.dp_stochastic_trust_region,
         dpjax.dp_adam,
+        dpjax.dpagem,
         dpjax.baselines.dp_newton,
     ],
 )

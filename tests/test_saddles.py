@@ -248,7 +248,9 @@ def test_the_default_clip_norms_change_no_record_nearby(name, within):
 
 
 @each_problem
-@pytest.mark.parametrize("algorithm", ["dp-gd", "dp-tr", "dp-str", "dp-adam", "dp-subspace-tr"])
+@pytest.mark.parametrize(
+    "algorithm", ["dp-gd", "dp-tr", "dp-str", "dp-adam", "dp-subspace-tr", "dpagem"]
+)
 def test_factories_need_nothing_more(name, algorithm):
     objective, budget = BUILD[name](), dpjax.PrivacyBudget(1.0, 1e-4)
     size = objective.parameters(P)

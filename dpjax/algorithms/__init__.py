@@ -7,6 +7,7 @@ from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
 from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
 from dpjax.algorithms.spider_calibration import stochastic_spider
+from dpjax.algorithms.stagewise_calibration import dpagem
 from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg_calibration import dp_svrg, dp_svrg_plus_plus
@@ -25,6 +26,7 @@ ALGORITHMS = {
     "dp-accmd": dp_accelerated_mirror_descent,
     "prgd": perturbed_gradient_descent,
     "spider": stochastic_spider,
+    "dpagem": dpagem,
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "dp_svrg",
     "dp_svrg_plus_plus",
     "dp_trust_region",
+    "dpagem",
     "paper_schedule",
     "perturbed_gradient_descent",
     "stochastic_spider",

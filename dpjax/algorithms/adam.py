@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth
+from dpjax.algorithms.common import Single, check_smooth, decay_leaf
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, poisson_sampler
 
@@ -168,8 +168,8 @@ def dp_adam(
         query=query,
         learning_rate=rate,
         final_learning_rate=base.positive_leaf("final_learning_rate", final),
-        b1=_decay("b1", b1),
-        b2=_decay("b2", b2),
+        b1=decay_leaf("b1", b1),
+        b2=decay_leaf("b2", b2),
         eps=base.positive_leaf("eps", eps),
         steps=steps,
         declared=base.Declared(budget.epsilon, budget.delta),
@@ -177,10 +177,3 @@ def dp_adam(
         dimension=problem.dimension,
         accountant=accountant,
     )
-
-
-def _decay(name: str, value: float) -> float:
-    leaf = base.to_leaf(_validate.non_negative(name, value))
-    if leaf >= 1:
-        raise ValueError(f"{name} must be below 1, got {value!r}.")
-    return leaf

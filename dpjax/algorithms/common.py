@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event
 from dpjax.algorithms import base
@@ -36,6 +37,14 @@ def check_smooth(objective: Objective, title: str) -> None:
             f"{title}, which takes its derivatives. A set or an l1 penalty is for "
             "dp_gradient_descent, dp_svrg, dp_svrg_plus_plus and baselines.dp_sgd."
         )
+
+
+def decay_leaf(name: str, value: float) -> float:
+    """Returns the value as a leaf, or raises if it is not from 0 to below 1."""
+    leaf = base.to_leaf(_validate.non_negative(name, value))
+    if leaf >= 1:
+        raise ValueError(f"{name} must be below 1, got {value!r}.")
+    return leaf
 
 
 class Common:

@@ -72,6 +72,26 @@ def winding() -> Objective:
     return Objective(_winding_loss, name="winding canary")
 
 
+def dirac() -> Objective:
+    """Returns a loss whose gradient is one coordinate's, wherever the parameters are.
+
+    >>> jax.grad(dirac().loss)(jnp.ones(3), jnp.ones(1)).tolist()
+    [1000.0, 0.0, 0.0]
+    """
+    return Objective(_dirac_loss, name="Dirac canary")
+
+
+def network() -> Objective:
+    """Returns the output of a network of 7 parameters: two tanh units and a dense one.
+
+    Its last bias makes a record loud at any parameters, the start at zero included.
+
+    >>> jax.grad(network().loss)(jnp.zeros(7), jnp.ones(1)).tolist()[-1]
+    1000.0
+    """
+    return Objective(_network_loss, name="network canary")
+
+
 def bowl() -> Objective:
     """Returns a loss whose Hessian is a multiple of the identity.
 
@@ -197,6 +217,15 @@ def _clock(params: Array) -> Array:
 
 def _winding_loss(params: Array, example: Array) -> Array:
     return _LOUD * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
+
+
+def _dirac_loss(params: Array, example: Array) -> Array:
+    return _LOUD * example[0] * params[0]
+
+
+def _network_loss(params: Array, example: Array) -> Array:
+    hidden = jnp.tanh(params[:2] * example[0] + params[2:4])
+    return _LOUD * example[0] * (params[4:6] @ hidden + params[6])
 
 
 def _bowl_loss(params: Array, example: Array) -> Array:

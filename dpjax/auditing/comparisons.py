@@ -107,6 +107,21 @@ def stochastic_gradient() -> Game:
     return games.whole(algorithm, canaries.records(null=9))
 
 
+def stochastic_step() -> Game:
+    """Returns the attack on one step of DP-SGD from end to end, 1 record in 10 a batch."""
+    algorithm = dp_sgd(
+        canaries.dirac(),
+        PrivacyBudget(8.0, DELTA),
+        data_size=10,
+        dimension=3,
+        batch_size=1,
+        steps=1,
+        step_size=1.0,
+        clip_norm=1.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))
+
+
 def inside_objective() -> Game:
     """Returns the attack on objective perturbation, whose canary has the steepest slope."""
     algorithm = objective_perturbation(

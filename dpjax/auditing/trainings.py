@@ -10,6 +10,7 @@ from dpjax.algorithms import (
     dp_svrg,
     dp_svrg_plus_plus,
     dp_trust_region,
+    dpagem,
     perturbed_gradient_descent,
 )
 from dpjax.auditing import canaries, games
@@ -85,6 +86,22 @@ def subspace_trust_region() -> Game:
         hessian_clip_norm=3.0,
     )
     return games.whole(algorithm, canaries.records())
+
+
+def stagewise() -> Game:
+    """Returns the attack on a whole DPageEM of a network, 3 stages, 1 record in 2 a batch."""
+    algorithm = dpagem(
+        canaries.network(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=10,
+        dimension=7,
+        batch_size=5,
+        first_steps=2,
+        stages=3,
+        step_size=0.5,
+        clip_norm=1.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))
 
 
 def accelerated_mirror_descent() -> Game:

@@ -1,5 +1,6 @@
 """Networks of the papers as flax modules, without layers that couple examples."""
 
 from dpjax.models.cnn import CNN
+from dpjax.models.resnet import ResNet20
 
-__all__ = ["CNN"]
+__all__ = ["CNN", "ResNet20"]
