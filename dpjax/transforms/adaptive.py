@@ -1,5 +1,6 @@
 """A clip norm that follows a quantile of the gradients' norms, at its own share of the budget."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -151,19 +152,9 @@ def adaptive_clip_and_noise(
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
 
-    def event(steps: int) -> Event:
-        release = sampler.release(
-            "gradient over clip norm, and count",
-            steps,
-            noise_multiplier=noise_multiplier,
-            relation=relation,
-            components=(
-                ("gradient over clip norm", gradient_noise / expected),
-                ("fraction", count_noise / expected),
-            ),
-        )
-        return Event((release,), relation)
-
+    event = functools.partial(
+        _event, sampler, relation, noise_multiplier, gradient_noise, count_noise
+    )
     event(1)  # raises for what has no accounting
 
     def init(params: Params) -> AdaptiveState:
@@ -192,3 +183,25 @@ def adaptive_clip_and_noise(
         return noisy, AdaptiveState(NoiseState(key, taken + 1), following)
 
     return NoiseTransformation(init, update, event)
+
+
+def _event(
+    sampler: Sampler,
+    relation: Relation,
+    noise_multiplier: float,
+    gradient_noise: float,
+    count_noise: float,
+    steps: int,
+) -> Event:
+    expected = float(sampler.expected)
+    release = sampler.release(
+        "gradient over clip norm, and count",
+        steps,
+        noise_multiplier=noise_multiplier,
+        relation=relation,
+        components=(
+            ("gradient over clip norm", gradient_noise / expected),
+            ("fraction", count_noise / expected),
+        ),
+    )
+    return Event((release,), relation)
