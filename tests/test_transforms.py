@@ -542,6 +542,9 @@ def test_both_noises_are_those_of_the_event(sampler, relation):
     assert low < min(shares) and max(shares) < high
     moved = 2 if (sampler, relation) == ("all", "replace_one") else 1
     assert stddevs["fraction"] == pytest.approx(3 * moved / expected)
+    own = transforms.gradient_multiplier(1.0, 3.0) * moved / expected
+    assert stddevs["gradient over clip norm"] == pytest.approx(own, rel=1e-2)
+    assert stddevs["gradient over clip norm"] > own  # rounding costs a little
     assert made.event(5).releases[0].count == 5
 
 
@@ -620,14 +623,25 @@ def test_noise_is_found_wherever_it_is(kind):
     assert transforms.holds_noise(ALL[kind](KEY)) == noisy
 
 
-def test_c15_multi_steps_around_noise_would_add_it_to_every_piece():
-    """What the check is there for: two pieces of a batch get two noises, of which half is left."""
-    optimizer = optax.MultiSteps(optax.chain(MAKERS["gaussian"](KEY), optax.sgd(1.0)), 2)
+@pytest.mark.parametrize("noise_first", [True, False])
+def test_c15_what_multi_steps_does_to_noise(noise_first):
+    """The mean of two pieces holds two noises, or two draws share one: neither is the event's."""
+    noise, pieces = MAKERS["gaussian"](KEY), optax.MultiSteps(optax.sgd(1.0), 2)
+    optimizer = (
+        optax.chain(noise, pieces.gradient_transformation())
+        if noise_first
+        else optax.MultiSteps(optax.chain(noise, optax.sgd(1.0)), 2)
+    )
     zeros = jnp.zeros(20_000)
     state = optimizer.init(zeros)
     for _ in range(2):
         updates, state = optimizer.update(zeros, state)
-    assert float(jnp.std(updates)) == pytest.approx(1, rel=0.05)  # the mean of two sums, one noise
+    found = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, transforms.NoiseState))
+    (used,) = [int(node.taken) for node in found if isinstance(node, transforms.NoiseState)]
+    assert used == (2 if noise_first else 1)
+    assert float(jnp.std(updates)) == pytest.approx(used**-0.5, rel=0.05)
+    with pytest.raises(ValueError, match="breaks the noise"):
+        transforms.check_no_multi_steps(optimizer)
 
 
 # Bad input.

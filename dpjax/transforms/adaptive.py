@@ -36,8 +36,8 @@ class AdaptiveState(NamedTuple):
 def gradient_multiplier(noise_multiplier: float, count_stddev: float) -> float:
     """Returns the noise multiplier of the gradient that leaves room for the count beside it.
 
-    One record's part is the vector (g / C, b) of the gradient, |g| <= C, and of b = 1/2 where its
-    norm was at most C, -1/2 else. With noise z_g on the first and sigma_b on the second its length
+    One record's part is the vector (g / C, b) of the gradient, |g| <= C, and of b = 1/2 where it
+    was not clipped, -1/2 else. With noise z_g on the first and sigma_b on the second its length
     in standard deviations is at most sqrt(1 / z_g^2 + 1 / (2 sigma_b)^2), and two such vectors are
     at most twice that apart, under every relation. Both together are *one* Gaussian mechanism of
     multiplier z if that root is 1 / z.

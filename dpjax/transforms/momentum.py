@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._typing import Array, PyTree
-from dpjax.transforms.schedules import StageSteps, check_stages, stage_of
+from dpjax.transforms.schedules import StageSteps, check_stages, stage_of, updates_in
 
 
 class EarlyMomentumState(NamedTuple):
@@ -72,7 +72,7 @@ def early_momentum(
     ) -> tuple[PyTree, EarlyMomentumState]:
         del params
         stage, position = stage_of(state.count, first_steps)
-        on = (position > 0) & (position < _on_steps(first_on_steps, stage))
+        on = (position > 0) & (position < updates_in(stage, first_on_steps))
 
         def move(update: Array, before: Array) -> Array:
             pushed = update + jnp.asarray(momentum, update.dtype) * before.astype(update.dtype)
@@ -98,8 +98,8 @@ def check_on_steps(first_on_steps: StageSteps, first_steps: StageSteps) -> None:
             len(first_steps) != len(first_on_steps)
         ):
             raise ValueError(
-                f"first_on_steps={first_on_steps!r} must be as first_steps={first_steps!r}: a "
-                "number for a number, or a tuple with one number for each stage."
+                f"first_on_steps={first_on_steps!r} must be given as the stages are, here "
+                f"{first_steps!r}: a number, or a tuple with one number for each stage."
             )
         triples = enumerate(zip(first_on_steps, first_steps, strict=True))
         pairs = [(f"first_on_steps[{k}]", on, whole) for k, (on, whole) in triples]
@@ -111,9 +111,3 @@ def check_on_steps(first_on_steps: StageSteps, first_steps: StageSteps) -> None:
                 f"{name}={on!r} must be a whole number from 0 to {whole!r}, the length of the "
                 "stage: lower it, or lengthen the stage."
             )
-
-
-def _on_steps(first_on_steps: StageSteps, stage: Array) -> Array:
-    if isinstance(first_on_steps, tuple):
-        return jnp.stack([jnp.asarray(steps, stage.dtype) for steps in first_on_steps])[stage]
-    return jnp.asarray(first_on_steps, stage.dtype) << stage

@@ -1,10 +1,10 @@
 """Step sizes by the number of the update: halved from stage to stage, or falling as its power."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.core import Tracer
 
 from dpjax import _validate
@@ -45,7 +45,18 @@ def stage_of(count: Array | int, first_steps: StageSteps) -> tuple[Array, Array]
     return stage, count - first * ((1 << stage) - 1)
 
 
-def stagewise(step_size: Array | float, first_steps: StageSteps) -> optax.Schedule:
+def updates_in(stage: Array, first_steps: StageSteps) -> Array:
+    """Returns a stage's number of updates, of the dtype of ``stage``; a tuple's last goes on.
+
+    >>> int(updates_in(jnp.array(3), 5)), int(updates_in(jnp.array(1), (2, 7)))
+    (40, 7)
+    """
+    if isinstance(first_steps, tuple):
+        return jnp.stack([jnp.asarray(length, stage.dtype) for length in first_steps])[stage]
+    return jnp.asarray(first_steps, stage.dtype) << stage
+
+
+def stagewise(step_size: Array | float, first_steps: StageSteps) -> Callable[[Any], Array]:
     """Returns the schedule of stagewise SGD: the step halves and the stage doubles.
 
     Args:
@@ -77,7 +88,7 @@ def stagewise(step_size: Array | float, first_steps: StageSteps) -> optax.Schedu
     return schedule
 
 
-def inverse_power(step_size: Array | float, power: Array | float) -> optax.Schedule:
+def inverse_power(step_size: Array | float, power: Array | float) -> Callable[[Any], Array]:
     """Returns the schedule c / t^power for the updates t = 1, 2, ...
 
     Args:
@@ -107,18 +118,18 @@ def inverse_power(step_size: Array | float, power: Array | float) -> optax.Sched
     return schedule
 
 
-def check_stages(first_steps: StageSteps) -> None:
+def check_stages(first_steps: StageSteps, name: str = "first_steps") -> None:
     """Raises if a stage is not a whole number of at least 1 update, where the number is known.
 
     Raises:
       ValueError: naming the stage, or a tuple without any.
     """
     if not isinstance(first_steps, tuple):
-        return _check_known(_validate.positive_int, "first_steps", first_steps)
+        return _check_known(_validate.positive_int, name, first_steps)
     if not first_steps:
-        raise ValueError("first_steps=() has no stage; give the length of at least one.")
+        raise ValueError(f"{name}=() has no stage; give the length of at least one.")
     for stage, length in enumerate(first_steps):
-        _check_known(_validate.positive_int, f"first_steps[{stage}]", length)
+        _check_known(_validate.positive_int, f"{name}[{stage}]", length)
     return None
 
 
