@@ -10,14 +10,21 @@ from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, div
 from dpjax.transforms.alias import dp_adam, dpagem, dpsgd
 from dpjax.transforms.checks import check_no_multi_steps, holds_noise
 from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
-from dpjax.transforms.momentum import EarlyMomentumState, early_momentum
+from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
 from dpjax.transforms.noise import (
     NoiseState,
     NoiseTransformation,
     add_ball_noise,
     add_tree_noise,
 )
-from dpjax.transforms.schedules import inverse_power, stage_of, stagewise
+from dpjax.transforms.schedules import (
+    StageSteps,
+    check_stages,
+    inverse_power,
+    stage_of,
+    stagewise,
+    updates_in,
+)
 
 __all__ = [
     "AdaptiveState",
@@ -25,11 +32,14 @@ __all__ = [
     "EarlyMomentumState",
     "NoiseState",
     "NoiseTransformation",
+    "StageSteps",
     "adaptive_clip_and_noise",
     "add_ball_noise",
     "add_gaussian_noise",
     "add_tree_noise",
     "check_no_multi_steps",
+    "check_on_steps",
+    "check_stages",
     "clip_and_sum",
     "divide_by",
     "dp_adam",
@@ -43,4 +53,5 @@ __all__ = [
     "noisy_mean",
     "stage_of",
     "stagewise",
+    "updates_in",
 ]
