@@ -122,8 +122,9 @@ def clip_factors(
 def square_norms(rows: Array) -> Array:
     """Returns the squared norms (n,) of ``mark``ed rows (n, k), in float64; infinite with a mark.
 
-    >>> print(square_norms(jnp.array([[3e-30, 4e-30], [jnp.finfo("float32").max, 0.0]])))
-    [2.5e-59     inf]
+    >>> with jax.enable_x64(True):  # to print all digits
+    ...     print(square_norms(jnp.array([[3.0, 4.0], [jnp.inf, 0.0]])))
+    [25. inf]
     """
     largest = float(jnp.finfo(rows.dtype).max)
     with jax.enable_x64(True):

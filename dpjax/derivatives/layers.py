@@ -86,7 +86,7 @@ def plan(loss: Loss, params: Params, record: PyTree) -> Plan:
     ...     return jnp.tanh(x @ params["w"] + params["b"]).sum()
     >>> found = plan(loss, {"b": jnp.zeros(2), "w": jnp.zeros((3, 2))}, jnp.zeros(3))
     >>> [layer.leaf for layer in found.layers], sorted(found.copied)
-    ([1], [0])
+    ([1, 0], [])
     """
     copied: frozenset[int] = frozenset()
     while True:
@@ -203,16 +203,15 @@ class _Walk:
 def _layer(equation: Any, values: list[_Value]) -> Layer | None:
     """Returns the layer that an equation is, or None."""
     weights = [i for i, value in enumerate(values) if value.leaves]
-    if len(weights) != 1 or values[weights[0]].chain is None:
-        return None
-    if len(values) > 2 or len(values[weights[0]].leaves) > 1:
+    if len(values) != 2 or len(weights) != 1:
         return None
     weight = values[weights[0]]
+    if weight.chain is None or len(weight.leaves) > 1:
+        return None
     shapes = [jax.typeof(value.primal) for value in values]
     if (rule := rule_of(equation, shapes, weights[0])) is None:
         return None
     (leaf,) = weight.leaves
-    assert weight.chain is not None
     repeats = any(e.invars[0].aval.size != e.outvars[0].aval.size for e in weight.chain)
     return None if repeats and not isinstance(rule, ByEntry) else Layer(leaf, rule, weight.chain)
 

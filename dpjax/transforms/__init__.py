@@ -1,5 +1,15 @@
-"""The door's optax face: noise as ``GradientTransformation``s that know what they release."""
+"""The door's optax face: clipping and noise as transformations that know what they release."""
 
+from dpjax.transforms.adaptive import (
+    AdaptiveState,
+    adaptive_clip_and_noise,
+    gradient_multiplier,
+    next_clip_norm,
+)
+from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, divide_by
+from dpjax.transforms.alias import dp_adam, dpagem, dpsgd
+from dpjax.transforms.checks import check_no_multi_steps, holds_noise
+from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
 from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
 from dpjax.transforms.noise import (
     NoiseState,
@@ -17,16 +27,30 @@ from dpjax.transforms.schedules import (
 )
 
 __all__ = [
+    "AdaptiveState",
+    "ClippingTransformation",
     "EarlyMomentumState",
     "NoiseState",
     "NoiseTransformation",
     "StageSteps",
+    "adaptive_clip_and_noise",
     "add_ball_noise",
+    "add_gaussian_noise",
     "add_tree_noise",
+    "check_no_multi_steps",
     "check_on_steps",
     "check_stages",
+    "clip_and_sum",
+    "divide_by",
+    "dp_adam",
+    "dpagem",
+    "dpsgd",
     "early_momentum",
+    "gradient_multiplier",
+    "holds_noise",
     "inverse_power",
+    "next_clip_norm",
+    "noisy_mean",
     "stage_of",
     "stagewise",
     "updates_in",

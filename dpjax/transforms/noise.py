@@ -29,14 +29,15 @@ class NoiseState(NamedTuple):
     """Number of updates so far, int32."""
 
 
-class NoiseTransformation(optax.GradientTransformation):
+class NoiseTransformation(optax.GradientTransformationExtraArgs):
     """An optax transformation that adds noise, and can say what its steps release.
 
     It unpacks and chains like any other; ``optax.chain`` forgets ``event``, so keep this object.
+    ``optax.MultiSteps`` breaks it: see ``check_no_multi_steps``.
     """
 
     event: Callable[..., Event]
-    """``event(steps, *, sensitivity, relation, ...) -> Event``, see the factory."""
+    """``event(steps, ...) -> Event``, see the factory."""
 
     def __new__(
         cls, init: Callable[..., Any], update: Callable[..., Any], event: Callable[..., Event]
@@ -94,9 +95,9 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
         return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
 
     def update(
-        updates: PyTree, state: NoiseState, params: PyTree | None = None
+        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, NoiseState]:
-        del params
+        del params, extra
         own = derive(state.key, "ball_noise", state.taken)
         return add_ball(own, updates, radius), NoiseState(state.key, state.taken + 1)
 
@@ -153,9 +154,9 @@ def add_tree_noise(
         return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
 
     def update(
-        updates: PyTree, state: NoiseState, params: PyTree | None = None
+        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, NoiseState]:
-        del params
+        del params, extra
         leaves, tree = jax.tree.flatten(updates)
         noisy = [
             noise.perturb(derive(state.key, "tree_noise", i), leaf, stddev, state.taken)

@@ -1,0 +1,207 @@
+"""A clip norm that follows a quantile of the gradients' norms, at its own share of the budget."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._wide import float64
+from dpjax.accounting import Event
+from dpjax.derivatives import keeps_positions
+from dpjax.mechanisms import add_gaussian, as_key, derive, perturb
+from dpjax.sampling import Sampler
+from dpjax.transforms.aggregate import check_rows, clipped_sum, sum_slack
+from dpjax.transforms.gaussian import check_batch, check_draws
+from dpjax.transforms.noise import NoiseState, NoiseTransformation
+
+# Far beyond any gradient, and far within float32: a norm that went to 0 or infinity never returns.
+_SMALLEST, _LARGEST = 1e-20, 1e20
+# Of the expected batch: so exact a count costs next to nothing, and the quantile needs no better.
+_COUNT_STDDEV = 1 / 20
+
+
+class AdaptiveState(NamedTuple):
+    """What the next step needs."""
+
+    noise: NoiseState
+    """The key is secret."""
+    clip_norm: Array
+    """C of the next step, float32; released, as it is made of noisy counts alone."""
+
+
+def gradient_multiplier(noise_multiplier: float, count_stddev: float) -> float:
+    """Returns the noise multiplier of the gradient that leaves room for the count beside it.
+
+    One record's part is the vector (g / C, b) of the gradient, |g| <= C, and of b = 1/2 where it
+    was not clipped, -1/2 else. With noise z_g on the first and sigma_b on the second its length
+    in standard deviations is at most sqrt(1 / z_g^2 + 1 / (2 sigma_b)^2), and two such vectors are
+    at most twice that apart, under every relation. Both together are *one* Gaussian mechanism of
+    multiplier z if that root is 1 / z.
+
+    Args:
+      noise_multiplier: z, of the joint release; what is accounted.
+      count_stddev: sigma_b, standard deviation of the noise on the sum of all b.
+
+    Returns:
+      z_g = (z^-2 - (2 sigma_b)^-2)^(-1/2), above z.
+
+    Raises:
+      ValueError: if the count alone spends all, 2 sigma_b <= z.
+
+    Reference: Andrew, Thakkar, McMahan and Ramaswamy (2021), theorem 1.
+
+    >>> round(gradient_multiplier(1.0, 12.8), 5)
+    1.00076
+    """
+    whole = _validate.positive("noise_multiplier", noise_multiplier)
+    alone = 2 * _validate.positive("count_stddev", count_stddev)
+    if alone <= whole:
+        raise ValueError(
+            f"a count with noise of count_stddev={count_stddev!r} alone has multiplier {alone:g}, "
+            f"as much as noise_multiplier={whole:g} allows in all; raise count_stddev."
+        )
+    return whole / math.sqrt((1 - whole / alone) * (1 + whole / alone))
+
+
+def next_clip_norm(
+    clip_norm: Array | float, fraction: Array | float, *, quantile: float, rate: float
+) -> Array:
+    """Returns the clip norm of the next step: C exp(-rate (fraction - quantile)), float32.
+
+    Args:
+      clip_norm: C.
+      fraction: noisy share of records whose norm was at most C; any number.
+      quantile: gamma, the share that C is to hold.
+      rate: eta_C, how fast C moves.
+
+    Privacy: post-processing of the noisy fraction.
+
+    Reference: Andrew et al. (2021), algorithm 1, the geometric update.
+
+    >>> round(float(next_clip_norm(1.0, 1.0, quantile=0.5, rate=0.2)), 3)
+    0.905
+    """
+    moved = jnp.asarray(clip_norm) * jnp.exp(-rate * (jnp.asarray(fraction) - quantile))
+    return jnp.clip(moved, _SMALLEST, _LARGEST).astype(jnp.float32)
+
+
+def adaptive_clip_and_noise(
+    initial_clip_norm: float,
+    *,
+    noise_multiplier: float,
+    sampler: Sampler,
+    relation: Relation = "zero_out",
+    key: Array,
+    quantile: float = 0.5,
+    rate: float = 0.2,
+    count_stddev: float | None = None,
+) -> NoiseTransformation:
+    """Returns a transformation that clips to a quantile of the norms, adds up, and adds noise.
+
+    Args:
+      initial_clip_norm: C of the first step, public.
+      noise_multiplier: z, of the gradient and the count together; as in ``noisy_mean``.
+      sampler: from ``dpjax.sampling``, the one that draws the records of each step.
+      relation: what neighbouring means.
+      key: a key used for nothing else, shape (); required.
+      quantile: gamma, from 0 to 1, the share of norms that C is to hold.
+      rate: eta_C, how fast C moves: a factor of exp(rate gamma) a step at most, but for noise.
+      count_stddev: sigma_b, as in ``gradient_multiplier``; by default 1/20 of the expected batch.
+
+    Returns:
+      A ``NoiseTransformation`` from per-example gradients, as ``clip_and_sum`` reads them, to their
+      noisy sum, to be followed by ``divide_by(sampler.expected)``. With a sampler that draws,
+      ``update`` needs ``mask=batch.mask``. Its state is an ``AdaptiveState``. ``event(steps)`` is
+      what so many steps release, gradients and counts.
+
+    Raises:
+      ValueError: for a number out of range, a count that alone spends all, a bad key, or a sampler
+        that has no accounting under the relation; by ``update`` as ``clip_and_sum``.
+
+    Privacy: a step is one Gaussian mechanism on the joint vector of gradient over C and count, on
+      one draw, of multiplier z: see ``gradient_multiplier``. C is a function of earlier releases. A
+      record that is not finite, as one that is not there, is in neither the sum nor the count.
+
+    Reference: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially private learning with
+      adaptive clipping" (2021), algorithm 1.
+
+    >>> import dpjax, optax
+    >>> sampler = dpjax.sampling.full_batch(8)
+    >>> adaptive = adaptive_clip_and_noise(
+    ...     1.0, noise_multiplier=0.5, sampler=sampler, key=dpjax.random_key(), count_stddev=0.5)
+    >>> optimizer = optax.chain(adaptive, optax.sgd(0.1))
+    >>> params = jnp.zeros(3)
+    >>> updates, state = optimizer.update(jnp.ones((8, 3)), optimizer.init(params), params)
+    >>> adaptive.event(1).gaussian_mu
+    2.0
+    """
+    key = as_key(key)
+    first = _validate.positive("initial_clip_norm", initial_clip_norm)
+    quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
+    check_draws(sampler)
+    expected = float(sampler.expected)
+    sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
+    own_multiplier = gradient_multiplier(noise_multiplier, sigma)
+    moved = float(sampler.scale(1.0, relation)) * expected
+    any_order = not keeps_positions(relation)
+    slack = sum_slack(sampler.capacity, relation, any_order)
+    # Standard deviations on the sums, the gradient's in units of C.
+    gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
+
+    event = functools.partial(
+        _event, sampler, relation, noise_multiplier, gradient_noise, count_noise
+    )
+    event(1)  # raises for what has no accounting
+
+    def init(params: Params) -> AdaptiveState:
+        del params
+        noise = NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+        return AdaptiveState(noise, jnp.float32(first))
+
+    def update(
+        updates: PyTree,
+        state: AdaptiveState,
+        params: Params | None = None,
+        *,
+        mask: Array | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, AdaptiveState]:
+        del extra
+        check_rows(updates, params)
+        check_batch(updates, mask, sampler)
+        (key, taken), clip = state.noise, state.clip_norm
+        total, balance = clipped_sum(updates, (clip,), mask, any_order)
+        with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted
+            stddev = float64(clip) * float64(gradient_noise)
+        noisy = add_gaussian(derive(key, "adaptive_gradient", taken), total, stddev)
+        count = perturb(derive(key, "adaptive_count", taken), balance / 2, count_noise)
+        following = next_clip_norm(clip, count / expected + 0.5, quantile=quantile, rate=rate)
+        return noisy, AdaptiveState(NoiseState(key, taken + 1), following)
+
+    return NoiseTransformation(init, update, event)
+
+
+def _event(
+    sampler: Sampler,
+    relation: Relation,
+    noise_multiplier: float,
+    gradient_noise: float,
+    count_noise: float,
+    steps: int,
+) -> Event:
+    expected = float(sampler.expected)
+    release = sampler.release(
+        "gradient over clip norm, and count",
+        steps,
+        noise_multiplier=noise_multiplier,
+        relation=relation,
+        components=(
+            ("gradient over clip norm", gradient_noise / expected),
+            ("fraction", count_noise / expected),
+        ),
+    )
+    return Event((release,), relation)

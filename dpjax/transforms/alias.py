@@ -1,0 +1,229 @@
+"""Optimizers in one line: DP-SGD, DP-Adam and DpageEM, each a plain chain that knows its event."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax.sampling import Sampler
+from dpjax.transforms.gaussian import noisy_mean
+from dpjax.transforms.momentum import early_momentum
+from dpjax.transforms.noise import NoiseTransformation
+from dpjax.transforms.schedules import StageSteps, stagewise
+
+
+def dpsgd(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    clip_norm: float | PyTree,
+    noise_multiplier: float,
+    sampler: Sampler,
+    relation: Relation = "zero_out",
+    key: Array,
+    momentum: float | None = None,
+    per_example: bool = False,
+    per_layer: bool = False,
+) -> NoiseTransformation:
+    """Returns DP-SGD: ``noisy_mean``, then ``optax.sgd``.
+
+    Args:
+      learning_rate: a number or an optax schedule.
+      clip_norm: as in ``noisy_mean``, like all that is not named here.
+      noise_multiplier: as there.
+      sampler: as there.
+      relation: as there.
+      key: as there.
+      momentum: decay of the sum of noisy gradients, from 0 to below 1; None for none.
+      per_example: as in ``noisy_mean``.
+      per_layer: as there.
+
+    Returns:
+      An optax transformation with ``event(steps)``. Its state is initialised in float32 at least,
+      and holds the key: it is secret.
+
+    Raises:
+      ValueError: as ``noisy_mean``, or for a momentum out of range.
+
+    Privacy: as ``noisy_mean``; momentum and step are post-processing.
+
+    Reference: Abadi et al. (2016), algorithm 1.
+
+    >>> import dpjax
+    >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-5)
+    >>> sampler = dpjax.sampling.poisson(256, 60_000, budget=budget, count=100)
+    >>> optimizer = dpsgd(
+    ...     0.1, clip_norm=1.0, noise_multiplier=1.0, sampler=sampler, key=dpjax.random_key())
+    >>> round(dpjax.accounting.epsilon(optimizer.event(100), 1e-5, "zero_out"), 2)
+    0.29
+    """
+    if momentum is not None:
+        momentum = _below_1("momentum", momentum)
+    mean = noisy_mean(
+        clip_norm,
+        noise_multiplier=noise_multiplier,
+        sampler=sampler,
+        relation=relation,
+        key=key,
+        per_example=per_example,
+        per_layer=per_layer,
+    )
+    return _private(mean, optax.sgd(learning_rate, momentum))
+
+
+def dp_adam(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    clip_norm: float | PyTree,
+    noise_multiplier: float,
+    sampler: Sampler,
+    relation: Relation = "zero_out",
+    key: Array,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    per_example: bool = False,
+    per_layer: bool = False,
+) -> NoiseTransformation:
+    """Returns DP-Adam: ``noisy_mean``, then ``optax.adam``.
+
+    Args:
+      learning_rate: a number or an optax schedule.
+      clip_norm: as in ``noisy_mean``, like all that is not named here.
+      noise_multiplier: as there.
+      sampler: as there.
+      relation: as there.
+      key: as there.
+      b1: decay of the mean of noisy gradients, from 0 to below 1.
+      b2: decay of the mean of their squares, from 0 to below 1.
+      eps: added to the root of that mean, above 0.
+      per_example: as in ``noisy_mean``.
+      per_layer: as there.
+
+    Returns:
+      An optax transformation with ``event(steps)``, as ``dpsgd``.
+
+    Raises:
+      ValueError: as ``noisy_mean``, or for a number of Adam's out of range.
+
+    Privacy: as ``noisy_mean``; both moments are post-processing.
+
+    Reference: Kingma and Ba (2015), algorithm 1, on the gradients of Abadi et al. (2016), algorithm
+      1, without the factor by which noise biases the second moment.
+
+    >>> import dpjax
+    >>> optimizer = dp_adam(
+    ...     1e-3,
+    ...     clip_norm=1.0,
+    ...     noise_multiplier=2.0,
+    ...     sampler=dpjax.sampling.full_batch(100),
+    ...     key=dpjax.random_key(),
+    ... )
+    >>> optimizer.event(4).gaussian_mu
+    1.0
+    """
+    adam = optax.adam(
+        learning_rate, _below_1("b1", b1), _below_1("b2", b2), _validate.positive("eps", eps)
+    )
+    mean = noisy_mean(
+        clip_norm,
+        noise_multiplier=noise_multiplier,
+        sampler=sampler,
+        relation=relation,
+        key=key,
+        per_example=per_example,
+        per_layer=per_layer,
+    )
+    return _private(mean, adam)
+
+
+def dpagem(
+    step_size: float,
+    *,
+    first_steps: StageSteps,
+    first_on_steps: StageSteps,
+    momentum: float = 0.9,
+    clip_norm: float | PyTree,
+    noise_multiplier: float,
+    sampler: Sampler,
+    relation: Relation = "zero_out",
+    key: Array,
+    per_example: bool = False,
+    per_layer: bool = False,
+) -> NoiseTransformation:
+    """Returns DpageEM: ``noisy_mean``, steps by stages, and momentum at the start of each.
+
+    Args:
+      step_size: eta0; stage k has steps eta0 / 2^k.
+      first_steps: T0; stage k lasts T0 2^k updates; as in ``stagewise``.
+      first_on_steps: t_on; momentum is on for the first t_on 2^k updates of stage k; 0 for never,
+        which is the paper's DPageS. As in ``early_momentum``.
+      momentum: rho, from 0 to below 1.
+      clip_norm: as in ``noisy_mean``, like all that is not named here.
+      noise_multiplier: as there.
+      sampler: as there.
+      relation: as there.
+      key: as there.
+      per_example: as there.
+      per_layer: as there.
+
+    Returns:
+      An optax transformation with ``event(steps)``, as ``dpsgd``.
+
+    Raises:
+      ValueError: as ``noisy_mean``, or for a stage or a momentum out of range.
+
+    Privacy: as ``noisy_mean``; steps, momentum and stages are post-processing.
+
+    Reference: Zhang et al. (2021), algorithms 1 and 2, with Poisson batches in place of subsets and
+      their true epsilon in place of the paper's.
+
+    >>> import dpjax
+    >>> optimizer = dpagem(
+    ...     0.5,
+    ...     first_steps=100,
+    ...     first_on_steps=20,
+    ...     clip_norm=1.0,
+    ...     noise_multiplier=10.0,
+    ...     sampler=dpjax.sampling.full_batch(100),
+    ...     key=dpjax.random_key(),
+    ... )
+    >>> optimizer.event(100 + 200 + 400).releases[0].count
+    700
+    """
+    steps = optax.scale_by_learning_rate(stagewise(step_size, first_steps))
+    push = early_momentum(_below_1("momentum", momentum), first_steps, first_on_steps)
+    mean = noisy_mean(
+        clip_norm,
+        noise_multiplier=noise_multiplier,
+        sampler=sampler,
+        relation=relation,
+        key=key,
+        per_example=per_example,
+        per_layer=per_layer,
+    )
+    return _private(mean, steps, push)
+
+
+def _private(mean: NoiseTransformation, *rest: optax.GradientTransformation) -> NoiseTransformation:
+    """The chain of all, with the event of the noise that it starts with."""
+    chain = optax.chain(mean, *rest)
+
+    def init(params: Params) -> Any:
+        # Noisy means are at least float32: so must be the moments, or their dtype would change.
+        return chain.init(jax.tree.map(_widen, params))
+
+    return NoiseTransformation(init, chain.update, mean.event)
+
+
+def _widen(leaf: Any) -> Array:
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+
+
+def _below_1(name: str, value: float) -> float:
+    if _validate.non_negative(name, value) >= 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value!r}.")
+    return float(value)

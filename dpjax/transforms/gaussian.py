@@ -1,0 +1,236 @@
+"""Gaussian noise in an optax chain: alone, and as the noisy mean that every alias starts with."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax.accounting import Event, Release, records_moved
+from dpjax.derivatives import keeps_positions
+from dpjax.mechanisms import add_gaussian, as_key, derive
+from dpjax.sampling import FullBatch, Sampler, SinglePass
+from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by, sum_slack
+from dpjax.transforms.noise import NoiseState, NoiseTransformation
+
+
+def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
+    """Returns a transformation that adds N(0, stddev^2) noise to every entry of the updates.
+
+    Args:
+      stddev: in the units of the updates that arrive.
+      key: a key used for nothing else, shape (); required.
+
+    Returns:
+      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
+      anything that has a state or a scale. The noise of a step depends on the key and the number
+      of the step alone: give each training a key of its own. ``event(steps, *, sensitivity,
+      relation, sampler=None)`` is what so many steps release: ``sensitivity`` is how far one record
+      moves the update where it is drawn, as ``clip_and_sum(...).sensitivity`` says it, ``sampler``
+      one of ``dpjax.sampling`` that drew the records of each step.
+
+    Raises:
+      ValueError: if ``stddev`` is not above 0 or ``key`` is no threefry key; by ``event`` where the
+        sampler has no accounting under the relation.
+
+    Privacy: one Gaussian mechanism a step, over all leaves. The caller answers for the sensitivity:
+      updates must be sums of clipped contributions, over a *public* divisor if any. The chain's
+      output and what follows it are post-processing; its state holds the key and is secret.
+
+    Reference: Abadi et al. (2016), algorithm 1.
+
+    >>> import dpjax
+    >>> noise = add_gaussian_noise(2.0, dpjax.random_key())
+    >>> optimizer = optax.chain(clip_and_sum(1.0), noise, optax.sgd(0.1))
+    >>> params, gradients = jnp.zeros(3), jnp.ones((8, 3))
+    >>> updates, state = optimizer.update(gradients, optimizer.init(params), params)
+    >>> updates.shape
+    (3,)
+    >>> noise.event(4, sensitivity=1.0, relation="zero_out").gaussian_mu
+    1.0
+    """
+    stddev, key = _validate.positive("stddev", stddev), as_key(key)
+
+    def init(params: PyTree) -> NoiseState:
+        del params
+        return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
+    ) -> tuple[PyTree, NoiseState]:
+        del params, extra
+        own = derive(state.key, "gaussian_noise", state.taken)
+        return add_gaussian(own, updates, stddev), NoiseState(state.key, state.taken + 1)
+
+    return NoiseTransformation(init, update, functools.partial(_event, stddev))
+
+
+def noisy_mean(
+    clip_norm: float | PyTree,
+    *,
+    noise_multiplier: float,
+    sampler: Sampler,
+    relation: Relation = "zero_out",
+    key: Array,
+    per_example: bool = False,
+    per_layer: bool = False,
+) -> NoiseTransformation:
+    """Returns the chain that makes any optax optimizer after it private: noise, then a mean.
+
+    Args:
+      clip_norm: C, the bound that the gradients were clipped to: that of ``dpjax.clipped_grad``;
+        with ``per_layer`` as in ``clip_and_sum``.
+      noise_multiplier: standard deviation over C for batches that are drawn, over the sensitivity
+        for the relation where every record is read; from ``accounting.gaussian_multiplier(budget,
+        steps, sampler=sampler)``.
+      sampler: from ``dpjax.sampling``, the one that draws the records of each step.
+      relation: what neighbouring means.
+      key: a key used for nothing else, shape (); required.
+      per_example: whether updates arrive with a leading axis of records, to be clipped here. By
+        default they are what ``clipped_grad(loss, clip_norm=C)(params, batch, mask)`` gives, a sum.
+      per_layer: clip each leaf by a factor of its own; needs ``per_example``.
+
+    Returns:
+      A ``NoiseTransformation``, to stand first in a chain; what leaves it is at least float32.
+      ``event(steps)`` is what so many steps release. With ``per_example`` and a sampler that draws,
+      ``update`` needs ``mask=batch.mask``.
+
+    Raises:
+      ValueError: for a number out of range, a bad key, a sampler that has no accounting under the
+        relation; by ``update`` for updates of other shapes than it was made for.
+
+    Privacy: releases one sum of clipped gradients a step with Gaussian noise; the mean is over
+      ``sampler.expected``, and that and all that follows is post-processing. The caller answers for
+      the batches being draws of ``sampler``, one draw a step.
+
+    Reference: Abadi et al. (2016), algorithm 1.
+
+    >>> import dpjax
+    >>> sampler = dpjax.sampling.full_batch(4)
+    >>> mean = noisy_mean(
+    ...     1.0, noise_multiplier=2.0, sampler=sampler, key=dpjax.random_key())
+    >>> optimizer = optax.chain(mean, optax.lion(1e-3))
+    >>> total = dpjax.clipped_grad(lambda w, x: w @ x, clip_norm=1.0)
+    >>> params = jnp.zeros(2)
+    >>> gradient = total(params, jnp.ones((4, 2)))
+    >>> updates, state = optimizer.update(gradient, optimizer.init(params), params)
+    >>> mean.event(4).gaussian_mu
+    1.0
+    """
+    if per_layer and not per_example:
+        raise ValueError(
+            "per_layer=True clips here, and needs per_example=True; of a sum that was clipped by "
+            "layers elsewhere pass the root of the sum of its squared bounds as clip_norm."
+        )
+    check_draws(sampler)
+    any_order = not keeps_positions(relation)
+    total = clip_and_sum(clip_norm, per_layer=per_layer, any_order=any_order)
+    # What is added is read off the release, which is what is accounted.
+    slack = sum_slack(sampler.capacity, relation, any_order and per_example)
+    event = functools.partial(
+        _mean_event, sampler, relation, noise_multiplier, total.clip_norm * (1 + slack)
+    )
+    stddev = event(1).releases[0].stddev * float(sampler.expected)
+    noise = add_gaussian_noise(stddev, key)
+    first = total if per_example else optax.identity()
+    chain = optax.chain(first, noise, divide_by(float(sampler.expected)))
+
+    def update(
+        updates: PyTree,
+        state: optax.OptState,
+        params: Params | None = None,
+        *,
+        mask: Array | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, optax.OptState]:
+        if per_example:
+            check_batch(updates, mask, sampler)
+        else:
+            shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
+            check_like(shapes, params, "pass per_example=True for gradients that are not summed.")
+        return chain.update(updates, state, params, mask=mask, **extra)
+
+    return NoiseTransformation(chain.init, update, event)
+
+
+def check_draws(sampler: Sampler) -> None:
+    """Raises if ``sampler`` does not draw each step's records anew.
+
+    Raises:
+      ValueError: naming what to pass.
+    """
+    if not isinstance(sampler, Sampler):
+        raise ValueError(
+            f"sampler must be one of dpjax.sampling, such as poisson(...), got {sampler!r}."
+        )
+    if isinstance(sampler, SinglePass):
+        raise ValueError(
+            "a single pass over the records is no draw at each step; take add_tree_noise for it, "
+            "or sampler=poisson(...)."
+        )
+
+
+def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler) -> None:
+    """Raises if per-example gradients are not those of a draw of ``sampler``.
+
+    Raises:
+      ValueError: for more rows than it draws, or where nobody says which hold a record.
+    """
+    if isinstance(sampler, FullBatch):
+        return
+    rows = jnp.shape(jax.tree.leaves(updates)[0])[0]
+    if rows > sampler.capacity:
+        raise ValueError(
+            f"there are gradients of {rows} records, but the sampler draws "
+            f"{sampler.capacity} at most; pass those of one draw."
+        )
+    if mask is None:
+        raise ValueError(
+            "mask must say which rows hold a record, got None: the others repeat row 0, which "
+            "would count once for each. Pass update(..., mask=batch.mask)."
+        )
+
+
+def _event(
+    stddev: float,
+    steps: int,
+    *,
+    sensitivity: float,
+    relation: Relation,
+    sampler: Sampler | None = None,
+) -> Event:
+    sensitivity, common = _validate.positive("sensitivity", sensitivity), (("updates", stddev),)
+    if sampler is None:
+        multiplier = stddev / sensitivity
+        release = Release("updates", steps, multiplier, sensitivity, components=common)
+        return Event((release,), relation)
+    check_draws(sampler)
+    whole = sensitivity / records_moved(relation) * float(sampler.expected)
+    release = sampler.release(
+        "updates",
+        steps,
+        noise_multiplier=stddev / float(sampler.scale(whole, relation)),
+        relation=relation,
+        record_norm=whole,
+        components=common,
+    )
+    return Event((release,), relation)
+
+
+def _mean_event(
+    sampler: Sampler, relation: Relation, multiplier: float, record_norm: float, steps: int
+) -> Event:
+    multiplier = _validate.positive("noise_multiplier", multiplier)
+    stddev = multiplier * float(sampler.scale(record_norm, relation))
+    release = sampler.release(
+        "gradient",
+        steps,
+        noise_multiplier=multiplier,
+        relation=relation,
+        record_norm=record_norm,
+        components=(("gradient", stddev),),
+    )
+    return Event((release,), relation)
