@@ -218,13 +218,15 @@ def _layer(equation: Any, values: list[_Value]) -> Layer | None:
 
 def _chain(equation: Any, values: list[_Value], results: list[Array]) -> tuple | None:
     """Returns the chain of a value that is one parameter with its entries moved, or None."""
-    if len(values) != 1 or len(results) != 1 or values[0].chain is None:
+    if len(values) != 1 or len(results) != 1:
         return None
-    name, (source,) = equation.primitive.name, values
-    if name == "convert_element_type" and jnp.issubdtype(results[0].dtype, jnp.floating):
-        return source.chain
+    name, chain = equation.primitive.name, values[0].chain
+    if chain is None or (
+        name == "convert_element_type" and jnp.issubdtype(results[0].dtype, jnp.floating)
+    ):
+        return chain
     moves = name in ("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "rev")
-    return (*source.chain, equation) if moves else None
+    return (*chain, equation) if moves else None
 
 
 def _bind(equation: Any, arguments: Any) -> list[Array]:
