@@ -45,7 +45,8 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
 if TYPE_CHECKING:
-    from dpjax import auditing, estimators, models, reproduce
+    from dpjax import auditing, estimators, models, reproduce, training
+    from dpjax.training import Trained, fit
 
 __all__ = [
     "ALGORITHMS",
@@ -58,6 +59,7 @@ __all__ = [
     "SavedSolution",
     "Solution",
     "Status",
+    "Trained",
     "accounting",
     "auditing",
     "baselines",
@@ -76,6 +78,7 @@ __all__ = [
     "dp_svrg_plus_plus",
     "dp_trust_region",
     "estimators",
+    "fit",
     "joint_clipped",
     "load",
     "mechanisms",
@@ -91,19 +94,23 @@ __all__ = [
     "save",
     "solve",
     "stochastic_spider",
+    "training",
     "transforms",
     "trust_region_step",
 ]
 
 # Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing", "estimators", "models", "reproduce"}
+_LAZY = {"auditing", "estimators", "models", "reproduce", "training"}
+_TRAINING = {"Trained", "fit"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"dpjax.{name}")
+    if name in _TRAINING:
+        return getattr(importlib.import_module("dpjax.training"), name)
     raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_TRAINING})
