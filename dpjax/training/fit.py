@@ -19,7 +19,7 @@ from dpjax.training.checks import check_optimizer
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, objective_of
 from dpjax.training.network import network
-from dpjax.training.records import declared_size, one_of, planned_steps, records_of
+from dpjax.training.records import one_of, records_of, sizes_of
 from dpjax.training.trained import Trained
 
 
@@ -130,28 +130,20 @@ def fit(
     (16, (200,), True)
     """
     records = records_of("data", data, bounds)
-    n, one = declared_size(records, budget, data_size), one_of(records)
-    steps = planned_steps(n, batch_size, epochs, steps)
+    one, sizes = one_of(records), sizes_of(records, budget, data_size, batch_size, epochs, steps)
     root = functools.partial(_root, key, seed, checkpoint)
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
     check_optimizer(optimizer, params)
     algorithm = dp_optimizer(
-        objective,
-        budget,
-        optimizer,
-        data_size=n,
-        params=params,
-        batch_size=batch_size,
-        steps=steps,
-        clip_norm=clip_norm,
-        **options,
+        objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
     )
-    every = _validate.positive("evaluate_every", evaluate_every) * n / batch_size
     sets = {"training": records} if exact else {}
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
-    evaluator = Evaluator(net, measures, sets, n / batch_size, checkpoint)
+    epoch = sizes["data_size"] / sizes["batch_size"]
+    evaluator = Evaluator(net, measures, sets, epoch, checkpoint)
+    every = _validate.positive("evaluate_every", evaluate_every) * epoch
     solution = run(
         algorithm,
         data if isinstance(data, Dataset) else records,

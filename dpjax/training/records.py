@@ -1,6 +1,6 @@
 """What ``fit`` reads off its data before a run: shapes and dtypes, and the public numbers."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,14 @@ from dpjax import _validate
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset
+
+
+class Sizes(TypedDict):
+    """The public numbers that ``dp_optimizer`` is told."""
+
+    data_size: int
+    batch_size: int
+    steps: int
 
 
 def records_of(
@@ -71,39 +79,43 @@ def one_of(records: PyTree) -> PyTree:
     )
 
 
-def declared_size(records: PyTree, budget: Any, data_size: int | None) -> int:
-    """Returns the public n: the one declared, or the number of rows where that is public.
+def sizes_of(
+    records: PyTree,
+    budget: Any,
+    data_size: int | None,
+    batch_size: int,
+    epochs: float | None,
+    steps: int | None,
+) -> Sizes:
+    """Returns the public numbers of a run: n, the expected batch, and how many steps.
+
+    Args:
+      records: whose rows are counted where their number is public.
+      budget: whose relation says whether it is.
+      data_size: the declared n, or None.
+      batch_size: as in ``fit``.
+      epochs: as in ``fit``, or None.
+      steps: as in ``fit``, or None.
 
     Raises:
-      ValueError: for a budget that is none, or where n is private and none is declared.
+      ValueError: for a number out of range, both or neither of epochs and steps, a budget that is
+        none, or where n is private and none is declared.
 
-    >>> declared_size(np.ones((5, 3)), PrivacyBudget(1.0, 1e-3), None)
-    5
+    >>> sizes_of(np.ones((60_000, 3)), PrivacyBudget(1.0, 1e-5), None, 256, 15, None)["steps"]
+    3516
     """
     if not isinstance(budget, PrivacyBudget):
         raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
-    if data_size is not None:
-        return _validate.positive_int("data_size", data_size)
-    if budget.relation == "add_or_remove_one":
+    if data_size is None and budget.relation == "add_or_remove_one":
         raise ValueError(
             "data_size is required under relation='add_or_remove_one', where the number of records "
             "is private: declare a public one."
         )
-    return np.shape(jax.tree.leaves(records)[0])[0]
-
-
-def planned_steps(n: int, batch_size: int, epochs: float | None, steps: int | None) -> int:
-    """Returns T, from the one of ``epochs`` and ``steps`` that is given.
-
-    Raises:
-      ValueError: for both, neither, or a number out of range.
-
-    >>> planned_steps(60_000, 256, 15, None)
-    3516
-    """
+    n = np.shape(jax.tree.leaves(records)[0])[0] if data_size is None else data_size
+    n = _validate.positive_int("data_size", n)
+    batch_size = _validate.positive_int("batch_size", batch_size)
     if (epochs is None) == (steps is None):
         raise ValueError(f"pass epochs= or steps=, one of them: got {epochs!r} and {steps!r}.")
-    batch_size = _validate.positive_int("batch_size", batch_size)
-    if epochs is None:
-        return _validate.positive_int("steps", steps)
-    return max(1, round(_validate.positive("epochs", epochs) * n / batch_size))
+    if epochs is not None:
+        steps = max(1, round(_validate.positive("epochs", epochs) * n / batch_size))
+    return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))
