@@ -74,7 +74,7 @@ class Evaluator:
             self._write()
         held_out = self._found[step].get("held_out", {})
         if "accuracy" in held_out:
-            return f"held-out accuracy {100 * held_out['accuracy']:.1f} %"
+            return f"held-out {100 * held_out['accuracy']:.1f} %"
         return f"held-out loss {held_out['loss']:.4g}" if held_out else ""
 
     def table(self, name: str) -> dict[str, np.ndarray] | None:
