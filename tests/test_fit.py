@@ -316,6 +316,7 @@ def test_c15_multi_steps_is_refused(optimizer, unspent):
     [
         dpjax.transforms.add_ball_noise(1.0, KEY),
         optax.contrib.differentially_private_aggregate(1.0, 1.0, 0),
+        optax.add_noise(0.1, 0.5, 0),
     ],
 )
 def test_an_optimizer_with_noise_of_its_own_is_refused(noise, unspent):
@@ -462,13 +463,15 @@ def test_a_number_that_a_schedule_reads_from_its_module_is_noticed(monkeypatch):
 
 
 def test_the_ledger_books_all_steps_once(tmp_path):
-    Ledger.create(tmp_path / "l", dpjax.PrivacyBudget(50.0, DELTA), renyi_order=3.0).close()
+    Ledger.create(tmp_path / "l", dpjax.PrivacyBudget(10.0, DELTA), renyi_order=4.0).close()
     data = dpjax.Dataset(*records(), name="made up", unit="visit")
-    budget = dpjax.PrivacyBudget(3.0, DELTA)
+    budget = dpjax.PrivacyBudget(2.0, DELTA)
     trained = fitted(data=data, budget=budget, ledger=tmp_path / "l", output="random")
     (entry,) = Ledger.read(tmp_path / "l").entries
     assert entry.finished and entry.label == "made up"
-    assert [release.count for release in entry.event.releases] == [12]
+    with Ledger.open(tmp_path / "l") as ledger:
+        assert entry.cost == ledger.filter.cost(trained.solution.event)
+    assert [release.count for release in trained.solution.event.releases] == [12]
     assert "one visit" in trained.guarantee()
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import DifferentiallyPrivateAggregateState
 
@@ -20,7 +21,7 @@ def check_no_multi_steps(optimizer: Any, params: Params) -> None:
     Raises:
       ValueError: for ``optax.MultiSteps``, alone or within a chain.
 
-    >>> check_no_multi_steps(optax.adam(1e-3), jax.numpy.zeros(2))
+    >>> check_no_multi_steps(optax.adam(1e-3), jnp.zeros(2))
     """
     if isinstance(optimizer, optax.MultiSteps) or _holds(
         optimizer, params, (optax.MultiStepsState,)
@@ -34,7 +35,7 @@ def check_no_multi_steps(optimizer: Any, params: Params) -> None:
 
 
 def holds_noise(optimizer: Any, params: Params) -> bool:
-    """Returns whether an optimizer adds noise of its own, by dpjax's transforms or optax's.
+    """Returns whether an optimizer adds noise of its own: by dpjax's transforms, or with a key.
 
     Args:
       optimizer: an optax transformation.
@@ -42,10 +43,12 @@ def holds_noise(optimizer: Any, params: Params) -> bool:
 
     >>> import dpjax
     >>> noise = dpjax.transforms.add_ball_noise(2.0, dpjax.random_key())
-    >>> holds_noise(optax.chain(noise, optax.sgd(0.1)), jax.numpy.zeros(2))
+    >>> holds_noise(optax.chain(noise, optax.sgd(0.1)), jnp.zeros(2))
     True
     """
-    return _holds(optimizer, params, (NoiseState, DifferentiallyPrivateAggregateState))
+    state = jax.eval_shape(optimizer.init, params)
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)]
+    return any(keys) or _holds(optimizer, params, (NoiseState, DifferentiallyPrivateAggregateState))
 
 
 def check_optimizer(optimizer: Any, params: Params) -> None:
@@ -58,7 +61,7 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
     Raises:
       ValueError: for what is none, ``optax.MultiSteps``, or one that adds noise itself.
 
-    >>> check_optimizer(optax.sgd(0.1), jax.numpy.zeros(2))
+    >>> check_optimizer(optax.sgd(0.1), jnp.zeros(2))
     """
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ValueError(

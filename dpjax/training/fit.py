@@ -71,7 +71,7 @@ def fit(
       model: a flax nnx module, which is left as it is; a flax linen module; or a function
         ``(params, x) -> outputs`` of one example.
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
-        class from 0 up, where an impossible label makes a null record.
+        class from 0 up. An impossible label, such as -1, makes a null record.
       data: a ``Dataset`` or arrays ``(x, y)``, one record a row. Images of integers need
         ``bounds``.
       budget: what the whole run may spend.
@@ -89,7 +89,8 @@ def fit(
         a function is not.
       bounds: declared (low, high) of all features, such as (0, 255): clamped, then scaled to
         [0, 1], record by record.
-      held_out: records ``(x, y)`` that are not trained on, to measure iterates with.
+      held_out: records ``(x, y)`` that are not trained on, to measure iterates with, such as
+        ``(data.test_x, data.test_y)``.
       evaluate_every: epochs between two looks at them; the last iterate is measured in any case.
       metrics: names and functions ``(outputs, y) -> number`` of one example, whose means are
         measured beside the loss and, for cross-entropy, the accuracy.
