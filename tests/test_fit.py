@@ -1,5 +1,6 @@
 """``fit``: what it trains and refuses, that it is ``solve``, and what it measures on the way."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from flax import nnx
 
 import dpjax
 from dpjax.accounting import Ledger
-from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.driver import ResumeMismatch, Watch, fingerprint, keys, progress, resume
 from dpjax.driver.guarantee import ceil
 from dpjax.training import check_no_multi_steps, evaluation, holds_noise
@@ -70,7 +70,7 @@ def fitted(model=linear, data=None, **more):
 def configured(optimizer=SGD, budget=BUDGET, **more):
     objective = dpjax.objectives.cross_entropy(linear)
     sizes = {"data_size": N, "batch_size": 10, "steps": 6} | more
-    return dp_optimizer(objective, budget, optimizer, params=START, clip_norm=1.0, **sizes)
+    return dpjax.dp_optimizer(objective, budget, optimizer, params=START, clip_norm=1.0, **sizes)
 
 
 def bits(tree):
@@ -141,10 +141,20 @@ def test_it_is_solve_of_an_ordinary_algorithm():
     assert trained.guarantee().startswith("DP-SGD is (20, 0.001)")
 
 
+def test_a_factory_of_batches_is_trained_and_measured_alike():
+    adam = functools.partial(dpjax.dp_adam, learning_rate=0.1, b1=0.8)
+    trained = fitted(optimizer=adam, held_out=records(20, 1), accountant="rdp")
+    algorithm = trained.solution.algorithm
+    assert algorithm.title == "DP-Adam" and algorithm.accountant == "rdp"
+    assert trained.exact_held_out["step"].tolist() == [6, 12]
+    again = dpjax.solve(algorithm, records(), key=KEY, params=START)
+    assert bits(trained.solution) == bits(again)
+
+
 def test_without_noise_it_is_optax_alone():
     optimizer, (x, y) = optax.adam(optax.linear_schedule(0.1, 0.01, 6)), records()
     objective = dpjax.objectives.cross_entropy(linear, dpjax.objectives.L2(0.1))
-    algorithm = dp_optimizer(
+    algorithm = dpjax.dp_optimizer(
         objective,
         dpjax.PrivacyBudget(1e6, DELTA),
         optimizer,
@@ -346,6 +356,7 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"output": "best"}, "unknown output"),
         ({"accountant": "paper"}, "accountant='paper'"),
         ({"optimizer": 0.1}, "optimizer must be"),
+        ({"optimizer": optax.adam}, "optax.adam.1e-3., or a factory"),
         ({"optimizer": optax.contrib.reduce_on_plateau()}, "'value'"),
         ({"loss": "hinge"}, "'cross_entropy' or a function"),
         ({"loss": lambda o, y: o}, "loss must give one number"),

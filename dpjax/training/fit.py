@@ -2,29 +2,34 @@
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
+import jax
 import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget, epsilon
-from dpjax.algorithms.optimizer import Optimizer, dp_optimizer
+from dpjax.algorithms import Algorithm, dp_optimizer
+from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import ceil
+from dpjax.objectives import Objective
 from dpjax.training.checks import check_optimizer
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, objective_of
 from dpjax.training.network import network
-from dpjax.training.records import one_of, records_of, sizes_of
+from dpjax.training.records import Sizes, one_of, records_of, sizes_of
 from dpjax.training.trained import Trained
+
+Factory = Callable[..., Algorithm]
 
 
 class Options(TypedDict, total=False):
-    """What ``fit`` hands on to ``dp_optimizer``, where each is described."""
+    """What ``fit`` hands on to ``dp_optimizer`` or another factory, where each is described."""
 
     output: str
     average: float | None
@@ -38,7 +43,7 @@ def fit(
     loss: str | LossOfOutputs,
     data: Dataset | tuple[PyTree, PyTree],
     budget: PrivacyBudget,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | Factory,
     *,
     key: Array | None = None,
     seed: int | None = None,
@@ -75,7 +80,8 @@ def fit(
       data: a ``Dataset`` or arrays ``(x, y)``, one record a row. Images of integers need
         ``bounds``.
       budget: what the whole run may spend.
-      optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps.
+      optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
+        batches is taken too: ``functools.partial(dpjax.dp_adam, learning_rate=1e-3)``.
       key: as in ``solve``; with ``checkpoint`` and neither key nor seed a run is resumed.
       seed: as in ``solve``.
       batch_size: expected number of records of a Poisson batch; sums are divided by it.
@@ -103,7 +109,7 @@ def fit(
       label: as in ``run``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends;
         ``average=`` to publish and measure an average of iterates; ``capacity``, ``accountant`` and
-        ``unsafe_fast_noise``: all as in ``dp_optimizer``.
+        ``unsafe_fast_noise``: all as in ``dp_optimizer``, or the factory that is given.
 
     Returns:
       A ``Trained``: the ``Solution``, predictions, and tables of what was measured.
@@ -135,10 +141,7 @@ def fit(
     root = functools.partial(_root, key, seed, checkpoint)
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
-    check_optimizer(optimizer, params)
-    algorithm = dp_optimizer(
-        objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
-    )
+    algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
@@ -171,9 +174,37 @@ def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | N
     return root_key(key, seed)
 
 
-def _watch(algorithm: Optimizer, evaluator: Evaluator, every: float) -> Watch:
+def _algorithm(
+    optimizer: Any,
+    objective: Objective,
+    budget: PrivacyBudget,
+    params: Params,
+    clip_norm: float,
+    sizes: Sizes,
+    options: Options,
+) -> Algorithm:
+    if not callable(optimizer):
+        check_optimizer(optimizer, params)
+        return dp_optimizer(
+            objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
+        )
+    dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
+    factory: Factory = optimizer
+    try:
+        return factory(
+            objective, budget, dimension=dimension, clip_norm=clip_norm, **sizes, **options
+        )
+    except TypeError as error:
+        raise ValueError(
+            "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
+            f"dpjax.dp_adam that takes batches, got {optimizer!r}: {error}."
+        ) from error
+
+
+def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:
     delta, steps = float(algorithm.declared.delta), int(algorithm.steps)
-    spent = epsilon(algorithm.event, delta, algorithm.relation, algorithm.accountant)
+    accountant = recount_accountant(algorithm.accountant)
+    spent = epsilon(algorithm.event, delta, algorithm.relation, accountant)
     title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)
