@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 import jax
 import optax
@@ -189,7 +189,7 @@ def _algorithm(
             objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
         )
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
-    factory: Factory = optimizer
+    factory = cast(Factory, optimizer)
     try:
         return factory(
             objective, budget, dimension=dimension, clip_norm=clip_norm, **sizes, **options
