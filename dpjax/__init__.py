@@ -23,6 +23,7 @@ from dpjax.algorithms import (
     dp_accelerated_mirror_descent,
     dp_adam,
     dp_gradient_descent,
+    dp_optimizer,
     dp_stochastic_trust_region,
     dp_subspace_trust_region,
     dp_svrg,
@@ -46,7 +47,8 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 
 if TYPE_CHECKING:
-    from dpjax import auditing, estimators, models, reproduce
+    from dpjax import auditing, estimators, models, reproduce, training
+    from dpjax.training import Trained, fit
 
 __all__ = [
     "ALGORITHMS",
@@ -59,6 +61,7 @@ __all__ = [
     "SavedSolution",
     "Solution",
     "Status",
+    "Trained",
     "accounting",
     "auditing",
     "baselines",
@@ -71,6 +74,7 @@ __all__ = [
     "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",
+    "dp_optimizer",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
     "dp_svrg",
@@ -78,6 +82,7 @@ __all__ = [
     "dp_trust_region",
     "dpagem",
     "estimators",
+    "fit",
     "joint_clipped",
     "load",
     "mechanisms",
@@ -93,19 +98,23 @@ __all__ = [
     "save",
     "solve",
     "stochastic_spider",
+    "training",
     "transforms",
     "trust_region_step",
 ]
 
 # Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing", "estimators", "models", "reproduce"}
+_LAZY = {"auditing", "estimators", "models", "reproduce", "training"}
+_TRAINING = {"Trained", "fit"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"dpjax.{name}")
+    if name in _TRAINING:
+        return getattr(importlib.import_module("dpjax.training"), name)
     raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_TRAINING})

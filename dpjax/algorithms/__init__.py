@@ -5,6 +5,7 @@ from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
 from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
+from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
 from dpjax.algorithms.spider_calibration import stochastic_spider
 from dpjax.algorithms.stagewise_calibration import dpagem
@@ -37,6 +38,7 @@ __all__ = [
     "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",
+    "dp_optimizer",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
     "dp_svrg",

@@ -4,13 +4,14 @@ from dpjax.driver.checkpoint import ResumeMismatch, holds_run
 from dpjax.driver.keys import root_key
 from dpjax.driver.loop import solve
 from dpjax.driver.persistence import SavedSolution, load, save
-from dpjax.driver.progress import run, seconds_per_step
+from dpjax.driver.progress import Watch, run, seconds_per_step
 from dpjax.driver.solution import Solution
 
 __all__ = [
     "ResumeMismatch",
     "SavedSolution",
     "Solution",
+    "Watch",
     "holds_run",
     "load",
     "root_key",

@@ -7,7 +7,8 @@ import os
 import sys
 import time
 import warnings
-from typing import TextIO, cast
+from collections.abc import Callable
+from typing import NamedTuple, TextIO, cast
 
 import jax
 from rich import progress as _rich
@@ -27,6 +28,20 @@ _UPDATES = 64
 _TRIAL_STEPS = 4
 
 
+class Watch(NamedTuple):
+    """Someone who looks at iterates while a run goes on.
+
+    Privacy: every iterate is released, so whatever is done with one is post-processing.
+    """
+
+    steps: frozenset[int]
+    """After how many steps; 0 is the start."""
+    look: Callable[[int, Params], str]
+    """``look(step, params) -> words`` for the bar. A resumed run may look at a step again."""
+    title: str
+    """What the bar says before them."""
+
+
 def run(
     algorithm: Algorithm,
     data: Dataset | PyTree,
@@ -38,6 +53,7 @@ def run(
     checkpoint: str | os.PathLike | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
+    watch: Watch | None = None,
 ) -> Solution:
     """Runs the training of ``solve`` in pieces: a progress bar, a checkpoint, a line in a ledger.
 
@@ -54,6 +70,7 @@ def run(
       ledger: a ``Ledger`` or its file. The run's intent is on the disk before the data are asked
         anything, and a run that does not fit the budget is refused.
       label: your word for the data, for the ledger; by default the data set's name.
+      watch: who is shown the output so far, at which steps, as ``fit`` does for held-out data.
 
     Returns:
       The same ``Solution`` as ``solve``; a run that ended in numbers that are not finite warns.
@@ -90,15 +107,15 @@ def run(
         carry = journal.begin(carry)
         claim(journal.key)
         steps = int(algorithm.steps)
-        piece = max(1, -(-steps // _UPDATES))
+        watched = _Watched(algorithm, watch)
         with _bar(shown) as bar:
-            task = bar.add_task(algorithm.title, total=steps)
-            for until in range(int(carry.step) + piece, steps + piece, piece):
-                carry = _advance(bound, carry, min(until, steps))
+            task = bar.add_task(watched.words(carry), total=steps)
+            for until in _visits(int(carry.step), steps, watched.steps):
+                carry = _advance(bound, carry, until)
                 done = int(carry.step)
                 journal.save(carry)
-                bar.update(task, completed=done)
-                if done < min(until, steps):
+                bar.update(task, completed=done, description=watched.words(carry))
+                if done < until:
                     break
         journal.end(carry)
         solution = jax.block_until_ready(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
@@ -130,6 +147,29 @@ def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     return bound, loop.start(bound, params)
 
 
+def _visits(begin: int, steps: int, watched: frozenset[int]) -> list[int]:
+    """Returns the steps after which the host looks: evenly for the bar, and where one watches."""
+    piece = max(1, -(-steps // _UPDATES))
+    every = {*range(begin + piece, steps, piece), *watched, steps}
+    return sorted(step for step in every if begin < step <= steps)
+
+
+class _Watched:
+    """What the bar says; the watch is called where it is due."""
+
+    def __init__(self, algorithm: Algorithm, watch: Watch | None):
+        self._algorithm, self._watch, self._seen = algorithm, watch, ""
+        self.steps = frozenset() if watch is None else watch.steps
+
+    def words(self, carry: loop.Carry) -> str:
+        if self._watch is None:
+            return self._algorithm.title
+        if (step := int(carry.step)) in self.steps:
+            self._seen = self._watch.look(step, _output(self._algorithm, carry.state))
+        return ", ".join(filter(None, (self._watch.title, self._seen)))
+
+
+_output = jax.jit(lambda algorithm, state: algorithm.output(state))
 _advance = jax.jit(loop.advance)
 _finish = functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))(loop.finish)
 

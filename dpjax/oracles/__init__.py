@@ -11,7 +11,7 @@ from dpjax.oracles.draws import (
     single_passes,
 )
 from dpjax.oracles.estimate import EstimateQuery
-from dpjax.oracles.gradient import AnchorQuery, GradientQuery
+from dpjax.oracles.gradient import AnchorQuery, GradientQuery, NetworkQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
@@ -33,6 +33,7 @@ __all__ = [
     "HessianQuery",
     "JointQuery",
     "MinimizerQuery",
+    "NetworkQuery",
     "NewtonQuery",
     "ObjectiveQuery",
     "Query",

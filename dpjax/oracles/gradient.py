@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation, static
-from dpjax.derivatives import clipped_grad, flatten
+from dpjax.derivatives import ClippedGrad, clipped_grad, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
@@ -58,9 +58,7 @@ class GradientQuery(GaussianQuery):
     def answer(self, key: Array, records: Records, params: Params) -> Params:
         """Returns the noisy mean gradient, a pytree like ``params``."""
         batch, mask = self._drawn(key, records)
-        total = clipped_grad(self.objective, clip_norm=self.clip_norm).wide(
-            params, batch, mask, self.any_order
-        )
+        total = self._clipped.wide(params, batch, mask, self.any_order)
         noisy = perturb(
             derive(key, "gradient", 0),
             total,
@@ -68,6 +66,35 @@ class GradientQuery(GaussianQuery):
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
         return flatten(params)[1](noisy / self.divisor, as_sum=True)
+
+    @property
+    def _clipped(self) -> ClippedGrad:
+        return clipped_grad(self.objective, clip_norm=self.clip_norm)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NetworkQuery(GradientQuery):
+    """Asks what ``GradientQuery`` does, of a network: layers may be clipped each, memory limited.
+
+    Args:
+      per_layer: as in ``clipped_grad``; the joint bound stays ``clip_norm``.
+      memory_limit: bytes, as in ``clipped_grad``.
+
+    Privacy: as ``GradientQuery``; both change what is computed within the same bound.
+    """
+
+    per_layer: bool = static(default=False)
+    memory_limit: int | None = static(default=None)
+
+    @property
+    def _clipped(self) -> ClippedGrad:
+        return clipped_grad(
+            self.objective,
+            clip_norm=self.clip_norm,
+            per_layer=self.per_layer,
+            memory_limit=self.memory_limit,
+        )
 
 
 @jax.tree_util.register_dataclass

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from optax.contrib import DifferentiallyPrivateAggregateState
 
 from dpjax._typing import Params
 from dpjax.transforms.noise import NoiseState
@@ -30,7 +31,9 @@ def check_no_multi_steps(optimizer: Any, params: Params | None = None) -> None:
     ...
     ValueError: optax.MultiSteps breaks the noise of a step: ...
     """
-    if isinstance(optimizer, optax.MultiSteps) or _holds(optimizer, optax.MultiStepsState, params):
+    if isinstance(optimizer, optax.MultiSteps) or _holds(
+        _state(optimizer, params), (optax.MultiStepsState,)
+    ):
         raise ValueError(
             "optax.MultiSteps breaks the noise of a step: noise is added to every piece of a "
             "batch, or once for several draws. Micro-batching belongs to the gradient: take it "
@@ -39,7 +42,7 @@ def check_no_multi_steps(optimizer: Any, params: Params | None = None) -> None:
 
 
 def holds_noise(optimizer: optax.GradientTransformation, params: Params | None = None) -> bool:
-    """Returns whether an optimizer adds noise of dpjax's own.
+    """Returns whether an optimizer adds noise of its own: by dpjax or optax, or with any key.
 
     Args:
       optimizer: an optax transformation.
@@ -48,10 +51,17 @@ def holds_noise(optimizer: optax.GradientTransformation, params: Params | None =
     >>> holds_noise(optax.adam(1e-3))
     False
     """
-    return _holds(optimizer, NoiseState, params)
+    state = _state(optimizer, params)
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)]
+    return any(keys) or _holds(state, (NoiseState, DifferentiallyPrivateAggregateState))
 
 
-def _holds(optimizer: Any, kind: type, params: Params | None) -> bool:
-    state = jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
-    return any(isinstance(leaf, kind) for leaf in leaves)
+def _state(optimizer: Any, params: Params | None) -> Any:
+    return jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
+
+
+def _holds(state: Any, kinds: tuple[type, ...]) -> bool:
+    def found(node: Any) -> bool:
+        return isinstance(node, kinds)
+
+    return any(map(found, jax.tree.leaves(state, is_leaf=found)))

@@ -1,0 +1,41 @@
+"""A hash of the program that JAX makes of a function, the same in every process."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
+    """Returns a hash of what functions compute, constants included.
+
+    A closure has no name that lasts: optax's transformations are closures, and a network reads the
+    code of its class. Two functions of one hash are the same program; the same function written
+    otherwise may have another.
+
+    Args:
+      *traced: pairs of a function and the arguments it is traced with, arrays or their shapes.
+
+    >>> program_hash((lambda w: 2 * w, (1.0,))) == program_hash((lambda w: 3 * w, (1.0,)))
+    False
+    """
+    digest = hashlib.sha256()
+    for function, arguments in traced:
+        closed = jax.make_jaxpr(function)(*arguments)
+        digest.update(_ADDRESS.sub("", str(closed)).encode())
+        for constant in closed.consts:
+            digest.update(_bytes(constant))
+    return digest.hexdigest()
+
+
+def _bytes(constant: Any) -> bytes:
+    if jnp.issubdtype(jnp.result_type(constant), jax.dtypes.prng_key):
+        constant = jax.random.key_data(constant)
+    array = np.asarray(constant)
+    return f"{array.dtype}{array.shape}".encode() + array.tobytes()

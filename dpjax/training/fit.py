@@ -1,0 +1,216 @@
+"""``fit``: private training of a flax network, or a function, by an optax optimizer."""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, Unpack, cast
+
+import jax
+import optax
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, PyTree
+from dpjax.accounting import Ledger, PrivacyBudget, epsilon
+from dpjax.algorithms import Algorithm, dp_optimizer
+from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets import Dataset
+from dpjax.driver import Watch, holds_run, root_key, run
+from dpjax.driver.checkpoint import Folder
+from dpjax.driver.guarantee import ceil
+from dpjax.objectives import Objective
+from dpjax.training.checks import check_optimizer
+from dpjax.training.evaluation import Evaluator
+from dpjax.training.losses import LossOfOutputs, objective_of
+from dpjax.training.network import network
+from dpjax.training.records import Sizes, one_of, records_of, sizes_of
+from dpjax.training.trained import Trained
+
+Factory = Callable[..., Algorithm]
+
+
+class Options(TypedDict, total=False):
+    """What ``fit`` hands on to ``dp_optimizer`` or another factory, where each is described."""
+
+    output: str
+    average: float | None
+    capacity: int | None
+    per_layer: bool
+    memory_limit: int | None
+    accountant: str
+    unsafe_fast_noise: bool
+
+
+def fit(
+    model: Any,
+    loss: str | LossOfOutputs,
+    data: Dataset | tuple[PyTree, PyTree],
+    budget: PrivacyBudget,
+    optimizer: optax.GradientTransformation | Factory,
+    *,
+    key: Array | None = None,
+    seed: int | None = None,
+    batch_size: int,
+    epochs: float | None = None,
+    steps: int | None = None,
+    clip_norm: float = 1.0,
+    params: Params | None = None,
+    batched: bool | None = None,
+    bounds: tuple[float, float] | None = None,
+    held_out: Dataset | tuple[PyTree, PyTree] | None = None,
+    evaluate_every: float = 1.0,
+    metrics: Mapping[str, LossOfOutputs] | None = None,
+    exact: bool = False,
+    regularizer: Any = None,
+    data_size: int | None = None,
+    progress: bool | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    ledger: Ledger | str | os.PathLike | None = None,
+    label: str | None = None,
+    **options: Unpack[Options],
+) -> Trained:
+    """Trains a network with differential privacy, by any optax optimizer.
+
+    Batches are drawn and whole epochs taken on the device. The optimizer is fed the noisy mean of
+    clipped gradients, so whatever it does with it is post-processing. ``optax.MultiSteps`` is
+    refused: micro-batching belongs to the gradient.
+
+    Args:
+      model: a flax nnx module, which is left as it is; a flax linen module; or a function
+        ``(params, x) -> outputs`` of one example.
+      loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
+        class from 0 up. An impossible label, such as -1, makes a null record.
+      data: a ``Dataset`` or arrays ``(x, y)``, one record a row. Images of integers need
+        ``bounds``.
+      budget: what the whole run may spend.
+      optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
+        batches is taken too: ``functools.partial(dpjax.dp_adam, learning_rate=1e-3)``.
+      key: as in ``solve``; with ``checkpoint`` and neither key nor seed a run is resumed.
+      seed: as in ``solve``.
+      batch_size: expected number of records of a Poisson batch; sums are divided by it.
+      epochs: how often a record is drawn on average: steps = round(epochs n / batch_size).
+      steps: T, in place of ``epochs``.
+      clip_norm: bound on the l2 norm of one record's gradient, over all parameters.
+      params: public starting point. None for an nnx module, which holds its own; a linen module is
+        initialised from a key derived from the root key, unless they are given.
+      batched: whether the model wants a leading batch axis; it is then shown batches of one. By
+        default a module is shown one where its outputs have that axis whenever its inputs do, and
+        a function is not.
+      bounds: declared (low, high) of all features, such as (0, 255): clamped, then scaled to
+        [0, 1], record by record.
+      held_out: records ``(x, y)`` that are not trained on, to measure iterates with, such as
+        ``(data.test_x, data.test_y)``.
+      evaluate_every: epochs between two looks at them; the last iterate is measured in any case.
+      metrics: names and functions ``(outputs, y) -> number`` of one example, whose means are
+        measured beside the loss and, for cross-entropy, the accuracy.
+      exact: measure on the training records too, which is NOT PRIVATE.
+      regularizer: see ``Objective``; of the parameters, after the noise.
+      data_size: the declared public n; required under ``add_or_remove_one``, else the data's rows.
+      progress: as in ``run``; the bar names the epsilon of the whole declared run.
+      checkpoint: as in ``run``. The table of evaluations is kept there too.
+      ledger: as in ``run``.
+      label: as in ``run``.
+      **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends;
+        ``average=`` to publish and measure an average of iterates; ``capacity``, ``per_layer``,
+        ``memory_limit``, ``accountant`` and ``unsafe_fast_noise``: all as in ``dp_optimizer``, or
+        the factory that is given.
+
+    Returns:
+      A ``Trained``: the ``Solution``, predictions, and tables of what was measured.
+
+    Raises:
+      ValueError: before anything is spent, for arguments that do not fit together; a model with
+        batch statistics or other state, naming the layer; parameters that are not floating; an
+        optimizer that adds noise or takes several micro-batches; or as ``run``.
+      ResumeMismatch: as ``run``; another optimizer, learning rate, model or loss is noticed.
+
+    Privacy: the guarantee of ``solution.event`` covers every iterate. It says nothing of the
+      held-out records: ``exact_held_out``, and what is chosen by it, is NOT PRIVATE with regard to
+      them.
+
+    Reference: Abadi et al. (2016), algorithm 1; Zhang et al. (2021), algorithm 1, for the random
+      iterate.
+
+    >>> import dpjax, jax.numpy as jnp, numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> trained = fit(
+    ...     lambda w, x: x @ w, "cross_entropy", (x, x[:, 0] > 0), PrivacyBudget(3.0, 1e-4),
+    ...     optax.sgd(0.5), key=dpjax.random_key(), batch_size=50, epochs=4,
+    ...     params=jnp.zeros((2, 2)))
+    >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
+    (16, (200,), True)
+    """
+    records = records_of("data", data, bounds)
+    one, sizes = one_of(records), sizes_of(records, budget, data_size, batch_size, epochs, steps)
+    root = functools.partial(_root, key, seed, checkpoint)
+    net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
+    objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
+    algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
+    sets = {"training": records} if exact else {}
+    if held_out is not None:
+        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    epoch = sizes["data_size"] / sizes["batch_size"]
+    evaluator = Evaluator(net, measures, sets, epoch, checkpoint)
+    every = _validate.positive("evaluate_every", evaluate_every) * epoch
+    solution = run(
+        algorithm,
+        data if isinstance(data, Dataset) else records,
+        key=key,
+        seed=seed,
+        params=params,
+        progress=progress,
+        checkpoint=checkpoint,
+        ledger=ledger,
+        label=label,
+        watch=_watch(algorithm, evaluator, every),
+    )
+    evaluator(int(solution.steps), solution.params)
+    tables = evaluator.table("held_out"), evaluator.table("training")
+    return Trained(solution, net, model, loss == "cross_entropy", *tables)
+
+
+def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:
+    if key is None and seed is None and checkpoint is not None and holds_run(checkpoint):
+        with Folder(checkpoint) as folder:
+            held = folder.read()
+        assert held is not None
+        return held.key
+    return root_key(key, seed)
+
+
+def _algorithm(
+    optimizer: Any,
+    objective: Objective,
+    budget: PrivacyBudget,
+    params: Params,
+    clip_norm: float,
+    sizes: Sizes,
+    options: Options,
+) -> Algorithm:
+    if not callable(optimizer):
+        check_optimizer(optimizer, params)
+        return dp_optimizer(
+            objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
+        )
+    dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
+    factory = cast(Factory, optimizer)
+    try:
+        return factory(
+            objective, budget, dimension=dimension, clip_norm=clip_norm, **sizes, **options
+        )
+    except TypeError as error:
+        raise ValueError(
+            "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
+            f"dpjax.dp_adam that takes batches, got {optimizer!r}: {error}."
+        ) from error
+
+
+def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:
+    delta, steps = float(algorithm.declared.delta), int(algorithm.steps)
+    accountant = recount_accountant(algorithm.accountant)
+    spent = epsilon(algorithm.event, delta, algorithm.relation, accountant)
+    title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
+    if not evaluator.measures_any:
+        return Watch(frozenset(), evaluator, title)
+    every = max(1.0, every)
+    due = {round(k * every) for k in range(1, int(steps / every) + 1)}
+    return Watch(frozenset(due | {steps}), evaluator, title)

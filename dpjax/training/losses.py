@@ -1,0 +1,97 @@
+"""From a network and a loss of its outputs to an ``Objective``, and what is measured beside it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax.algorithms.traced import program_hash
+from dpjax.objectives import Objective, cross_entropy
+from dpjax.training.network import Network
+
+LossOfOutputs = Callable[[Any, Any], Array]
+Measures = tuple[tuple[str, LossOfOutputs], ...]
+"""Names and functions ``(outputs, y) -> number`` of one example."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loss:
+    """A loss of outputs as one of parameters; equal when made from the same functions."""
+
+    network: Network
+    loss: LossOfOutputs
+    program: str
+
+    def __call__(self, params: Params, example: tuple[PyTree, PyTree]) -> Array:
+        x, y = example
+        return self.loss(self.network(params, x), y)
+
+
+def objective_of(
+    net: Network,
+    loss: str | LossOfOutputs,
+    params: Params,
+    record: tuple[PyTree, PyTree],
+    regularizer: Any = None,
+    metrics: Mapping[str, LossOfOutputs] | None = None,
+) -> tuple[Objective, Measures]:
+    """Returns what is minimised, and what is measured: the loss, accuracy of classes, and metrics.
+
+    Args:
+      net: of one example.
+      loss: as in ``fit``.
+      params: parameters, or their shapes.
+      record: shapes and dtypes of one ``(x, y)``.
+      regularizer: see ``Objective``.
+      metrics: as in ``fit``.
+
+    Raises:
+      ValueError: for a loss or metric that is not one number of one example.
+
+    Privacy: NOT a mechanism.
+
+    >>> net = Network(lambda w, x: x @ w, False, None)
+    >>> objective, measures = objective_of(
+    ...     net, lambda o, y: (o - y) ** 2, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())))
+    >>> print(objective(jnp.ones(2), (jnp.ones(2), 5.0)), len(measures))
+    9.0 1
+    """
+    outputs = jax.eval_shape(net, params, record[0])
+    if loss == "cross_entropy":
+        objective = cross_entropy(net, regularizer)
+        measures: Measures = (("loss", _logits_loss), ("accuracy", _correct))
+        jax.eval_shape(objective.loss, params, record)  # raises where outputs are no logits
+    elif callable(loss):
+        _check_number("loss", loss, outputs, record[1], jnp.floating)
+        program = program_hash((loss, (outputs, record[1])))
+        name = getattr(loss, "__name__", "loss")
+        objective = Objective(_Loss(net, loss, program), regularizer, name=name)
+        measures = (("loss", loss),)
+    else:
+        raise ValueError(f"loss must be 'cross_entropy' or a function (outputs, y), got {loss!r}.")
+    more = dict(metrics or {})
+    for name, metric in more.items():
+        _check_number(f"the metric {name!r}", metric, outputs, record[1], jnp.generic)
+    return objective, tuple({**dict(measures), **more}.items())
+
+
+def _check_number(name: str, function: Any, outputs: PyTree, y: PyTree, kind: Any) -> None:
+    found = jax.eval_shape(function, outputs, y)
+    if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, kind):
+        raise ValueError(f"{name} must give one number for one example, got {found}.")
+
+
+def _identity(params: Any, logits: Array) -> Array:
+    del params
+    return logits
+
+
+def _logits_loss(logits: Array, y: Array) -> Array:
+    return cross_entropy(_identity)(None, (logits, y))
+
+
+def _correct(logits: Array, y: Array) -> Array:
+    return jnp.argmax(logits) == y

@@ -1,0 +1,121 @@
+"""What ``fit`` reads off its data before a run: shapes and dtypes, and the public numbers."""
+
+from typing import Any, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import _validate
+from dpjax._typing import PyTree
+from dpjax.accounting import PrivacyBudget
+from dpjax.datasets import Dataset
+
+
+class Sizes(TypedDict):
+    """The public numbers that ``dp_optimizer`` is told."""
+
+    data_size: int
+    batch_size: int
+    steps: int
+
+
+def records_of(
+    name: str,
+    data: Any,
+    bounds: tuple[float, float] | None = None,
+    like: tuple[PyTree, PyTree] | None = None,
+) -> tuple[PyTree, PyTree]:
+    """Returns features and labels, checked by shape and dtype alone.
+
+    Args:
+      name: of the argument, for messages.
+      data: a ``Dataset``, or ``(x, y)``.
+      bounds: declared range of the features, or None.
+      like: records that these must have the shapes of.
+
+    Raises:
+      ValueError: for what is neither, is empty, does not fit, or holds images that are not scaled.
+
+    >>> records_of("data", (np.ones((2, 3)), np.ones(2)))[0].shape
+    (2, 3)
+    """
+    if isinstance(data, Dataset):
+        data = data.examples
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row.")
+    x, y = data
+    leaves = jax.tree.leaves((x, y))
+    if not leaves or any(np.ndim(leaf) == 0 for leaf in leaves):
+        raise ValueError(f"{name} must hold arrays with one row per record.")
+    if len({np.shape(leaf)[0] for leaf in leaves}) > 1:
+        raise ValueError(f"every array of {name} must have as many rows.")
+    if np.shape(leaves[0])[0] == 0:
+        raise ValueError(f"{name} must hold a record: there is none.")
+    for leaf in jax.tree.leaves(x):
+        dtype = jnp.result_type(leaf)
+        # Tokens are integers too, in one axis or none; images are bytes, or have two at least.
+        image = jnp.issubdtype(dtype, jnp.integer) and (dtype.itemsize == 1 or np.ndim(leaf) > 2)
+        if image and bounds is None:
+            raise ValueError(
+                f"bounds must be given for {name} of {dtype}: the declared range that scales them "
+                "to [0, 1], such as bounds=(0, 255) for images of bytes."
+            )
+    if like is not None:
+        found, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))
+        if found != needed:
+            raise ValueError(f"a record of {name} has shapes {found}, and of the data {needed}.")
+    return x, y
+
+
+def one_of(records: PyTree) -> PyTree:
+    """Returns shapes and dtypes of one record.
+
+    >>> one_of(np.ones((5, 3)))
+    ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records
+    )
+
+
+def sizes_of(
+    records: PyTree,
+    budget: Any,
+    data_size: int | None,
+    batch_size: int,
+    epochs: float | None,
+    steps: int | None,
+) -> Sizes:
+    """Returns the public numbers of a run: n, the expected batch, and how many steps.
+
+    Args:
+      records: whose rows are counted where their number is public.
+      budget: whose relation says whether it is.
+      data_size: the declared n, or None.
+      batch_size: as in ``fit``.
+      epochs: as in ``fit``, or None.
+      steps: as in ``fit``, or None.
+
+    Raises:
+      ValueError: for a number out of range, both or neither of epochs and steps, a budget that is
+        none, or where n is private and none is declared.
+
+    >>> sizes_of(np.ones((60_000, 3)), PrivacyBudget(1.0, 1e-5), None, 256, 15, None)["steps"]
+    3516
+    """
+    if not isinstance(budget, PrivacyBudget):
+        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+    if data_size is None and budget.relation == "add_or_remove_one":
+        raise ValueError(
+            "data_size is required under relation='add_or_remove_one', where the number of records "
+            "is private: declare a public one."
+        )
+    n = np.shape(jax.tree.leaves(records)[0])[0] if data_size is None else data_size
+    n = _validate.positive_int("data_size", n)
+    batch_size = _validate.positive_int("batch_size", batch_size)
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"pass epochs= or steps=, one of them: got {epochs!r} and {steps!r}.")
+    if epochs is not None:
+        steps = max(1, round(_validate.positive("epochs", epochs) * n / batch_size))
+    return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))
