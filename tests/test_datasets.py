@@ -104,7 +104,7 @@ def test_covtype_ranges_are_the_published_minima_and_maxima(real_data):
     ("name", "message"),
     [
         ("covtyp", "did you mean 'covtype'"),
-        ("mnist", "unknown data set 'mnist'"),
+        ("fashion", "unknown data set 'fashion'"),
         ("table.parquet", "must end in .csv or .npz"),
     ],
 )
@@ -511,3 +511,50 @@ def test_dataset_is_a_pytree():
 
 def test_repr_shows_neither_values_nor_size():
     assert repr(load("randhie")) == "Dataset(name='randhie', unit='person-year', max_norm=1.0)"
+
+
+# Images
+
+
+def byte_images(folder, archive, rows):
+    """An archive of a few images of bytes, and its checksum."""
+    path = folder / archive
+    images = np.arange(rows * 12, dtype=np.uint8).reshape(rows, 2, 2, 3)
+    np.savez(path, X_train=images, y_train=np.uint8([1] * rows), X_test=images, y_test=[2] * rows)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_images_are_scaled_by_the_range_of_a_byte(no_data, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
+    byte_images(tmp_path, "cifar10.npz", 3)
+    data = load("cifar10")
+    assert (data.x.shape, data.x.dtype, data.y.dtype) == ((3, 2, 2, 3), np.float32, np.int32)
+    assert data.x.max() == np.float32(35 / 255) and data.dimension == 12
+    assert data.name == "cifar10-fifth" and data.unit == "image"  # fewer rows than the whole set
+
+
+def test_absent_images_say_what_to_set(no_data):
+    with pytest.raises(FileNotFoundError, match=r"DPJAX_DATA is not set.*mnist\.npz with"):
+        load("mnist")
+    assert not {info.name: info.available for info in describe()}["mnist"]
+
+
+def test_other_images_are_refused(no_data, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
+    byte_images(tmp_path, "mnist.npz", 2)
+    with pytest.raises(ValueError, match="its sha256 is"):
+        load("mnist")
+
+
+def test_images_take_no_label_and_are_no_table(no_data):
+    with pytest.raises(ValueError, match="are for tables, not mnist"):
+        load("mnist", intercept=True)
+    with pytest.raises(ValueError, match="mnist are images"):
+        check("mnist")
+
+
+def test_mnist_is_what_was_published(real_data):
+    del real_data
+    data = load("mnist")
+    assert data.x.shape == (60_000, 28, 28) and data.test_x.shape == (10_000, 28, 28)
+    assert np.bincount(data.y).tolist()[:3] == [5923, 6742, 5958]

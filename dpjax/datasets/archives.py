@@ -7,7 +7,7 @@ import os
 import pathlib
 import urllib.request
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,16 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
 
 
-def find(entry: Spec) -> pathlib.Path | None:
+class Named(Protocol):
+    """What has an archive."""
+
+    @property
+    def archive(self) -> str:
+        """Its file name."""
+        ...
+
+
+def find(entry: Named) -> pathlib.Path | None:
     """The archive of a named data set, if this machine has it.
 
     Args:
@@ -83,12 +92,7 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
     (20190, 9)
     """
     path = find(entry)
-    if path is None:
-        found = _from_publisher(entry)
-    else:
-        _verify(path, "sha256", entry.checksum)
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
+    found = _from_publisher(entry) if path is None else read(path, entry.checksum)
     declared = os.environ.get("DPJAX_DATA")
     if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):
         warnings.warn(
@@ -97,6 +101,22 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
             stacklevel=5,  # the caller of load
         )
     return found
+
+
+def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
+    """Returns the arrays of an archive by name.
+
+    Args:
+      path: of the archive.
+      checksum: its sha256, or None for one that has no published form.
+
+    Raises:
+      ValueError: if it has another checksum.
+    """
+    if checksum is not None:
+        _verify(path, "sha256", checksum)
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:

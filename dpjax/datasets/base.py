@@ -1,6 +1,7 @@
 """``Dataset``, the raw ``Table`` behind it, and the scaling that looks at one record at a time."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -24,9 +25,10 @@ class Dataset:
     ``repr``, nor does their length, which is private under ``"add_or_remove_one"``.
 
     Args:
-      x: (n, p) float32 features, one record a row. A row with a NaN is a null record: training
-        drops it.
-      y: (n,) float32 labels, -1 or +1. NaN is an impossible label and makes a null record too.
+      x: (n, p) float32 features, one record a row, or images (n, ...). A row with a NaN is a null
+        record: training drops it.
+      y: (n,) float32 labels, -1 or +1, or classes from 0 up of images. NaN is an impossible label
+        and makes a null record too.
       test_x: (m, p) float32 held-out features, or None.
       test_y: (m,) float32 held-out labels, or None.
       name: what to call the data in results.
@@ -58,8 +60,8 @@ class Dataset:
 
     @property
     def dimension(self) -> int:
-        """Number of features, the intercept included where there is one."""
-        return self.x.shape[1]
+        """Number of features, the intercept included where there is one; of pixels, of an image."""
+        return math.prod(self.x.shape[1:])
 
     @property
     def examples(self) -> tuple[Array | np.ndarray, Array | np.ndarray]:

@@ -1,6 +1,7 @@
 """``load`` and ``describe``: the named data sets and a user's own tables, ready for training."""
 
 import dataclasses
+import math
 import os
 import pathlib
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset, Table, encode_labels, normalise
+from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.tables import SUFFIXES, Bounds, read_table
 
@@ -29,8 +31,9 @@ def load(
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
-        ``"covtype-12"``, or a path ending in .csv or .npz. The named ones are looked for in
-        ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at their publishers.
+        ``"covtype-12"``, the images ``"mnist"`` and ``"cifar10"``, or a path ending in .csv or
+        .npz. The named ones are looked for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE``
+        (``~/.cache/dpjax``), and at their publishers, except for images.
       label: the label's column (CSV) or array (NPZ, default ``"y"``); for a file only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
         JSON file that holds it, or of a CSV file ``column,low,high``; for a file only. For an NPZ
@@ -39,7 +42,8 @@ def load(
       intercept: append a feature that is 1 in every row, before the rows are normalised.
 
     Returns:
-      A ``Dataset`` of NumPy arrays, every row divided by its own norm.
+      A ``Dataset`` of NumPy arrays, every row divided by its own norm; images are in [0, 1], with
+      classes from 0 up.
 
     Raises:
       ValueError: for an unknown name, a label or bounds that are missing, do not fit or do not
@@ -60,6 +64,10 @@ def load(
             "ranges read off the data would leak it. Write what you know without looking, as "
             '{"age": [0, 120], ...}, to a JSON file, and pass its path as bounds.'
         )
+    if name_or_path in IMAGES:
+        if label is not None or bounds is not None or intercept:
+            raise ValueError(f"label, bounds and intercept are for tables, not {name_or_path}.")
+        return load_images(str(name_or_path))
     table = open_table(name_or_path, label=label, bounds=bounds)
     test_x = table.test_x
     return Dataset(
@@ -97,6 +105,8 @@ def open_table(
     """
     if _is_path(name_or_path):
         return read_table(pathlib.Path(name_or_path), label, bounds)
+    if name_or_path in IMAGES:
+        raise ValueError(f"{name_or_path} are images, not a table of features.")
     if pathlib.Path(name_or_path).suffix:
         raise ValueError(f"a table's path must end in .csv or .npz, got {str(name_or_path)!r}.")
     entry = spec(str(name_or_path))
@@ -146,11 +156,27 @@ def describe() -> list[DatasetInfo]:
     Privacy: published facts about published data.
 
     >>> [info.name for info in describe()]
-    ['randhie', 'ijcnn1', 'covtype', 'covtype-12']
+    ['randhie', 'ijcnn1', 'covtype', 'covtype-12', 'mnist', 'cifar10']
     >>> describe()[0].available
     True
     """
-    return [_info(entry) for entry in SPECS.values()]
+    return [*map(_info, SPECS.values()), *map(_info_of_images, IMAGES)]
+
+
+def _info_of_images(name: str) -> DatasetInfo:
+    images, path = find_images(name)
+    return DatasetInfo(
+        name=name,
+        rows=images.rows,
+        features=math.prod(images.shape),
+        unit="image",
+        task="10 classes of images, for networks: dpjax.fit",
+        source=images.source,
+        available=path is not None,
+        checksum=images.checksum or "none",
+        note=images.note,
+        path=None if path is None else str(path),
+    )
 
 
 def _info(entry: Spec) -> DatasetInfo:

@@ -1,0 +1,116 @@
+"""The named sets of images, scaled by the declared range of a byte, for networks."""
+
+import dataclasses
+import os
+import pathlib
+from types import MappingProxyType
+
+import numpy as np
+
+from dpjax.datasets import archives
+from dpjax.datasets.base import Dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """One archive of images, with ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
+
+    Args:
+      name: what ``load`` knows it by.
+      archive: file name of the NumPy archive.
+      checksum: sha256 of that archive, or None for one of the user's own making.
+      rows: number of training images.
+      shape: of an image of bytes.
+      source: who published it.
+      note: terms, and what to know before quoting a number.
+    """
+
+    name: str
+    archive: str
+    checksum: str | None
+    rows: int
+    shape: tuple[int, ...]
+    source: str
+    note: str
+
+
+_CIFAR = Images(
+    name="cifar10",
+    archive="cifar10.npz",
+    checksum=None,
+    rows=50_000,
+    shape=(32, 32, 3),
+    source="CIFAR-10 (Krizhevsky, 2009)",
+    note="No terms stated. An archive of the whole set, made from the publisher's files.",
+)
+
+# Of a name with several archives the first that is here is read.
+IMAGES = MappingProxyType(
+    {
+        "mnist": (
+            Images(
+                name="mnist",
+                archive="mnist.npz",
+                checksum="d2fc8bab397b964798b4c839bd1e705e10a4bb65f4d56a88002229d145796751",
+                rows=60_000,
+                shape=(28, 28),
+                source="The MNIST database of handwritten digits (LeCun, Cortes and Burges)",
+                note="Commonly stated as CC BY-SA 3.0. Bytes divided by 255. Test set of 10,000.",
+            ),
+        ),
+        "cifar10": (
+            _CIFAR,
+            dataclasses.replace(
+                _CIFAR,
+                archive="cifar10_subset_10k_2k.npz",
+                checksum="cff287d7437364bc5af5ec1b7106d65c088c9527d2d03faf08e7c6525671171d",
+                rows=10_000,
+                note="A FIFTH of CIFAR-10: the first 1,000 training and 200 test images of each "
+                "class. Results do not compare with published ones. Bytes divided by 255.",
+            ),
+        ),
+    }
+)
+
+
+def find_images(name: str) -> tuple[Images, pathlib.Path | None]:
+    """Returns the archive of a named set that is on this machine, or the last one and None.
+
+    >>> find_images("mnist")[0].shape
+    (28, 28)
+    """
+    for images in IMAGES[name]:
+        if (path := archives.find(images)) is not None:
+            return images, path
+    return IMAGES[name][-1], None
+
+
+def load_images(name: str) -> Dataset:
+    """Returns a named set of images: x (n, ...) float32 in [0, 1], y (n,) int32 from 0 up.
+
+    Raises:
+      FileNotFoundError: if no archive of it is here.
+      ValueError: if the archive is another one than published.
+    """
+    images, path = find_images(name)
+    if path is None:
+        declared = os.environ.get("DPJAX_DATA")
+        here = f"DPJAX_DATA={declared} has none" if declared else "DPJAX_DATA is not set"
+        wanted = " or ".join(known.archive for known in IMAGES[name])
+        raise FileNotFoundError(
+            f"the images {name!r} are not on this machine ({here}): set DPJAX_DATA=FOLDER, where "
+            f"FOLDER holds {wanted} with the arrays X_train, y_train, X_test and y_test."
+        )
+    raw = archives.read(path, images.checksum)
+    return Dataset(
+        x=_scaled(raw["X_train"]),
+        y=raw["y_train"].astype(np.int32),
+        test_x=_scaled(raw["X_test"]),
+        test_y=raw["y_test"].astype(np.int32),
+        name=name if len(raw["X_train"]) == IMAGES[name][0].rows else f"{name}-fifth",
+        unit="image",
+    )
+
+
+def _scaled(bytes_: np.ndarray) -> np.ndarray:
+    return bytes_.astype(np.float32) / np.float32(255)
