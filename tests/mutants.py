@@ -19,12 +19,14 @@ from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
+    apart,
     chunks,
     clipped_grad,
     clipped_hessian,
     clipping,
     general,
     linear_model,
+    parts,
     per_example,
 )
 from dpjax.driver import loop
@@ -536,6 +538,40 @@ def _(patch):
 @mutant("the part of a record that is not drawn not booked")
 def _(patch):
     patch.setattr(AnchoredQuery, "idle", property(lambda self: 0.0))
+
+
+# Book-keeping.
+
+
+@mutant("a parameter used twice measured by its uses apart")
+def _(patch):
+    def found(self, taps, kept, dtype):
+        own = [self._of_layer(n, layer, taps, kept) for n, layer in self.layers]
+        count = own[0].shape[0]
+        return tuple(part.reshape(count, -1).astype(dtype) for part in own)
+
+    def squares(self, found):
+        with jax.enable_x64(True):
+            return sum(clipping.square_norms(rows) for rows in found)
+
+    weighted = parts.Rows.weighted
+
+    def added(self, found, factors, size, any_order):
+        return sum(weighted(self, (rows,), factors, size, any_order) for rows in found)
+
+    for method in (found, squares):
+        patch.setattr(parts.Rows, method.__name__, method)
+    patch.setattr(parts.Rows, "weighted", added)
+
+
+@mutant("a layer of rank one measured by its slope alone")
+def _(patch):
+    patch.setattr(parts.Outer, "squares", lambda self, found: clipping.square_norms(found[1]))
+
+
+@mutant("records coupled by a convolution in groups")
+def _(patch):
+    patch.setattr(apart, "is_coupled", lambda equation: False)
 
 
 # One pass, with correlated noise.

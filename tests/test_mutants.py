@@ -56,6 +56,20 @@ BOUNDS = "test_svrg_printed.py::test_one_record_moves_a_step_by_its_two_bounds"
 KILLED_BY = {
     "noise x0.95": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "noise x0.8": [],
+    "a parameter used twice measured by its uses apart": [
+        "test_book_keeping.py::test_all_ways_agree[used twice-False]",
+        "test_book_keeping.py::test_all_ways_agree[tied-False]",
+    ],
+    "a layer of rank one measured by its slope alone": [
+        "test_book_keeping.py::test_all_ways_agree[dense-False]",
+        "test_book_keeping.py::test_no_record_contributes_more_than_the_clip_norm[dense]",
+    ],
+    "records coupled by a convolution in groups": [
+        "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"
+        "[book-keeping-groups-True]",
+        "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"
+        "[per example-plain-True]",
+    ],
     "float32 noise": ["test_noise.py::test_c1_the_noise_that_is_added_reaches_nine_sigma"],
     "a ball of radius x0.95": [f"{ACCOUNTED}[zero_out-prgd]"],
     "the sphere for a ball": ["test_ball.py::test_the_law_of_the_noise[2]"],
