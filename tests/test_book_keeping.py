@@ -76,10 +76,14 @@ def unused(params, x):
     return dense(params, x) + 0 * jnp.sum(x)
 
 
-def convolution(groups, dims, **settings):
+def convolution(groups, dims, turn=lambda kernel: kernel, **settings):
     def loss(params, x):
         out = lax.conv_general_dilated(
-            x[None], params["k"], feature_group_count=groups, **settings, dimension_numbers=dims
+            x[None],
+            turn(params["k"]),
+            feature_group_count=groups,
+            **settings,
+            dimension_numbers=dims,
         )
         return jnp.sum(jnp.tanh(out + params["b"]) ** 2)
 
@@ -141,8 +145,16 @@ LOSSES = {
         "Rows Rows",
     ),
     "groups": (
-        convolution(2, PLANE, window_strides=(1, 1), padding="VALID"),
-        {"k": normal(3, 2, 2, 6), "b": normal(6)},
+        convolution(2, PLANE, window_strides=(1, 1), padding="SAME"),
+        {"k": normal(3, 3, 2, 8), "b": normal(8)},
+        normal(ROWS, 8, 8, 4),
+        "Rows Rows",
+    ),
+    "unit kernel": (  # no parameter with its entries moved about: every record has its own
+        convolution(
+            1, PLANE, lambda k: k / jnp.linalg.norm(k), window_strides=(1, 1), padding="SAME"
+        ),
+        {"k": normal(3, 2, 4, 5), "b": normal(5)},
         IMAGES,
         "Rows Rows",
     ),
@@ -204,7 +216,7 @@ def test_all_ways_agree(name, x64):
             assert distance(got, expected) < (1e-10 if x64 else 1e-5), how
 
 
-CONVOLUTIONS = ("plain", "groups")
+CONVOLUTIONS = ("plain", "groups", "unit kernel")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ KILLED_BY = {
     ],
     "records coupled by a convolution in groups": [
         "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"
-        "[book-keeping-groups-True]",
+        "[book-keeping-unit kernel-True]",
         "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"
         "[per example-plain-True]",
     ],
