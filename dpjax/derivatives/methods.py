@@ -1,5 +1,6 @@
 """Which way a clipped sum of gradients is computed, and how much memory it may take."""
 
+import functools
 import math
 
 import jax
@@ -20,6 +21,9 @@ _SMALL = 2048
 _CACHED, _FEW = 2**23, 16
 
 
+@functools.partial(
+    jax.jit, static_argnames=("loss", "any_order", "per_layer", "method", "memory_limit")
+)
 def gradient_sum(
     loss: Loss,
     params: Params,
