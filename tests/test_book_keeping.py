@@ -8,14 +8,14 @@ import pytest
 from jax import lax
 
 from dpjax import clipped_grad, objectives
-from dpjax.derivatives import bookkeeping, clipping, parts
+from dpjax.derivatives import bookkeeping, clipping, pairs
 from dpjax.models import CNN
 
 ROWS = 11
 
 
 def normal(*shape, seed=0):
-    return np.random.default_rng(seed + sum(shape)).normal(size=shape)
+    return np.asarray(np.random.default_rng(seed + sum(shape)).normal(size=shape))
 
 
 def dense(params, x):
@@ -70,6 +70,11 @@ def standardised(params, x):
     # A weight that is not the parameter with its entries moved about.
     w = params["w"] / jnp.linalg.norm(params["w"])
     return jnp.sum(jnp.tanh(x @ w)) ** 2 + jnp.sum(params["w"] ** 2)
+
+
+def scaled(params, x):
+    # JAX multiplies and adds scalars without spreading them out first.
+    return jnp.sum(jnp.tanh(params["s"] * (x @ params["w"]) - params["t"])) ** 2
 
 
 def unused(params, x):
@@ -131,6 +136,12 @@ LOSSES = {
     ),
     "remembered": (remembered, mlp(), FLAT, "Rows Outer Outer"),
     "standardised": (standardised, {"w": normal(5, 3)}, FLAT, "Rows"),
+    "scaled": (
+        scaled,
+        {"s": normal(), "t": normal(), "w": normal(5, 3)},
+        FLAT,
+        "Rows Rows Outer",
+    ),
     "unused": (unused, mlp(z=normal(2)), FLAT, "Rows Outer Outer Rows"),
     "plain": (
         convolution(1, PLANE, window_strides=(2, 1), padding=[(1, 2), (0, 1)]),
@@ -247,7 +258,7 @@ def test_a_gradient_that_cancels_over_times_is_still_within_its_bound():
     rows = jnp.asarray(normal(ROWS, 90), jnp.float32)
     records = jnp.stack([rows, rows * (1 + 1e-6)], axis=1)
     (part,) = bookkeeping.read(cancelling, params, records).parts
-    assert isinstance(part, parts.Pairs)
+    assert isinstance(part, pairs.Pairs)
     for record in records:
         how = {"clip_norm": 1e-3, "method": "book_keeping"}
         assert np.linalg.norm(flat_sum(cancelling, params, record[None], None, **how)) <= 1e-3
@@ -262,6 +273,86 @@ def test_no_record_contributes_more_than_the_clip_norm(name):
             one = jnp.arange(ROWS) == 4
             got = flat_sum(loss, params, scaled, one, clip_norm=clip_norm, method="book_keeping")
             assert np.linalg.norm(got) <= clip_norm
+
+
+@pytest.mark.parametrize("name", ["dense", "long rows", "embedded"])
+def test_no_record_contributes_more_in_float64_at_any_scale(name):
+    # Squares of 1e-154 leave float64's range while the slopes they are multiplied with are 1e154.
+    with jax.enable_x64(True):
+        loss, params, records, _ = made(name, jnp.float64)
+
+        def stretched(params, row):
+            return row[1] * loss(params, row[0])
+
+        exponents = jnp.array([-200.0, -154.0, 0.0, 100.0, 154.0])
+        small = 0 * exponents if name == "embedded" else exponents
+        rows = jax.vmap(lambda e: records[0] * 10.0**e)(small)
+        for clip_norm in (1e-160, 1.0):
+            total = clipped_grad(stretched, clip_norm=clip_norm, method="book_keeping")
+            each = jax.jit(jax.vmap(total, (None, 0)))
+            for by in (1e-154, 1.0, 1e154):
+                batches = rows[:, None], jnp.full((len(rows), 1), by)
+                sums = jax.tree.leaves(each(params, batches))
+                flat = np.concatenate([np.reshape(leaf, (len(rows), -1)) for leaf in sums], axis=1)
+                assert (np.linalg.norm(flat / clip_norm, axis=1) <= 1).all()
+
+
+def test_a_convolution_inside_a_loop_couples_no_records():
+    with jax.enable_x64(True):
+        kernels = jnp.asarray(normal(3, 3, 3, 2, 2))
+        params = {"k": kernels, "w": jnp.asarray(normal(32, 3)), "v": jnp.asarray(normal(4, 4))}
+
+        def loss(params, x):
+            def layer(x, kernel):
+                out = lax.conv_general_dilated(
+                    x[None], kernel, (1, 1), "SAME", dimension_numbers=PLANE
+                )
+                return jnp.tanh(out[0]), None
+
+            return jnp.sum(lax.scan(layer, x, params["k"])[0].ravel() @ params["w"]) ** 2
+
+        images = jnp.asarray(normal(6, 4, 4, 2))
+        assert bookkeeping.read(loss, params, images).plan.couples
+        how = {"clip_norm": 1.0, "method": "book_keeping"}
+        got = flat_sum(loss, params, images.at[2].set(jnp.nan), None, **how)
+        expected = flat_sum(loss, params, images, jnp.arange(6) != 2, **how)
+        assert np.array_equal(got, expected) and np.abs(got).max() > 0
+
+
+def test_a_convolution_may_ask_for_another_dtype():
+    def loss(params, x):
+        out = lax.conv_general_dilated(
+            x[None],
+            params["k"],
+            (1, 1),
+            "SAME",
+            dimension_numbers=PLANE,
+            preferred_element_type=jnp.float32,
+        )
+        return jnp.sum(jnp.tanh(out + params["b"]) ** 2)
+
+    params = {"k": jnp.asarray(normal(3, 2, 4, 5), jnp.bfloat16), "b": jnp.zeros(5)}
+    images = jnp.asarray(IMAGES, jnp.bfloat16)
+    ways = [
+        flat_sum(loss, params, images, None, clip_norm=1.0, method=m)
+        for m in ("book_keeping", "per_example")
+    ]
+    assert distance(*ways) < 0.02
+
+
+def test_neighbours_in_any_order_are_summed_by_rows():
+    loss, params, records, _ = made("long rows", jnp.float32)
+    kinds = [type(part).__name__ for part in bookkeeping.read(loss, params, records, True).parts]
+    assert kinds == ["Rows", "Outer", "Rows"]
+    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping")
+    there = total.wide(params, records, None, True).narrow
+    back = total.wide(params, records[::-1], None, True).narrow
+    assert np.array_equal(there, back)
+
+
+def test_two_passes_have_no_sensitivity():
+    with pytest.raises(ValueError, match="no proven sensitivity"):
+        clipped_grad(dense, clip_norm=1.0, method="two_pass").sensitivity("zero_out")
 
 
 @pytest.mark.parametrize("name", ["dense", "used twice", "sequence", "plain"])

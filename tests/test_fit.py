@@ -17,7 +17,8 @@ import dpjax
 from dpjax.accounting import Ledger
 from dpjax.driver import ResumeMismatch, Watch, fingerprint, keys, progress, resume
 from dpjax.driver.guarantee import ceil
-from dpjax.training import check_no_multi_steps, evaluation, holds_noise
+from dpjax.training import evaluation
+from dpjax.transforms import check_no_multi_steps, holds_noise
 
 N, P, CLASSES, DELTA = 60, 4, 3, 1e-3
 BUDGET = dpjax.PrivacyBudget(20.0, DELTA)

@@ -17,6 +17,7 @@ from dpjax.algorithms.traced import program_hash
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery, poisson_sampler
+from dpjax.transforms import check_optimizer
 
 LONGEST = 2048
 OUTPUTS = ("last", "random")
@@ -160,8 +161,9 @@ def dp_optimizer(
       compiles nothing anew, at any epsilon.
 
     Raises:
-      ValueError: for an argument out of range, an optimizer that a gradient and parameters do not
-        suffice to update, or a budget that no noise reaches.
+      ValueError: for an argument out of range; an optimizer that adds noise, holds
+        ``optax.MultiSteps``, or needs more than gradient and parameters; or a budget that no noise
+        reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. The optimizer, the average and the choice of an iterate are
@@ -179,6 +181,7 @@ def dp_optimizer(
     >>> release.count, round(release.sampling_probability, 3)
     (50, 0.071)
     """
+    check_optimizer(optimizer, params)
     leaves = jax.tree.leaves(params)
     dimension = sum(leaf.size for leaf in leaves)
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)

@@ -2,12 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -16,8 +17,8 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
     """Returns a hash of what functions compute, constants included.
 
     A closure has no name that lasts: optax's transformations are closures, and a network reads the
-    code of its class. Two functions of one hash are the same program; the same function written
-    otherwise may have another.
+    code of its class. Two functions of one hash are the same program, but for rules of
+    ``jax.custom_vjp`` and Python callbacks; the same function written otherwise may have another.
 
     Args:
       *traced: pairs of a function and the arguments it is traced with, arrays or their shapes.
@@ -29,9 +30,17 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
     for function, arguments in traced:
         closed = jax.make_jaxpr(function)(*arguments)
         digest.update(_ADDRESS.sub("", str(closed)).encode())
-        for constant in closed.consts:
+        for constant in _constants(closed):
             digest.update(_bytes(constant))
     return digest.hexdigest()
+
+
+def _constants(closed: core.ClosedJaxpr) -> Iterator[Any]:
+    yield from closed.consts
+    for equation in closed.jaxpr.eqns:
+        for value in jax.tree.leaves(list(equation.params.values())):
+            if isinstance(value, core.ClosedJaxpr):
+                yield from _constants(value)
 
 
 def _bytes(constant: Any) -> bytes:

@@ -27,6 +27,8 @@ def over_records(
       params: where it is differentiated.
       records: pytree with a leading axis of records.
 
+    Privacy: NOT a mechanism; what it returns of a record depends on that record alone.
+
     >>> import jax.numpy as jnp
     >>> over_records(jnp.sum, lambda w, x: w @ x, jnp.zeros(2), jnp.ones((3, 2))).tolist()
     [2.0, 2.0, 2.0]
@@ -46,27 +48,36 @@ def couples(loss: Loss, params: Params, records: PyTree) -> bool:
     >>> couples(lambda w, x: w @ x, jnp.zeros(2), jnp.zeros((3, 2)))
     False
     """
-    if jax.default_backend() != "cpu":
-        return False
     record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
     traced = jax.make_jaxpr(loss)(params, record)
-    return any(is_coupled(equation) for equation in _equations(traced.jaxpr))
+    return any(map(is_coupled, equations(traced.jaxpr)))
+
+
+def couples_inside(equation: Any) -> bool:
+    """Returns whether an equation holds a program, such as a loop's, that may couple records."""
+    return any(map(is_coupled, _within(equation)))
 
 
 def is_coupled(equation: Any) -> bool:
     """Returns whether a kernel's gradient in an equation couples records, over a batch."""
-    if equation.primitive.name != "conv_general_dilated":
+    if equation.primitive.name != "conv_general_dilated" or jax.default_backend() != "cpu":
         return False
     double = any(atom.aval.dtype == "float64" for atom in equation.invars)
-    return double or equation.params["feature_group_count"] > 1
+    parameters = equation.params
+    return double or (parameters["feature_group_count"], parameters["batch_group_count"]) != (1, 1)
 
 
-def _equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """Yields every equation of a program, and of the programs within."""
     for equation in jaxpr.eqns:
         yield equation
-        for value in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
-        ):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from _equations(inner)
+        yield from _within(equation)
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    for value in jax.tree.leaves(
+        list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
+    ):
+        inner = getattr(value, "jaxpr", value)
+        if hasattr(inner, "eqns"):
+            yield from equations(inner)

@@ -8,7 +8,7 @@ What is measured is what is added, in every case: see ``parts``.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,14 @@ from dpjax._wide import Wide, zeros
 from dpjax.derivatives import clipping, layers
 from dpjax.derivatives.apart import each
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
-from dpjax.derivatives.parts import Part, part_of
+from dpjax.derivatives.layer_rules import ByEntry, Lookup
+from dpjax.derivatives.pairs import Pairs, Table
+from dpjax.derivatives.parts import Outer, Part, Rows
+
+# A number that is stored for a record costs as much as so many that are multiplied and added.
+_STORED = 16
+# Gradients of more numbers than this are not stored for a record where there is another way.
+_LARGEST = 2**22
 
 
 class Reading(NamedTuple):
@@ -40,8 +47,8 @@ class Reading(NamedTuple):
         return any(part.saves for part in self.parts)
 
 
-def read(loss: Loss, params: Params, batch: PyTree) -> Reading:
-    """Returns how the gradient of ``loss`` is computed.
+def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> Reading:
+    """Returns how the gradient of ``loss`` is computed; ``any_order`` as in ``part_of``.
 
     >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
     >>> type(reading.parts[0]).__name__, reading.saves
@@ -54,7 +61,7 @@ def read(loss: Loss, params: Params, batch: PyTree) -> Reading:
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
     }
     parts = tuple(
-        part_of(i, leaf.shape, own[i] if i not in plan.copied else None)
+        part_of(i, leaf.shape, own[i] if i not in plan.copied else None, any_order)
         for i, leaf in enumerate(leaves)
     )
     # Forward and backward, each value about once.
@@ -81,9 +88,11 @@ def gradient_sum(
       clip_norm: one for the whole gradient, or one a leaf, (leaves,).
       any_order: as in ``rounding.block_products``.
       rows: records at once, at most.
+
+    Privacy: NOT a mechanism: both are exact.
     """
     n = common_length(batch, mask)
-    reading, dtype = read(loss, params, batch), clipping.wide_dtype(params)
+    reading, dtype = read(loss, params, batch, any_order), clipping.wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> tuple[list[Array], Array]:
         records, keep = rows_of(chunk, batch, mask, n)
@@ -135,3 +144,34 @@ def _tapped(
         return jax.grad(lambda taps: run(taps, record), has_aux=True)(taps)
 
     return each(slopes, (copies, records), plan.couples)
+
+
+def part_of(
+    leaf: int, shape: tuple[int, ...], used: list[tuple[int, layers.Layer]] | None, any_order: bool
+) -> Part:
+    """Returns the cheapest way to one parameter.
+
+    Args:
+      leaf: its number.
+      shape: its shape.
+      used: the layers that use it, with their numbers; None if every record has a copy.
+      any_order: as in ``rounding.block_products``, where less is charged for rounding than sums
+        over times would take.
+    """
+    if not used:
+        return Rows(leaf, shape)
+    if len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
+        return Rows(leaf, shape, tuple(used))
+    rule: Any = used[0][1].rule
+    one = (leaf, shape, tuple(used))
+    if rule.times == 1 and not isinstance(rule, Lookup):
+        return Outer(*one)
+    if any_order:
+        return Rows(*one)
+    if isinstance(rule, Lookup):
+        return Table(*one)
+    whole = rule.inputs * rule.outputs
+    # In float64 a product costs two.
+    pairs = 2 * (rule.times**2 * (rule.inputs + rule.outputs) + rule.times * whole)
+    rows = (rule.times + _STORED) * whole
+    return Pairs(*one) if pairs < rows or whole > _LARGEST else Rows(*one)

@@ -157,7 +157,9 @@ def factors(
         within, found = good, []
         for i, square in enumerate(squares[:1] if single else squares):
             bound = float64(norms if single else norms[i])
-            units = (whole if single else square) / (bound * bound)
+            units = (whole if single else square) / bound / bound
+            # Where a clip norm is so small in float64 that squares leave its range all are dropped.
+            good = good & (bound > 2.0**-400)
             factor = jnp.where(good, jnp.minimum(1, SLACK / jnp.sqrt(units)), 0)
             within = within & (units <= 1)
             factor = jnp.where(factor < float(jnp.finfo(dtype).tiny), 0, factor)
@@ -168,11 +170,16 @@ def factors(
 def bad(values: Array) -> Array:
     """Returns which records (n,) have a mark in ``values`` (n, ...).
 
+    In float64 also those whose largest entry is beyond 2^400 or, if not 0, below 2^-400: products
+    of their squares leave float64's range, and what is dropped contributes nothing.
+
     >>> bad(mark(jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))).tolist()
     [True, False]
     """
-    marks = jnp.abs(values) >= jnp.finfo(values.dtype).max
-    return jnp.any(marks, axis=tuple(range(1, values.ndim)))
+    largest = jnp.max(jnp.abs(values), axis=tuple(range(1, values.ndim)), initial=0)
+    if values.dtype != jnp.float64:
+        return largest >= jnp.finfo(values.dtype).max
+    return (largest > 2.0**400) | ((largest > 0) & (largest < 2.0**-400))
 
 
 def scalar_factor(norm: Array, clip_norm: Array | float) -> Array:

@@ -120,7 +120,7 @@ class ByEntry(NamedTuple):
     name: str
     weight_first: bool
     weight_shape: tuple[int, ...]
-    """Of as many dimensions as the output; those of size 1 are repeated."""
+    """Of as many dimensions as the output, those of size 1 repeated; or () for a scalar."""
 
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
         """Returns the output, and by what the slope is multiplied, if by anything."""
@@ -132,7 +132,9 @@ class ByEntry(NamedTuple):
         own = -slope if self.name == "sub" and not self.weight_first else slope
         own = kept * slope if self.name == "mul" else own
         repeated = [i for i, size in enumerate(self.weight_shape) if size == 1]
-        return jnp.sum(own, axis=repeated, keepdims=True)
+        return jnp.sum(own, axis=repeated if self.weight_shape else None, keepdims=True).reshape(
+            self.weight_shape
+        )
 
 
 Matrix = Dense | Convolution | Lookup

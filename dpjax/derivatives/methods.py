@@ -43,6 +43,8 @@ def gradient_sum(
 
     Raises:
       ValueError: if ``memory_limit`` is below what one record needs.
+
+    Privacy: NOT a mechanism: both are exact.
     """
     common_length(batch, mask)
     params, batch = (jax.tree.map(jnp.asarray, tree) for tree in (params, batch))
@@ -51,7 +53,7 @@ def gradient_sum(
         method = "per_example"
     if method == "per_example" and memory_limit is None:
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order), None
-    reading = bookkeeping.read(loss, params, batch)
+    reading = bookkeeping.read(loss, params, batch, any_order)
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
     own = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)

@@ -119,10 +119,8 @@ class Convolution(NamedTuple):
 # On a CPU the patches cost as much as the convolution: they are made once, for both.
 def _patched(rule: Convolution, source: Array, kernel: Array) -> tuple[Array, Array]:
     patches = rule.patches(source)
-    precision = dict(rule.parameters)["precision"]
-    matrix = lax.dot_general(
-        patches, rule.matrix(kernel), (((0,), (0,)), ((), ())), precision=precision
-    )
+    how = {name: dict(rule.parameters)[name] for name in ("precision", "preferred_element_type")}
+    matrix = lax.dot_general(patches, rule.matrix(kernel), (((0,), (0,)), ((), ())), **how)
     return rule.output(matrix), patches
 
 

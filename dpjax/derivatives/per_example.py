@@ -79,7 +79,13 @@ class ClippedGrad:
         )
 
     def sensitivity(self, relation: Relation) -> Array | float:
-        """Returns the l2 sensitivity of the sum under ``relation``."""
+        """Returns the l2 sensitivity of the sum under ``relation``.
+
+        Raises:
+          ValueError: for ``method="two_pass"``, which has none that is proven.
+        """
+        if self.method == "two_pass":
+            raise ValueError("method='two_pass' has no proven sensitivity; take method='auto'.")
         return self.clip_norm * records_moved(relation)
 
 
@@ -173,7 +179,8 @@ def clipped_grad(
       method: ``"book_keeping"`` finds the layers of a network and makes no gradient for every
         record where it need not; ``"per_example"`` makes all of them; ``"auto"`` takes what is
         cheaper for these shapes. ``"two_pass"`` computes norms, then the gradient of the weighted
-        loss: never cheaper, and rounding has no bound there.
+        loss: for comparison, NOT for a release, as rounding has no bound there. A margin's closed
+        form needs none of this.
       memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
         in pieces that fit; by default 1 GiB, or one record.
 
@@ -185,7 +192,9 @@ def clipped_grad(
         one record needs more than ``memory_limit``.
 
     Privacy: NOT a mechanism: the sum is exact. Its l2 sensitivity is C, or 2 C for replace-one,
-      whatever the data: a gradient that is not finite contributes zero.
+      whatever the data (``"two_pass"`` excepted): a gradient that is not finite contributes zero.
+      One whose terms over the positions of an image or a sequence cancel to less than 2^-12 may be
+      clipped to less than C.
 
     Reference: Abadi et al. (2016), algorithm 1, without the noise; Bu, Wang, Zha and Karypis
       (2023), "Differentially private optimization on large foundation models at small cost", for

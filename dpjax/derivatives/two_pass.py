@@ -29,12 +29,13 @@ def gradient_sum(
 
     Raises:
       ValueError: for a clip norm a layer, of which there is no weighted loss.
+
+    Privacy: NOT a mechanism, and no bound: rounding may carry one record beyond the clip norm.
     """
-    del any_order
     if jnp.ndim(clip_norm):
         raise ValueError("method='two_pass' weighs whole records; per_layer needs 'book_keeping'.")
     n = common_length(batch, mask)
-    reading, dtype = bookkeeping.read(loss, params, batch), clipping.wide_dtype(params)
+    reading, dtype = bookkeeping.read(loss, params, batch, any_order), clipping.wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> tuple[list[Array], Array]:
         del size

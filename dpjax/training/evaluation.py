@@ -52,7 +52,7 @@ class Evaluator:
         self._path = None if checkpoint is None else pathlib.Path(checkpoint, _FILE)
         self._identity = ""
         if checkpoint is not None and sets:
-            names = [name for name, _ in measures]
+            names = [(name, config(measure)) for name, measure in measures]
             self._identity = config((names, {name: _leaves(sets[name]) for name in sets}))
             if holds_run(checkpoint):
                 self._read()

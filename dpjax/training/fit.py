@@ -1,6 +1,7 @@
 """``fit``: private training of a flax network, or a function, by an optax optimizer."""
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack, cast
@@ -18,7 +19,6 @@ from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import ceil
 from dpjax.objectives import Objective
-from dpjax.training.checks import check_optimizer
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, objective_of
 from dpjax.training.network import network
@@ -187,21 +187,20 @@ def _algorithm(
     options: Options,
 ) -> Algorithm:
     if not callable(optimizer):
-        check_optimizer(optimizer, params)
         return dp_optimizer(
             objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
         )
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
     factory = cast(Factory, optimizer)
+    given: dict[str, Any] = {"dimension": dimension, "clip_norm": clip_norm, **sizes, **options}
     try:
-        return factory(
-            objective, budget, dimension=dimension, clip_norm=clip_norm, **sizes, **options
-        )
+        inspect.signature(factory).bind(objective, budget, **given)
     except TypeError as error:
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
             f"dpjax.dp_adam that takes batches, got {optimizer!r}: {error}."
         ) from error
+    return factory(objective, budget, **given)
 
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:

@@ -8,7 +8,7 @@ from dpjax.transforms.adaptive import (
 )
 from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, divide_by
 from dpjax.transforms.alias import dp_adam, dpagem, dpsgd
-from dpjax.transforms.checks import check_no_multi_steps, holds_noise
+from dpjax.transforms.checks import check_no_multi_steps, check_optimizer, holds_noise
 from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
 from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
 from dpjax.transforms.noise import (
@@ -39,6 +39,7 @@ __all__ = [
     "add_tree_noise",
     "check_no_multi_steps",
     "check_on_steps",
+    "check_optimizer",
     "check_stages",
     "clip_and_sum",
     "divide_by",

@@ -141,6 +141,8 @@ def adaptive_clip_and_noise(
     """
     key = as_key(key)
     first = _validate.positive("initial_clip_norm", initial_clip_norm)
+    if not 1e-20 <= first <= 1e20:
+        raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
     check_draws(sampler)
     expected = float(sampler.expected)

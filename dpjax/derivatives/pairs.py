@@ -1,0 +1,112 @@
+"""Parts measured by pairs of times, in float64: large weights that are used few times, tables."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._typing import Array
+from dpjax._wide import float64
+from dpjax.derivatives import clipping
+from dpjax.derivatives.chunks import blocks
+from dpjax.derivatives.layers import Taps
+from dpjax.derivatives.parts import Part
+
+_UNIT = 2.0**-53
+
+
+class Pairs(Part):
+    """A weight that is used at a few times, whose gradient would be large."""
+
+    @property
+    def numbers(self) -> int:
+        """Products of pairs of times, and inputs and slopes in float64."""
+        rule = self.rule
+        return 4 * rule.times**2 + 2 * rule.times * (rule.inputs + rule.outputs)
+
+    def found(self, taps: Taps, kept: list[Array], dtype: jnp.dtype) -> tuple[Array, ...]:
+        """Returns inputs (records, times, inputs) and slopes (records, times, outputs)."""
+        inputs, slope = self._input_slope(taps, kept, dtype)
+        left = jax.vmap(self.rule.left)(inputs)
+        return clipping.mark(left.astype(dtype)), slope
+
+    def squares(self, found: tuple[Array, ...]) -> Array:
+        """Returns the sums over pairs of times."""
+        left, right = found
+        terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 8
+        bad = clipping.bad(left) | clipping.bad(right)
+        with jax.enable_x64(True):
+            one, other = float64(left), float64(right)
+            square = jnp.sum(_gram(one) * _gram(other), axis=(1, 2))
+            lengths = jnp.sqrt(jnp.sum(one * one, axis=2) * jnp.sum(other * other, axis=2))
+            return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
+
+    def weighted(
+        self, found: tuple[Array, ...], factors: Array, size: int, any_order: bool
+    ) -> Array:
+        """Returns the weighted sums over records and times, in float64."""
+        del any_order
+        left, right = (blocks(part, size=size) for part in found)
+        with jax.enable_x64(True):
+            factors = float64(blocks(factors, size=size))[..., None, None]
+            scaled = float64(right) * factors
+            return lax.dot_general(float64(left), scaled, (((1, 2), (1, 2)), ((0,), (0,))))
+
+
+class Table(Part):
+    """A table of rows that records look up."""
+
+    @property
+    def numbers(self) -> int:
+        """Products of pairs of times, and slopes in float64."""
+        rule = self.rule
+        return 4 * rule.times**2 + 2 * rule.times * rule.outputs
+
+    def found(self, taps: Taps, kept: list[Array], dtype: jnp.dtype) -> tuple[Array, ...]:
+        """Returns indices (records, times) and slopes (records, times, outputs)."""
+        index, slope = self._input_slope(taps, kept, dtype)
+        # What no row of the table gave has no part in its gradient, be it finite or not.
+        return index, jnp.where((index < self.shape[0])[:, :, None], slope, 0)
+
+    def squares(self, found: tuple[Array, ...]) -> Array:
+        """Returns the sums over pairs of times at which the same row is looked up."""
+        index, right = found
+        same = (index[:, :, None] == index[:, None, :]) & (index < self.shape[0])[:, :, None]
+        bad = clipping.bad(right)
+        terms = right.shape[1] ** 2 + right.shape[2] + 8
+        with jax.enable_x64(True):
+            wide = float64(right)
+            square = jnp.sum(jnp.where(same, _gram(wide), 0), axis=(1, 2))
+            largest = jnp.sum(jnp.sqrt(jnp.sum(wide * wide, axis=2)), axis=1)
+            return _guarded(square, largest, terms, bad)
+
+    def weighted(
+        self, found: tuple[Array, ...], factors: Array, size: int, any_order: bool
+    ) -> Array:
+        """Returns the weighted sums, in float64."""
+        del any_order
+        index, right = (blocks(part, size=size) for part in found)
+
+        def added(index: Array, rows: Array) -> Array:
+            empty = lax.full(self.shape, 0.0, jnp.float64)
+            return empty.at[index.ravel()].add(rows.reshape(-1, rows.shape[-1]), mode="drop")
+
+        with jax.enable_x64(True):
+            factors = float64(blocks(factors, size=size))[..., None, None]
+            return jax.vmap(added)(index, float64(right) * factors)
+
+
+def _guarded(square: Array, largest: Array, terms: int, bad: Array) -> Array:
+    """Returns a bound on squared norms that were added up from terms which may cancel.
+
+    ``largest`` is the norm if none did: rounding takes ``terms`` units of its square away at most.
+    It is no more than 2^12 times what is returned: a gradient whose terms cancel further is clipped
+    to less than C. So rounding in the sum of a block of N records stays below N^2 times 2^-41 C,
+    1e-8 C times the times at 128, within what is charged for sums in float32.
+    """
+    rounded = jnp.abs(square) + terms * _UNIT * largest**2
+    return jnp.where(bad, jnp.inf, jnp.maximum(rounded, (largest / 2**12) ** 2))
+
+
+def _gram(matrix: Array) -> Array:
+    """Returns the products (records, times, times) of rows of ``matrix``."""
+    return lax.dot_general(matrix, matrix, (((2,), (2,)), ((0,), (0,))))
