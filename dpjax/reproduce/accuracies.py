@@ -18,7 +18,7 @@ class Accuracies:
       problem: which one.
       title: what the images are, in words.
       rows: n.
-      test_rows: size of the test set.
+      counted: training and test records that accuracy is measured on, the first of each.
       dimension: number of parameters.
       points: by label and epsilon, what ``dpagem_results.results`` gathered: ``iterations``,
         ``train`` and ``test`` (a list a seed, of exact accuracies), ``batch_size``, ``epsilon`` of
@@ -30,7 +30,7 @@ class Accuracies:
     problem: Problem
     title: str
     rows: int
-    test_rows: int
+    counted: tuple[int, int]
     dimension: int
     points: dict[tuple[str, float], dict[str, Any]]
     budgets: list[dict[str, Any]]
@@ -53,8 +53,12 @@ class Accuracies:
     @property
     def optimum_line(self) -> str:
         """What was trained on and looked at."""
-        few = "" if self.seeds > 1 else " ONE seed: nothing is known of the spread."
-        return f"{self.title}; {self.test_rows:,} test images. Seeds: {self.seeds}.{few}"
+        few = "" if self.seeds > 1 else ", so that nothing is known of the spread"
+        train, test = self.counted
+        return (
+            f"{self.title}. Accuracy is of the first {train:,} training and {test:,} test images. "
+            f"Seeds: {self.seeds}{few}."
+        )
 
     def path(self, label: str, epsilon: float, field: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns iterations, and the (seeds, iterations) accuracies after them.

@@ -169,6 +169,9 @@ def _accuracy_lines(found: Accuracies) -> list[str]:
 
 
 def _noise_lines(found: Accuracies) -> list[str]:
+    batch = _batch(found)
+    alike = [point for point in found.points.values() if point["batch_size"] == batch]
+    steps = max(point["iterations"][-1] for point in alike)
     rows = []
     for budget in found.budgets[::-1]:
         epsilon = budget["epsilon"]
@@ -176,19 +179,16 @@ def _noise_lines(found: Accuracies) -> list[str]:
             (
                 point["noise_multiplier"]
                 for (_, at), point in found.points.items()
-                if at == epsilon and point["epsilon"] and point["batch_size"] == _batch(found)
+                if at == epsilon and point["epsilon"] and point["batch_size"] == batch
             ),
             None,
         )
         for run in budget["runs"]:
-            same = run["steps"] == max(
-                p["iterations"][-1] for p in found.points.values() if p["tried"] or p["epsilon"]
-            )
             rows.append(
                 {
                     "epsilon asked for": f"{epsilon:g}",
                     "steps": f"{run['steps']:,}",
-                    "our noise multiplier": f"{ours:.4f}" if ours and same else "",
+                    "our noise multiplier": f"{ours:.4f}" if ours and run["steps"] == steps else "",
                     "the paper's, c2 = 2": f"{run['noise_multiplier']:.4f}",
                     "its true epsilon, replace_one": number(run["replace_one"]),
                     "zero_out": number(run["zero_out"]),
@@ -198,7 +198,8 @@ def _noise_lines(found: Accuracies) -> list[str]:
         "The noise, as standard deviation over the clip norm on the sum of a batch, and what the "
         f"paper's own accounting would really give at delta = {dpagem.DELTA:g}: the noise of its "
         "equation 4 with c2 = 2, in Poisson batches of the same expected size, by an exact "
-        "accountant. Batches of fixed size, as the paper draws them, give more still.",
+        "accountant. The accounting known for batches of fixed size, as the paper draws them, "
+        "gives more still.",
         "",
         *page.table(rows),
         "",
@@ -223,6 +224,8 @@ def _gap_lines(every: Sequence[Accuracies]) -> list[str]:
                 cells[field] = f"{100 * value:.2f}{spread}"
             rows.append(cells)
         text += [*page.table(rows), ""]
+    if len(every) == 1:
+        text += ["The other data set is left out, so there is nothing to compare.", ""]
     return text
 
 

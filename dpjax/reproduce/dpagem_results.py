@@ -15,16 +15,13 @@ from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
-from dpjax.driver import loop
-from dpjax.driver.keys import training_key
 from dpjax.reproduce import dpagem, images
 from dpjax.reproduce.accuracies import Accuracies
 from dpjax.reproduce.cache import Cache
+from dpjax.reproduce.networks import exact_share, train
 from dpjax.reproduce.results import SEED, common
 from dpjax.sampling import poisson
 
-# Images that accuracy is counted on at once.
-_CHUNK = 250
 # Of the training that chooses a step size; the seeds reported are counted from 0.
 _TUNING = -1
 # What the paper says of its privacy with the constant at which it is usually read, and the length
@@ -78,6 +75,7 @@ def results(
     del one_by_one
     raw, title = images.load(problem.data, problem.rows)
     data = jax.tree.map(jnp.asarray, raw)
+    test_y: Any = data.test_y
     trial = Trial(problem, data, starting_point(problem, data, 0), cache, advance)
     points, seeds = {}, min(seeds, problem.runs)
     epsilons = epsilons or problem.epsilons
@@ -94,7 +92,7 @@ def results(
         problem,
         title,
         data.size,
-        len(raw.test_y),  # pyright: ignore[reportArgumentType]
+        (min(problem.looked_at, data.size), min(problem.looked_at, len(test_y))),
         trial.dimension,
         points,
         [published(problem, data.size, epsilon) for epsilon in epsilons],
@@ -138,71 +136,12 @@ def published(problem: dpagem.Network, size: int, epsilon: float) -> dict[str, A
 def starting_point(problem: dpagem.Network, data: Dataset, seed: int) -> Params:
     """Returns the network's first parameters, drawn anew for each seed; public."""
     key = jax.random.fold_in(jax.random.key(SEED), seed + 1)
-    return dpagem.module(problem.network, "elu").init(key, data.x[0] * 0)
+    return _init(dpagem.module(problem.network, "elu"), key, data.x[0] * 0)
 
 
-def train(
-    algorithm: Algorithm,
-    data: Dataset,
-    key: Array,
-    params: Params,
-    at: list[int],
-    look: Callable[[Params], Any],
-) -> list[Any]:
-    """Returns what ``look`` says of the iterates after the steps ``at``, which are those of ``solve``.
-
-    Args:
-      algorithm: calibrated.
-      data: arrays of JAX.
-      key: of this training.
-      params: where it starts.
-      at: step numbers, growing.
-      look: from parameters to what is wanted.
-
-    >>> import dpjax
-    >>> algorithm = dpjax.dp_adam(
-    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),
-    ...     data_size=50, dimension=2, steps=4)
-    >>> data = Dataset(jnp.ones((50, 2)), jnp.ones(50))
-    >>> seen = train(algorithm, data, jax.random.key(0), jnp.zeros(2), [2, 4], jnp.shape)
-    >>> seen
-    [(2,), (2,)]
-    """
-    bound = loop.Bound(algorithm, data.examples, _own(key, algorithm, params))
-    carry, seen = _start(bound, params), []
-    for until in at:
-        carry = _advance(bound, carry, until)
-        seen.append(look(carry.state.params))
-    return seen
-
-
-_own, _start, _advance = jax.jit(training_key), jax.jit(loop.start), jax.jit(loop.advance)
-
-
-def exact_share(apply: Callable[..., Array], params: Params, x: Array, y: Array) -> float:
-    """Returns the share of images whose largest logit is their label's. NOT PRIVATE.
-
-    Args:
-      apply: of the network, for one image.
-      params: its parameters.
-      x: images.
-      y: labels.
-
-    >>> exact_share(lambda w, x: x * w, jnp.ones(2), jnp.eye(2), jnp.array([0.0, 0.0]))
-    0.5
-    """
-    hits = [
-        _hits(apply, params, x[first : first + _CHUNK], y[first : first + _CHUNK])
-        for first in range(0, len(y), _CHUNK)
-    ]
-    return sum(map(int, hits)) / len(y)
-
-
-@functools.partial(jax.jit, static_argnames="apply")
-def _hits(apply: Callable[..., Array], params: Params, x: Array, y: Array) -> Array:
-    logits = jax.vmap(functools.partial(apply, params))(x)
-    # Parameters that are not finite predict nothing.
-    return jnp.sum((jnp.argmax(logits, axis=1) == y) & jnp.isfinite(logits).all(axis=1))
+@functools.partial(jax.jit, static_argnames="module")
+def _init(module: Any, key: Array, image: Array) -> Params:
+    return module.init(key, image)
 
 
 def _step_size(trial: Trial, method: dpagem.Method) -> tuple[float, list[list[float]]]:
@@ -282,16 +221,16 @@ def measure(
 
     params = starting_point(problem, data, seed)
     key = jax.random.fold_in(jax.random.key(SEED + 1), seed + 1)
-    train_, test = np.array(train(algorithm, data, key, params, at, look)).T.tolist()
-    query = algorithm.queries[0]
+    shares = np.array(train(algorithm, data, key, params, at, look)).T.tolist()
+    query: Any = algorithm.queries[0]
     accountant = recount_accountant(algorithm.accountant)
     delta = float(algorithm.declared.delta)
     return {
         "iterations": at,
-        "train": train_,
-        "test": test,
-        "batch_size": float(query.divisor),  # pyright: ignore[reportAttributeAccessIssue]
-        "noise_multiplier": float(query.noise_multiplier) if private else None,  # pyright: ignore
+        "train": shares[0],
+        "test": shares[1],
+        "batch_size": float(query.divisor),
+        "noise_multiplier": float(query.noise_multiplier) if private else None,
         "epsilon": epsilon_of(algorithm.event, delta, algorithm.relation, accountant)
         if private
         else None,

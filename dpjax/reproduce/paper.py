@@ -279,4 +279,6 @@ def _section(chosen: Plan, name: str, one: Figure, every, files) -> list[str]:
     lines += ["", "Numbers: " + ", ".join(f"`{p.name}`" for p in files if p.suffix == ".csv"), ""]
     lines += chosen.parts.pages.lines(one, every, chosen.curves)
     said = page.claim_lines(chosen.study.claims(one, every))
+    if not said:
+        return [*lines, ""]
     return [*lines, "", "What the paper says, held against these numbers:", "", *said, ""]
