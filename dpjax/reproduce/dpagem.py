@@ -161,7 +161,8 @@ class Method(Curve):
         return batch | own | {"first_steps": problem.first_steps, "stages": 4}
 
 
-_OFF, _ONE = {"momentum_when": "never"}, {"stages": 1}
+_OFF: dict[str, Any] = {"momentum_when": "never"}
+_ONE: dict[str, Any] = {"stages": 1}
 
 
 def _method(label: str, grid: tuple[float, ...], private: bool = True, **settings: Any) -> Method:

@@ -39,7 +39,7 @@ def files(
         if tried:
             written.append(folder / f"{name}-steps.csv")
             page.write_csv(written[-1], tried)
-    said = [
+    said: list[dict[str, object]] = [
         {"verdict": c.verdict, "claim": c.text, "exact_measured": c.detail}
         for c in dpagem_claims.claims(one, every)
     ]

@@ -214,7 +214,11 @@ def measure(
     at = sorted({-(-steps * i // looks) for i in range(1, looks + 1)})
     apply = algorithm.objective.loss.apply  # pyright: ignore[reportFunctionMemberAccess]
     few = slice(problem.looked_at)
-    where = ((data.x[few], data.y[few]), (data.test_x[few], data.test_y[few]))  # pyright: ignore
+    arrays: Any = data
+    where = (
+        (arrays.x[few], arrays.y[few]),
+        (arrays.test_x[few], arrays.test_y[few]),
+    )
 
     def look(params: Params) -> list[float]:
         return [exact_share(apply, params, x, y) for x, y in where]
