@@ -104,7 +104,7 @@ def load(name: str, rows: int | None = None) -> tuple[Dataset, str]:
         files = " or ".join(archive.file for archive in ARCHIVES[name])
         raise FileNotFoundError(
             f"{name} is not on this machine: set DPJAX_DATA to a folder with {files}, arrays "
-            "X_train, y_train, X_test and y_test, images as uint8; or take --quick."
+            "X_train, y_train, X_test and y_test, images as uint8."
         )
     archive, path = found
     content = path.read_bytes()
