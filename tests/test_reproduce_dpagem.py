@@ -126,7 +126,7 @@ def test_the_paper_s_noise_gives_what_was_found_before():
 
 
 def test_the_best_step_size_is_taken(monkeypatch, tmp_path):
-    reached = {1.0: 0.7, 2.0: 0.9, 4.0: 0.8}
+    reached = {2.0: 0.7, 4.0: 0.9, 8.0: 0.8}
 
     def measured(problem, algorithm, data, seed, looks, private):
         share = reached[float(algorithm.step_size)] if seed < 0 else 0.1 * seed
@@ -140,11 +140,12 @@ def test_the_best_step_size_is_taken(monkeypatch, tmp_path):
     cache = dpagem_results.Cache(tmp_path)
     found = dpagem_results.results(problem, dpagem.CURVES[1:2], cache, seeds=2)
     point = found.points[dpagem.STAGE, 8.0]
-    assert point["step_size"] == 2.0 and point["tried"] == [[s, reached[s]] for s in reached]
+    assert point["step_size"] == 4.0 and point["tried"] == [[s, reached[s]] for s in reached]
     np.testing.assert_allclose(found.final(dpagem.STAGE, 8.0, "train"), [0.0, 0.1])
     untuned = dataclasses.replace(problem, tuned=False, runs=1)
     found = dpagem_results.results(untuned, dpagem.CURVES[1:2], cache, seeds=2)
     assert found.seeds == 1 and found.points[dpagem.STAGE, 8.0]["tried"] == []
+    assert found.points[dpagem.STAGE, 8.0]["step_size"] == 0.5
 
 
 # Claims.

@@ -150,7 +150,7 @@ def _step_size(trial: Trial, method: dpagem.Method) -> tuple[float, list[list[fl
     if not method.grid:
         return float(method.settings["learning_rate"]), []
     if not problem.tuned:
-        return method.grid[0], []
+        return dpagem.UNTUNED * min(method.grid), []
     tried = [
         [step, _one(trial, method, problem.paper_epsilon, step, _TUNING)["train"][-1]]
         for step in method.grid[: problem.settings]
