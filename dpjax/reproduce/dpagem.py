@@ -57,8 +57,8 @@ SETTINGS = (
     "paper gives neither steps nor step sizes (they are in a supplement), so epochs are few. Step "
     "sizes: on MNIST each method has the best of its own grid, by the exact accuracy on the "
     "training records looked at, of one training with a seed of its own at the paper's epsilon: "
-    "NOT PRIVATE, and not charged; on CIFAR-10 a quarter of the smallest of them, untuned. The recipe "
-    "that is called dp_adam is no method of the paper: it is what a user would pick today."
+    "NOT PRIVATE, and not charged; on CIFAR-10 a quarter of the smallest of them, untuned. The "
+    "recipe that is called dp_adam is no method of the paper: it is what a user would pick today."
 )
 
 
@@ -178,7 +178,7 @@ CURVES = (
     _method(STAGE, (2.0, 4.0, 8.0), **_OFF),
     _method(EARLY, (0.4, 0.8, 1.6)),
     _method(CONST, (1.0, 2.0, 4.0), **_OFF, **_ONE),
-    _method(LINEAR, (3.0, 10.0, 30.0), schedule="inverse", **_OFF),
+    _method(LINEAR, (10.0, 30.0, 100.0), schedule="inverse", **_OFF),
     _method(ROOT, (10.0, 20.0, 40.0), schedule="inverse_sqrt", **_OFF),
     _method(MOMENTUM_CONST, (0.05, 0.1, 0.2), momentum_when="always", **_ONE),
     _method(EARLY_CONST, (0.1, 0.2, 0.4), momentum_when="early", **_ONE),
