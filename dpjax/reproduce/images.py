@@ -1,81 +1,26 @@
-"""NOT PRIVATE: labelled images by name, MNIST, CIFAR-10 or a fifth of it, and made ones."""
+"""NOT PRIVATE: the images that networks are trained on, MNIST, CIFAR-10 or made ones."""
 
 import dataclasses
-import hashlib
-import os
-import pathlib
 
 import numpy as np
 
+from dpjax import datasets
 from dpjax.datasets import Dataset
-from dpjax.datasets.archives import cache_folder
+from dpjax.datasets.images import find_images
 
 MADE = "made-images"
 _CLASSES, _SEED = 10, 2021
+# Taken off a colour in [0, 1], and divided by: round numbers that no record decides.
+_CENTRE, _SCALE = 0.5, 0.25
 
 
-@dataclasses.dataclass(frozen=True)
-class Archive:
-    """A file of images, and how its pixels are scaled: by numbers that no record decides.
-
-    Args:
-      file: name of the NumPy archive.
-      title: what is in it, for people.
-      checksum: sha256; None for a file that the user made.
-      centre: taken off a pixel that was divided by 255.
-      scale: that it is divided by then.
-    """
-
-    file: str
-    title: str
-    checksum: str | None
-    centre: float = 0.0
-    scale: float = 1.0
-
-
-# Of each name, the first that is there.
-ARCHIVES = {
-    "mnist": (
-        Archive(
-            "mnist.npz",
-            "MNIST",
-            "d2fc8bab397b964798b4c839bd1e705e10a4bb65f4d56a88002229d145796751",
-        ),
-    ),
-    "cifar10": (
-        Archive("cifar10.npz", "CIFAR-10, the whole set", None, 0.5, 0.25),
-        Archive(
-            "cifar10_subset_10k_2k.npz",
-            "A FIFTH of CIFAR-10 (1,000 training and 200 test images of each class), not the whole",
-            "cff287d7437364bc5af5ec1b7106d65c088c9527d2d03faf08e7c6525671171d",
-            0.5,
-            0.25,
-        ),
-    ),
-}
-
-
-def find(name: str) -> tuple[Archive, pathlib.Path] | None:
-    """Returns the archive of ``name`` in ``$DPJAX_DATA`` or the cache, or None if neither has one.
+def here(name: str) -> bool:
+    """Returns whether the images of ``name`` are on this machine.
 
     Args:
       name: ``"mnist"`` or ``"cifar10"``.
-
-    >>> find("made-images") is None
-    True
     """
-    folders = [cache_folder()]
-    if declared := os.environ.get("DPJAX_DATA"):
-        folders.insert(0, pathlib.Path(declared))
-    return next(
-        (
-            (archive, folder / archive.file)
-            for archive in ARCHIVES.get(name, ())
-            for folder in folders
-            if (folder / archive.file).is_file()
-        ),
-        None,
-    )
+    return find_images(name)[1] is not None
 
 
 def load(name: str, rows: int | None = None) -> tuple[Dataset, str]:
@@ -99,26 +44,13 @@ def load(name: str, rows: int | None = None) -> tuple[Dataset, str]:
         return _made(rows or 600), (
             "Made images, drawn from a published seed: ten blurred patterns under noise"
         )
-    found = find(name)
-    if found is None:
-        files = " or ".join(archive.file for archive in ARCHIVES[name])
-        raise FileNotFoundError(
-            f"{name} is not on this machine: set DPJAX_DATA to a folder with {files}, arrays "
-            "X_train, y_train, X_test and y_test, images as uint8."
-        )
-    archive, path = found
-    content = path.read_bytes()
-    if archive.checksum not in (None, hashlib.sha256(content).hexdigest()):
-        raise ValueError(f"{path} has another sha256 than {archive.checksum}; fetch it again.")
-    with np.load(path, allow_pickle=False) as raw:
-        x, test_x = (_scaled(raw[f"X_{part}"][:rows], archive) for part in ("train", "test"))
-        y, test_y = (raw[f"y_{part}"][:rows].astype(np.float32) for part in ("train", "test"))
-    return Dataset(x, y, test_x, test_y, name, "image"), archive.title
-
-
-def _scaled(pixels: np.ndarray, archive: Archive) -> np.ndarray:
-    scaled = (pixels.astype(np.float32) / 255 - archive.centre) / archive.scale
-    return scaled.astype(np.float32)
+    whole, info = datasets.load(name), find_images(name)[0]
+    kept = {
+        field: np.asarray(getattr(whole, field)[:rows]) for field in ("x", "y", "test_x", "test_y")
+    }
+    for field in ("x", "test_x") if name == "cifar10" else ():
+        kept[field] = ((kept[field] - _CENTRE) / _SCALE).astype(np.float32)
+    return dataclasses.replace(whole, **kept), f"{info.source}. {info.note.removesuffix('.')}"
 
 
 def _made(rows: int) -> Dataset:
