@@ -20,14 +20,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "goes on where it was.",
     )
     one.set_defaults(command=command)
-    one.add_argument("paper", metavar="PAPER", help="trust-region, erm, perturbed or spider")
+    one.add_argument(
+        "paper", metavar="PAPER", help="trust-region, erm, perturbed, spider or dpagem"
+    )
     one.add_argument(
         "figure",
         nargs="?",
         default="all",
         metavar="FIGURE",
         help="trust-region: fig2, fig4, fig6, fig8, fig10, table1; erm: table1, table2, table3; "
-        "perturbed: fig2; spider: escape, rates; or all (default: all)",
+        "perturbed: fig2; spider: escape, rates; dpagem: fig1, fig2, gap; or all (default: all)",
     )
     one.add_argument(
         "--quick",
@@ -38,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--out", metavar="DIR", help="folder to write to (default: dpjax-reproduce/PAPER)"
     )
     one.add_argument(
-        "--seeds", type=int, help="runs of each point (default: 10, spider 20, quick 2)"
+        "--seeds", type=int, help="runs of each point (default: 10, spider 20, dpagem 3, quick 2)"
     )
 
 
@@ -50,12 +52,9 @@ def command(arguments: argparse.Namespace) -> int:
     )
     folder = arguments.out or f"dpjax-reproduce/{chosen.paper}{'-quick' * chosen.quick}"
     begin = time.perf_counter()
-    for wanted, data in dict.fromkeys((p.stands_for, p.data) for p in chosen.problems):
+    for wanted, found in dict.fromkeys((p.stands_for, p.substitute) for p in chosen.problems):
         if wanted:
-            print(
-                f"{wanted} is not on this machine (set DPJAX_DATA); the embedded {data} stands in "
-                "for it."
-            )
+            print(f"{wanted} is not on this machine (set DPJAX_DATA); {found} for it.")
     if chosen.left_out:
         print(f"left out of the quick run: {', '.join(chosen.left_out)}")
     with _bar() as bar:

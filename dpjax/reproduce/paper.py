@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from dpjax import _validate, plotting
 from dpjax.reproduce import (
+    dpagem,
+    dpagem_page,
+    dpagem_results,
     erm,
     erm_page,
     erm_results,
@@ -39,6 +42,8 @@ class Parts(NamedTuple):
     """``files`` and ``lines`` of a figure, from the results."""
     seeds: int = _SEEDS
     """Runs of each point, unless asked for otherwise."""
+    trained: str = "every training starts at 0 and is private at its epsilon by an exact accountant"
+    """Where trainings start, and which of them are private."""
 
 
 # A paper joins by one line.
@@ -48,6 +53,14 @@ PAPERS = {
     # Closed forms: no problem, and so no results.
     "perturbed": Parts(perturbed, results, perturbed_page),
     "spider": Parts(spider, spider_results.results, spider_page, seeds=20),
+    "dpagem": Parts(
+        dpagem,
+        dpagem_results.results,
+        dpagem_page,
+        seeds=3,
+        trained="every training starts at a network drawn anew, and all but those called "
+        f"{dpagem.SGD_STAGE} are private at their epsilon by an exact accountant",
+    ),
 }
 
 
@@ -140,7 +153,7 @@ def plan(
       figure: one of the paper's figures and tables, or ``"all"``.
       quick: few rows, seeds and epsilons; ``"all"`` is then what one problem serves, and
         data that are not on this machine are replaced by the embedded ones.
-      seeds: runs of each point; by default the paper's, 10 or 20, quick 2.
+      seeds: runs of each point; by default the paper's, 10, 20 or 3, quick 2.
 
     Raises:
       ValueError: for an unknown paper or figure, naming those there are, or a bad number.
@@ -233,10 +246,7 @@ def _head(chosen: Plan, found: dict[Problem, Any]) -> list[str]:
             " Gaps, gradient norms and accuracies are exact values of public benchmark data: NOT "
             "PRIVATE."
         )
-        trained = (
-            f" {chosen.seeds} seeds; every training starts at 0 and is private at its epsilon by "
-            "an exact accountant."
-        )
+        trained = f" {chosen.seeds} seeds; {chosen.parts.trained}."
     lines = [
         f"# {study.TITLE} (NOT PRIVATE)",
         "",
@@ -257,8 +267,8 @@ def _head(chosen: Plan, found: dict[Problem, Any]) -> list[str]:
         lines[-1] += one.optimum_line
         if problem.stands_for:
             lines.append(
-                f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); the embedded "
-                f"{problem.data} stands in for it."
+                f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
+                f"{problem.substitute} for it."
             )
     return [*lines, ""]
 
@@ -269,4 +279,6 @@ def _section(chosen: Plan, name: str, one: Figure, every, files) -> list[str]:
     lines += ["", "Numbers: " + ", ".join(f"`{p.name}`" for p in files if p.suffix == ".csv"), ""]
     lines += chosen.parts.pages.lines(one, every, chosen.curves)
     said = page.claim_lines(chosen.study.claims(one, every))
+    if not said:
+        return [*lines, ""]
     return [*lines, "", "What the paper says, held against these numbers:", "", *said, ""]

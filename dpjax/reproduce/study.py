@@ -61,6 +61,11 @@ class Problem:
         return f"{self.data} (for {self.stands_for})" if self.stands_for else self.data
 
     @property
+    def substitute(self) -> str:
+        """The data where they stand in for others, with a verb, for people."""
+        return f"the embedded {self.data} stands in"
+
+    @property
     def kind(self) -> str:
         """The objective's name, or ``"ball"`` where there is one to stay in."""
         return self.objective if self.radius is None else "ball"
