@@ -321,14 +321,14 @@ plt.show()
 
 # %% [markdown]
 # DP-SGDM-const is as fast as any at first, and loses again what it had. With momentum 0.9 a step
-# leads ten times as far in the end, and so does its noise. DpageEM begins as fast, and when momentum
-# goes off and steps get shorter it keeps what it has and goes on. DPageS is calm, and slow: its
-# steps halve before it has got far. Constant steps without momentum arrive where DpageEM does, but
-# later.
+# leads ten times as far in the end, and so does its noise. DpageEM begins as fast, and when
+# momentum goes off and steps get shorter it keeps what it has and goes on. DPageS is calm, and
+# slow: its steps halve before it has got far. Constant steps without momentum arrive where DpageEM
+# does, but later.
 #
-# This is one run each of less than an epoch, too short for the end of the story. In the paper, after
-# many epochs, DPageS ends best, DpageEM below it, and momentum that is always on last. Small steps
-# pay when noise is what is left; momentum is for those who have to stop earlier.
+# This is one run each of less than an epoch, too short for the end of the story. In the paper,
+# after many epochs, DPageS ends best, DpageEM below it, and momentum that is always on last. Small
+# steps pay when noise is what is left; momentum is for those who have to stop earlier.
 #
 # ## Why clip, and how much
 #
@@ -376,15 +376,15 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# At the start all gradients are about equally long, and all are clipped: what is left of each is its
-# direction. After training most are short, and a few, of images that the network gets wrong, are
-# thousands of times as long as the median. Without clipping the sum would be theirs, and noise that
-# hides the longest, which nothing bounds, would drown the others. Clipped, they count for more than
-# the others still, but no longer for everything.
+# At the start all gradients are about equally long, and all are clipped: what is left of each is
+# its direction. After training most are short, and a few, of images that the network gets wrong,
+# are thousands of times as long as the median. Without clipping the sum would be theirs, and noise
+# that hides the longest, which nothing bounds, would drown the others. Clipped, they count for more
+# than the others still, but no longer for everything.
 #
 # So a clip norm trades noise, which is in proportion to it, for bias, as long gradients are cut. To
 # read it off the exact norms, as here, would be an unprotected release. There are two private ways:
-# a clip norm far below most norms, with a large learning rate, as above, which hardly depends on the
-# norms; or `dpjax.transforms.adaptive_clip_and_noise`, which lets it follow a quantile of the norms
-# by a noisy count at each step. Count and gradient are accounted as one release, and the count is so
-# cheap that the noise on the gradient hardly grows.
+# a clip norm far below most norms, with a large learning rate, as above, which hardly depends on
+# the norms; or `dpjax.transforms.adaptive_clip_and_noise`, which lets it follow a quantile of the
+# norms by a noisy count at each step. Count and gradient are accounted as one release, and the
+# count is so cheap that the noise on the gradient hardly grows.
