@@ -15,6 +15,7 @@ from flax import nnx
 
 import dpjax
 from dpjax.accounting import Ledger
+from dpjax.algorithms.traced import program_hash
 from dpjax.driver import ResumeMismatch, Watch, fingerprint, keys, progress, resume
 from dpjax.driver.guarantee import ceil
 from dpjax.training import evaluation
@@ -617,3 +618,15 @@ def test_mnist_trains_the_cnn(real_data):
         held_out=held_out,
     )
     assert trained.exact_held_out["accuracy"][-1] > 0.3
+
+
+def test_a_terminal_or_a_notebook_does_not_change_the_hash_of_a_program(monkeypatch):
+    """JAX colours what it prints there: noise would differ, and a checkpoint not be resumed."""
+    traced = jax.jit(lambda w: 2 * w), (1.0,)
+    prints, hashes = set(), set()
+    for colours in (False, True):
+        monkeypatch.setattr("jax._src.pretty_printer.CAN_USE_COLOR", colours)
+        prints.add(str(jax.make_jaxpr(traced[0])(*traced[1])))
+        hashes.add(program_hash(traced))
+    assert len(prints) == 2, "planted: no colours were printed"
+    assert len(hashes) == 1

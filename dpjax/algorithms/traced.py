@@ -29,7 +29,8 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
     digest = hashlib.sha256()
     for function, arguments in traced:
         closed = jax.make_jaxpr(function)(*arguments)
-        digest.update(_ADDRESS.sub("", str(closed)).encode())
+        # str() has colours in a terminal and in a notebook, and none elsewhere.
+        digest.update(_ADDRESS.sub("", closed.pretty_print(use_color=False)).encode())
         for constant in _constants(closed):
             digest.update(_bytes(constant))
     return digest.hexdigest()
