@@ -81,6 +81,15 @@ def dirac() -> Objective:
     return Objective(_dirac_loss, name="Dirac canary")
 
 
+def dense() -> Objective:
+    """Returns a dense layer with one output, whose loud input book-keeping has to measure.
+
+    >>> jax.grad(dense().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
+    [600.0, 800.0]
+    """
+    return Objective(_dense_loss, name="dense canary")
+
+
 def network() -> Objective:
     """Returns the output of a network of 7 parameters: two tanh units and a dense one.
 
@@ -221,6 +230,11 @@ def _winding_loss(params: Array, example: Array) -> Array:
 
 def _dirac_loss(params: Array, example: Array) -> Array:
     return _LOUD * example[0] * params[0]
+
+
+def _dense_loss(params: Array, example: Array) -> Array:
+    rest = jnp.zeros(params.size - 2)
+    return params @ (_LOUD * example[0] * jnp.concatenate([jnp.array([0.6, 0.8]), rest]))
 
 
 def _network_loss(params: Array, example: Array) -> Array:

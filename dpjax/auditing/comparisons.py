@@ -1,9 +1,10 @@
 """Attacks on what dpjax is compared with, DP-Adam and the baselines; NOT PRIVATE."""
 
 import jax.numpy as jnp
+import optax
 
 from dpjax.accounting import PrivacyBudget, gumbel_multiplier
-from dpjax.algorithms import dp_adam
+from dpjax.algorithms import dp_adam, dp_optimizer
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
 from dpjax.baselines import (
@@ -118,6 +119,22 @@ def stochastic_step() -> Game:
         steps=1,
         step_size=1.0,
         clip_norm=1.0,
+    )
+    return games.whole(algorithm, canaries.records(null=9))
+
+
+def book_keeping() -> Game:
+    """Returns the attack on one step of any optimizer on a gradient found by book-keeping."""
+    algorithm = dp_optimizer(
+        canaries.dense(),
+        PrivacyBudget(8.0, DELTA),
+        optax.sgd(1.0),
+        data_size=10,
+        params=jnp.zeros(3),
+        batch_size=1,
+        steps=1,
+        clip_norm=1.0,
+        memory_limit=2**20,  # a gradient so small would be made as it is
     )
     return games.whole(algorithm, canaries.records(null=9))
 
