@@ -31,7 +31,7 @@ AUDITED = {
     "prgd": (20_000, 0.80, "no clipping"),
     "dp-sgd": (40_000, 0.70, "all steps booked as one"),
     "dp-sgd-step": (40_000, 0.75, "noise x0.8"),
-    "book-keeping": (40_000, 0.75, "a layer of rank one measured by its slope alone"),
+    "book-keeping": (100_000, 0.70, "a layer of rank one measured by its slope alone"),
     "dpagem": (20_000, 0.75, "momentum of raw gradients, before the noise"),
     "objective-perturbation": (20_000, 0.75, "half the noise in the objective"),
     "output-perturbation": (20_000, 0.75, "a minimum that moves by half of G / (n mu)"),

@@ -68,7 +68,7 @@ AUDITS: dict[str, Row] = {
     "dp-newton": Row(comparisons.newton, 100_000, 0.90, 20_000, 0.75),
     "dp-sgd": Row(comparisons.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
     "dp-sgd-step": Row(comparisons.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),
-    "book-keeping": Row(comparisons.book_keeping, 400_000, 0.90, 40_000, 0.75),
+    "book-keeping": Row(comparisons.book_keeping, 400_000, 0.90, 100_000, 0.70),
     "objective-perturbation": Row(comparisons.inside_objective, 200_000, 0.90, 50_000, 0.80),
     "output-perturbation": Row(comparisons.output, 200_000, 0.90, 50_000, 0.80),
     "dp-tr": Row(trainings.trust_region, 40_000, 0.80, 20_000, 0.75),
