@@ -148,7 +148,40 @@ def test_the_best_step_size_is_taken(monkeypatch, tmp_path):
     assert found.points[dpagem.STAGE, 8.0]["step_size"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("best", "further", "tried"),
+    [
+        (3.0, 3, [1.0, 2.0, 4.0]),
+        (9.0, 3, [1.0, 2.0, 4.0, 8.0, 16.0]),
+        (0.5, 3, [0.25, 0.5, 1.0, 2.0, 4.0]),
+        (1e9, 3, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]),
+        (9.0, 0, [1.0, 2.0, 4.0]),
+    ],
+)
+def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, further, tried):
+    taken, pairs = dpagem_results.search(lambda s: -abs(s - best), (1.0, 2.0, 4.0), further)
+    assert [step for step, _ in pairs] == tried
+    assert abs(taken - best) == min(abs(step - best) for step in tried)
+
+
+def test_the_page_names_a_method_at_the_edge_of_its_grid():
+    found = made({dpagem.STAGE: 0.9, dpagem.EARLY: 0.8})
+    found.points[dpagem.STAGE, 8.0]["tried"] = [[0.25, 0.1], [0.5, 0.9], [1.0, 0.2]]
+    text = "\n".join(dpagem_page.lines(dpagem.FIGURES["fig1"], [found], dpagem.CURVES))
+    assert f"beyond it: {dpagem.EARLY}." in text
+
+
 # Claims.
+
+
+def test_three_seeds_are_few():
+    """Welch's t of two threes: 2.78 standard errors, where many seeds need 1.96."""
+    for spread, clear in ((0.0040, True), (0.0047, False)):
+        found = made({dpagem.STAGE: 0.970, dpagem.EARLY: 0.960}, spread=spread)
+        one = dpagem_claims.difference(found, 8.0, "test", dpagem.STAGE, dpagem.EARLY)
+        assert one.freedom == pytest.approx(4) and one.clear is clear
+        assert one.error == pytest.approx(spread * np.sqrt(2 / 3))
+        assert abs(one.value) > 2 * one.error
 
 
 @pytest.mark.parametrize(
@@ -188,7 +221,7 @@ def test_the_gap_needs_both_data_sets(drop, verdict):
     assert claim.verdict == verdict
     assert dpagem_claims.claims(GAP, [small]) == []
     # 99 - 97 points.
-    assert dpagem_claims.gap(small, dpagem.STAGE, "test")[0] == pytest.approx(0.02)
+    assert dpagem_claims.gap(small, dpagem.STAGE, "test").value == pytest.approx(0.02)
 
 
 def test_a_recipe_is_compared_with_the_best_of_the_paper():

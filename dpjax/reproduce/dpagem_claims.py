@@ -5,13 +5,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.stats import t as student_t
 
 from dpjax.reproduce.accuracies import FIELDS, Accuracies
 from dpjax.reproduce.page import Claim
 from dpjax.reproduce.study import Figure
 
-# Standard errors beyond which a difference is no luck of the seeds.
-_CLEAR = 2.0
+# Probability with which equal means differ by so much that it is called clear.
+_LUCK = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +23,13 @@ class Difference:
       words: what is compared, with the means.
       value: how far it is above.
       error: standard error of that; NaN where there is one seed.
+      freedom: degrees of freedom of that error, by Welch's formula.
     """
 
     words: str
     value: float
     error: float
+    freedom: float = math.inf
 
     @property
     def held(self) -> bool:
@@ -35,8 +38,8 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether that is beyond the spread; never with one seed."""
-        return abs(self.value) > _CLEAR * self.error
+        """Whether Student's t puts that beyond the spread, on two sides; never with one seed."""
+        return abs(self.value) > float(student_t.ppf(1 - _LUCK / 2, self.freedom)) * self.error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +109,17 @@ def difference(
     """
     a, b = (found.final(label, epsilon, field) for label in (first, second))
     words = f"{field}: {first} {100 * a.mean():.2f} %, {second} {100 * b.mean():.2f} %"
-    return Difference(words, float(a.mean() - b.mean()), math.hypot(_error(a), _error(b)))
+    return Difference(words, float(a.mean() - b.mean()), *_welch([a, b]))
 
 
-def _error(values: np.ndarray) -> float:
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+def _welch(samples: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Returns the standard error of a sum of means, some negated, and its degrees of freedom."""
+    if min(map(len, samples)) < 2:
+        return math.nan, math.nan
+    squares = [float(np.var(values, ddof=1)) / len(values) for values in samples]
+    total = sum(squares)
+    weights = [square**2 / (len(v) - 1) for square, v in zip(squares, samples, strict=True)]
+    return math.sqrt(total), total**2 / sum(weights) if total else math.inf
 
 
 def _points(one: Difference) -> str:
@@ -185,14 +194,19 @@ def _of_gap(small: Accuracies, large: Accuracies) -> list[Claim]:
     compared = []
     for field in FIELDS:
         for method in shared:
-            behind = [gap(found, method, field) for found in (large, small)]
-            (deep, deep_error), (shallow, shallow_error) = behind
+            deep, shallow = (gap(found, method, field) for found in (large, small))
             words = (
-                f"{field}, {method}: {100 * shallow:.2f} points behind on {small.problem.where}, "
-                f"{100 * deep:.2f} on {large.problem.where}"
+                f"{field}, {method}: {100 * shallow.value:.2f} points behind on "
+                f"{small.problem.where}, {100 * deep.value:.2f} on {large.problem.where}"
             )
-            error = math.hypot(deep_error, shallow_error)
-            compared.append(Difference(words, deep - shallow, error))
+            spread = _welch(
+                [
+                    found.final(label, max(found.epsilons), field)
+                    for found in (large, small)
+                    for label in (_NOISELESS, method)
+                ]
+            )
+            compared.append(Difference(words, deep.value - shallow.value, *spread))
     return [
         ordered(
             f"Private training is less far behind {_NOISELESS} on {small.problem.title}, than on "
@@ -202,13 +216,12 @@ def _of_gap(small: Accuracies, large: Accuracies) -> list[Claim]:
     ]
 
 
-def gap(found: Accuracies, method: str, field: str) -> tuple[float, float]:
-    """Returns how far a method is behind non-private training, and the standard error of that.
+def gap(found: Accuracies, method: str, field: str) -> Difference:
+    """Returns how far a method is behind non-private training, at the paper's epsilon.
 
     Args:
-      found: the results on one problem, at the paper's epsilon.
+      found: the results on one problem.
       method: its label.
       field: ``"train"`` or ``"test"``.
     """
-    one = difference(found, max(found.epsilons), field, _NOISELESS, method)
-    return one.value, one.error
+    return difference(found, max(found.epsilons), field, _NOISELESS, method)

@@ -1,5 +1,6 @@
 """NOT PRIVATE: files and lines of the DPageEM paper's figures."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 
@@ -110,8 +111,11 @@ def gap_rows(found: Accuracies) -> list[dict[str, object]]:
                 "relation": found.problem.relation,
             }
             for field in FIELDS:
-                value, error = dpagem_claims.gap(found, label, field)
-                row |= {f"exact_{field}_gap": _six(value), f"standard_error_{field}": _six(error)}
+                one = dpagem_claims.gap(found, label, field)
+                row |= {
+                    f"exact_{field}_gap": _six(one.value),
+                    f"standard_error_{field}": "" if math.isnan(one.error) else _six(one.error),
+                }
             rows.append(row)
     return rows
 
@@ -162,10 +166,21 @@ def _accuracy_lines(found: Accuracies) -> list[str]:
         epsilon = found.epsilons[-1]
         text += [
             f"Step sizes tried at epsilon {epsilon:g} with a seed of their own, and the exact "
-            f"training accuracy reached (NOT PRIVATE): {'; '.join(tried)}.",
+            f"training accuracy reached (NOT PRIVATE): {'; '.join(tried)}.{_edges(found)}",
             "",
         ]
     return text
+
+
+def _edges(found: Accuracies) -> str:
+    """Says which methods took the smallest or largest step size that was tried."""
+    at = []
+    for label in found.labels:
+        point = found.points[label, found.epsilons[-1]]
+        steps = sorted(step for step, _ in point["tried"])
+        if steps and point["step_size"] in (steps[0], steps[-1]):
+            at.append(label)
+    return f" At an edge, and perhaps better beyond it: {', '.join(at)}." if at else ""
 
 
 def _noise_lines(found: Accuracies) -> list[str]:
@@ -219,9 +234,9 @@ def _gap_lines(every: Sequence[Accuracies]) -> list[str]:
                 f"{found.problem.title}, epsilon {max(found.epsilons):g}": str(row["method"])
             }
             for field in FIELDS:
-                value, error = dpagem_claims.gap(found, str(row["method"]), field)
-                spread = "" if error != error else f" +- {100 * error:.2f}"
-                cells[field] = f"{100 * value:.2f}{spread}"
+                one = dpagem_claims.gap(found, str(row["method"]), field)
+                spread = "" if math.isnan(one.error) else f" +- {100 * one.error:.2f}"
+                cells[field] = f"{100 * one.value:.2f}{spread}"
             rows.append(cells)
         text += [*page.table(rows), ""]
     if len(every) == 1:

@@ -24,6 +24,8 @@ from dpjax.sampling import poisson
 
 # Of the training that chooses a step size; the seeds reported are counted from 0.
 _TUNING = -1
+# Step sizes beyond a grid whose best is at its edge.
+_FURTHER = 3
 # What the paper says of its privacy with the constant at which it is usually read, and the length
 # of 60 epochs of MNIST.
 PAPER_CONSTANT, PAPER_STEPS = 2.0, 14_063
@@ -147,15 +149,45 @@ def _init(module: Any, key: Array, image: Array) -> Params:
 def _step_size(trial: Trial, method: dpagem.Method) -> tuple[float, list[list[float]]]:
     """Returns the step size, and those tried with the training accuracy each one reached."""
     problem = trial.problem
-    if not method.grid:
-        return float(method.settings["learning_rate"]), []
     if not problem.tuned:
         return dpagem.UNTUNED * min(method.grid), []
-    tried = [
-        [step, _one(trial, method, problem.paper_epsilon, step, _TUNING)["train"][-1]]
-        for step in method.grid[: problem.settings]
-    ]
-    return max(tried, key=lambda pair: pair[1])[0], tried
+
+    def reached(step: float) -> float:
+        return _one(trial, method, problem.paper_epsilon, step, _TUNING)["train"][-1]
+
+    whole = problem.settings is None
+    return search(reached, method.grid[: problem.settings], _FURTHER if whole else 0)
+
+
+def search(
+    reached: Callable[[float], float], grid: tuple[float, ...], further: int
+) -> tuple[float, list[list[float]]]:
+    """Returns the best step size of a grid that goes on where the best is at its edge.
+
+    Args:
+      reached: the accuracy of a step size.
+      grid: step sizes, growing, two at least where it may go on.
+      further: how many more may be tried.
+
+    Returns:
+      The best, and pairs of a step size and its accuracy, growing.
+
+    >>> search(lambda step: 9 - abs(step - 8), (1.0, 2.0), 3)
+    (8.0, [[1.0, 2.0], [2.0, 3.0], [4.0, 5.0], [8.0, 9.0], [16.0, 1.0]])
+    """
+    tried = {step: reached(step) for step in grid}
+    for _ in range(further):
+        steps = sorted(tried)
+        best = max(steps, key=tried.__getitem__)
+        if best == steps[-1]:
+            more = best * steps[-1] / steps[-2]
+        elif best == steps[0]:
+            more = best * steps[0] / steps[1]
+        else:
+            break
+        tried[more] = reached(more)
+    steps = sorted(tried)
+    return max(steps, key=tried.__getitem__), [[step, tried[step]] for step in steps]
 
 
 def _one(
