@@ -36,15 +36,15 @@ REFERENCE = "not private: as it is, vmapped"
 REST_SECONDS = 0.05
 
 
-def problem(name, batch):
+def problem(name, rows):
     """The model, and arguments of a step: parameters, images, labels, mask, key."""
     kind, shape = MODELS[name]
     model = getattr(models, kind)()
     given = np.random.default_rng(0)
-    x = given.random((batch, *shape), dtype=np.float32)
-    y = given.integers(0, 10, batch).astype(np.int32)
+    x = given.random((rows, *shape), dtype=np.float32)
+    y = given.integers(0, 10, rows).astype(np.int32)
     params = jax.jit(model.init)(jax.random.key(0), x[0])
-    mask = jnp.ones(batch, bool)
+    mask = jnp.ones(rows, bool)
     return model, (params, jnp.asarray(x), jnp.asarray(y), mask, jax.random.key(1))
 
 
@@ -57,6 +57,13 @@ def labelled(name, model, batch, peers):
     plain = dp_step_plain.contenders(name, model, batch)
     steps = {f"not private: {label}": ignoring(step) for label, step in plain.items()}
     return steps | dp_step_private.contenders(model, batch, peers)
+
+
+def given_to(label, name, given):
+    """A step's arguments; those of the one that draws hold all records, and are made here."""
+    if label == dp_step_private.DRAWING:
+        return problem(name, dp_step_private.RECORDS)[1]
+    return given
 
 
 def check_agreement(runners):
@@ -146,7 +153,7 @@ def compare(name, batch, arguments):
     runners = {}
     for label, step in chosen.items():
         begin = time.perf_counter()
-        runners[label] = Compiled(step, given)
+        runners[label] = Compiled(step, given_to(label, name, given))
         print(f"compiled in {time.perf_counter() - begin:.1f} s: {label}", file=sys.stderr)
     check_agreement(runners)
     server = None
@@ -176,7 +183,8 @@ def held():
 def alone(name, batch, label):
     """Prints, as JSON, the peak memory of one contender in this process."""
     model, given = problem(name, batch)
-    compiled = Compiled(labelled(name, model, batch, peers=True)[label], given)
+    step = labelled(name, model, batch, peers=True)[label]
+    compiled = Compiled(step, given_to(label, name, given))
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Linux: what compiling took is forgotten
     before = held()
