@@ -2,9 +2,9 @@
 
 Run ``python benchmarks/dp_step.py [--model cnn|resnet20] [--batch 256 1024] [--peers]``. All
 contenders are timed alternately in one run, in a new random order each round, each once to warm
-its caches and once on the clock; PyTorch's run in a process of their own, by the interpreter
-``--torch-python``, and are asked one step at a time. Ratios are of medians, and of least times.
-Everything is float32. Noise is ours in float64 on a grid, the peers' in float32.
+its caches and once on the clock, followed by a rest. PyTorch's run in a process of their own, by
+the interpreter ``--torch-python``, and are asked one step at a time. Ratios are of medians, and of
+least times. Everything is float32. Noise is ours in float64 on a grid, the peers' in float32.
 
 ``--memory`` prints peak memory instead, each contender alone in a fresh process: what the process
 came to hold above what it held when the step was compiled, beside the compiler's own plan.
@@ -13,7 +13,6 @@ came to hold above what it held when the step was compiled, beside the compiler'
 import argparse
 import contextlib
 import json
-import os
 import random
 import resource
 import subprocess
@@ -26,23 +25,26 @@ import dp_step_private
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_step_runners import Asked, Compiled, Torch
 
 from dpjax import models
 
 MODELS = {"cnn": ("CNN", (28, 28)), "resnet20": ("ResNet20", (32, 32, 3))}
 UNCHANGED = "as it is, "
 REFERENCE = "not private: as it is, vmapped"
+# A library's threads go on turning for a while, and would slow the next contender's step.
+REST_SECONDS = 0.05
 
 
-def problem(name, batch):
+def problem(name, rows):
     """The model, and arguments of a step: parameters, images, labels, mask, key."""
     kind, shape = MODELS[name]
     model = getattr(models, kind)()
     given = np.random.default_rng(0)
-    x = given.random((batch, *shape), dtype=np.float32)
-    y = given.integers(0, 10, batch).astype(np.int32)
+    x = given.random((rows, *shape), dtype=np.float32)
+    y = given.integers(0, 10, rows).astype(np.int32)
     params = jax.jit(model.init)(jax.random.key(0), x[0])
-    mask = jnp.ones(batch, bool)
+    mask = jnp.ones(rows, bool)
     return model, (params, jnp.asarray(x), jnp.asarray(y), mask, jax.random.key(1))
 
 
@@ -57,70 +59,11 @@ def labelled(name, model, batch, peers):
     return steps | dp_step_private.contenders(model, batch, peers)
 
 
-class Compiled:
-    """One step of JAX, compiled ahead for its arguments."""
-
-    def __init__(self, step, arguments):
-        self.arguments = arguments
-        self.call = jax.jit(step).lower(*arguments).compile()
-        self.device = jax.devices()[0].device_kind
-
-    def seconds(self):
-        begin = time.perf_counter()
-        jax.block_until_ready(self.call(*self.arguments))
-        return time.perf_counter() - begin
-
-    def planned(self):
-        """Bytes of temporary arrays, or None where the compiler does not say."""
-        analysis = self.call.memory_analysis()
-        return None if analysis is None else analysis.temp_size_in_bytes
-
-    def flat(self):
-        leaves = jax.tree.leaves(self.call(*self.arguments))
-        return np.concatenate([np.ravel(leaf) for leaf in leaves])
-
-
-class Torch:
-    """A process that takes one step of PyTorch when it is asked."""
-
-    def __init__(self, interpreter, name, batch, threads):
-        script = Path(__file__).with_name("dp_step_torch.py")
-        command = [interpreter, str(script), name, str(batch), str(threads)]
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        hello = self._line()
-        self.names, self.device = hello["names"], hello["device"]
-
-    def _line(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("PyTorch's process ended; its message is above.")
-        return json.loads(line)
-
-    def ask(self, what):
-        print(what, file=self.process.stdin, flush=True)
-        return self._line()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-class Asked:
-    """One contender of that process."""
-
-    def __init__(self, server, label):
-        self.server, self.label, self.device = server, label, server.device
-
-    def seconds(self):
-        spent = self.server.ask(self.label)
-        time.sleep(0.05)  # its threads go on turning for a while, and would slow the next step
-        return spent
-
-    def planned(self):
-        return None
+def given_to(label, name, given):
+    """A step's arguments; those of the one that draws hold all records, and are made here."""
+    if label == dp_step_private.DRAWING:
+        return problem(name, dp_step_private.RECORDS)[1]
+    return given
 
 
 def check_agreement(runners):
@@ -134,17 +77,24 @@ def check_agreement(runners):
             sys.exit(f"{label}: its gradient differs from the others' by {error:.1e}.")
 
 
-def timed(runners, rounds):
+def measured(runner, rest):
+    """Seconds of a step right after another one, before a rest of so many seconds."""
+    runner.seconds()
+    spent = runner.seconds()
+    time.sleep(rest)
+    return spent
+
+
+def timed(runners, rounds, rest):
     """Seconds of every round, contenders in random order."""
     spent = {label: [] for label in runners}
     order = list(runners)
     for runner in runners.values():
-        runner.seconds()
+        measured(runner, rest)
     for _ in range(rounds):
         random.shuffle(order)
         for label in order:
-            runners[label].seconds()
-            spent[label].append(runners[label].seconds())
+            spent[label].append(measured(runners[label], rest))
     return spent
 
 
@@ -203,7 +153,7 @@ def compare(name, batch, arguments):
     runners = {}
     for label, step in chosen.items():
         begin = time.perf_counter()
-        runners[label] = Compiled(step, given)
+        runners[label] = Compiled(step, given_to(label, name, given))
         print(f"compiled in {time.perf_counter() - begin:.1f} s: {label}", file=sys.stderr)
     check_agreement(runners)
     server = None
@@ -212,7 +162,8 @@ def compare(name, batch, arguments):
         named = [label for label in server.names if wanted(label, arguments.only)]
         runners |= {label: Asked(server, label) for label in named}
     try:
-        return table(name, batch, runners, timed(runners, arguments.rounds))
+        spent = timed(runners, arguments.rounds, 0 if arguments.no_rests else REST_SECONDS)
+        return table(name, batch, runners, spent)
     finally:
         if server is not None:
             server.close()
@@ -232,7 +183,8 @@ def held():
 def alone(name, batch, label):
     """Prints, as JSON, the peak memory of one contender in this process."""
     model, given = problem(name, batch)
-    compiled = Compiled(labelled(name, model, batch, peers=True)[label], given)
+    step = labelled(name, model, batch, peers=True)[label]
+    compiled = Compiled(step, given_to(label, name, given))
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Linux: what compiling took is forgotten
     before = held()
@@ -264,6 +216,7 @@ def main():
     parser.add_argument("--model", choices=list(MODELS), default="cnn")
     parser.add_argument("--batch", type=int, nargs="+", help="default: 256 1024; resnet20: 128")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--no-rests", action="store_true", help="measurements back to back")
     parser.add_argument("--peers", action="store_true", help="optax and jax-privacy as well")
     parser.add_argument("--torch-python", metavar="PATH", help="of PyTorch and Opacus")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch; 0: its own choice")

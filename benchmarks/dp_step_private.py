@@ -12,6 +12,11 @@ import dpjax
 from dpjax.oracles import GradientQuery
 
 CLIP_NORM, NOISE = 1.0, 1.0
+# The step that draws its batch itself, and takes so many records in place of a batch.
+RECORDS = 60_000
+DRAWING = f"dpjax, with its draw of {RECORDS:,}"
+# A training's, for the batch's capacity: 10 epochs.
+BUDGET, EPOCHS = dpjax.PrivacyBudget(epsilon=3.0, delta=1e-5), 10
 
 
 class Masked(GradientQuery):
@@ -33,6 +38,25 @@ def ours(model, batch, relation, unsafe_fast_noise=False):
 
     def step(params, x, y, mask, key):
         return query.answer(key, ((x, y), mask), params)
+
+    return step
+
+
+def drawing(model, batch):
+    """A training's step: gathers and pads to its capacity, which no other step here does."""
+    steps = EPOCHS * RECORDS // batch
+    query = GradientQuery(
+        noise_multiplier=NOISE,
+        clip_norm=CLIP_NORM,
+        objective=dpjax.objectives.cross_entropy(model.apply),
+        data_size=RECORDS,
+        relation="zero_out",
+        sampler=dpjax.sampling.poisson(batch, RECORDS, budget=BUDGET, count=steps),
+    )
+
+    def step(params, x, y, mask, key):
+        del mask
+        return query.answer(key, (x, y), params)
 
     return step
 
@@ -77,11 +101,12 @@ def jax_privacy_step(model, microbatch_size):
 
 
 def contenders(model, batch, peers):
-    """Returns ``{what it is: step(params, x, y, mask, key)}``."""
+    """Returns ``{what it is: step(params, x, y, mask, key)}``; x and y of ``RECORDS`` to draw."""
     steps = {
         "dpjax": ours(model, batch, "zero_out"),
         "dpjax, add or remove": ours(model, batch, "add_or_remove_one"),
         "dpjax, fast noise": ours(model, batch, "zero_out", unsafe_fast_noise=True),
+        DRAWING: drawing(model, batch),
     }
     if not peers:
         return steps

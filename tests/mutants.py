@@ -49,6 +49,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import base as oracles
 from dpjax.sampling import samplers
+from dpjax.transforms import adaptive, aggregate
 
 TESTS = pathlib.Path(__file__).parent
 MUTANTS = {}
@@ -379,6 +380,18 @@ def _(patch):
 def _(patch):
     prepare = linear_model.prepare
     patch.setattr(linear_model, "prepare", lambda batch, mask=None: prepare(batch))
+
+
+@mutant("mask of a drawn batch ignored by a chain")
+def _(patch):
+    whole = aggregate.clipped_sum
+
+    def of_all_rows(rows, norms, mask, any_order=False):
+        del mask
+        return whole(rows, norms, None, any_order)
+
+    for module in (aggregate, adaptive):
+        patch.setattr(module, "clipped_sum", of_all_rows)
 
 
 @mutant("sums in float32")

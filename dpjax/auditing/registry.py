@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Relation
-from dpjax.auditing import answers, comparisons, estimators, games, passes, trainings
+from dpjax.auditing import answers, chains, comparisons, estimators, games, passes, trainings
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
@@ -69,6 +69,7 @@ AUDITS: dict[str, Row] = {
     "dp-sgd": Row(comparisons.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
     "dp-sgd-step": Row(comparisons.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),
     "book-keeping": Row(comparisons.book_keeping, 400_000, 0.90, 100_000, 0.70),
+    "optax-chain": Row(chains.with_momentum, 400_000, 0.90, 40_000, 0.70),
     "objective-perturbation": Row(comparisons.inside_objective, 200_000, 0.90, 50_000, 0.80),
     "output-perturbation": Row(comparisons.output, 200_000, 0.90, 50_000, 0.80),
     "dp-tr": Row(trainings.trust_region, 40_000, 0.80, 20_000, 0.75),
