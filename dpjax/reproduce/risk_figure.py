@@ -51,9 +51,8 @@ def plot_risks(
     drawn = {label for found in every for label in found.methods}
     seeds = len(next(iter(every[0].points.values()))["values"])
     title = (
-        f"Excess risk against gradient evaluations: delta = 1/n, {every[0].problem.relation}; "
-        f"{plotting.EXACT}\nmean of {seeds} seeds, bars: two standard errors; small: the other "
-        "settings tried"
+        f"Excess risk, delta = 1/n, {every[0].problem.relation}; {plotting.EXACT}\n"
+        f"mean of {seeds} seeds, bars: two standard errors; small: the other settings tried"
     )
     with plotting.panels(
         path, len(grid), max(map(len, grid)), title, size=(4.2, 3.6), legend="right"
