@@ -19,7 +19,7 @@ SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#555555"
 # For the titles of pictures that show what is not released.
 EXACT = "exact values (NOT PRIVATE)"
 # Inches that a character and a line of a title or a legend take, at most.
-_CHARACTER, _LINE = 0.076, 0.23
+_CHARACTER, _LINE = 0.08, 0.23
 
 
 def require() -> None:

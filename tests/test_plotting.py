@@ -45,9 +45,9 @@ def test_a_picture_grows_by_its_legend_and_its_title(tmp_path):
 
 def test_a_long_title_stays_within_the_picture(tmp_path):
     figure, *_ = draw(tmp_path / "long.png", "n = 201,900 and many more words " * 20 + "\nsecond")
-    width = figure.bbox.width
+    figure.canvas.draw()
     extent = figure._suptitle.get_window_extent()
-    assert extent.x0 >= 0 and extent.x1 <= width
+    assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width
     assert figure._suptitle.get_text().splitlines()[-1] == "second"
 
 
