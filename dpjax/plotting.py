@@ -1,13 +1,25 @@
-"""Figures of what a training released; matplotlib comes with the ``plot`` extra."""
+"""Figures of what a training released, and what all pictures share: colours, panels, legends.
 
+matplotlib comes with the ``plot`` extra.
+"""
+
+import contextlib
 import importlib.util
+import math
 import os
-from typing import Any
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and two dark ones beside them.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#555555"
+# For the titles of pictures that show what is not released.
+EXACT = "exact values (NOT PRIVATE)"
+# Inches that a character and a line of a title or a legend take, at most.
+_CHARACTER, _LINE = 0.08, 0.23
 
 
 def require() -> None:
@@ -32,6 +44,124 @@ def check_path(path: str | os.PathLike) -> None:
         raise ValueError(f"{path} must end in one of: {', '.join(sorted(formats))}.")
 
 
+@contextlib.contextmanager
+def panels(
+    path: str | os.PathLike,
+    rows: int,
+    columns: int,
+    title: str,
+    *,
+    size: tuple[float, float] = (4.7, 4.0),
+    legend: Literal["below", "right", "inside"] = "below",
+) -> Iterator[Any]:
+    """Gives a grid of axes to draw on, and writes the picture once all is drawn.
+
+    Axes on which nothing was drawn are left out. One legend serves all axes that have none.
+
+    Args:
+      path: file to write; its ending fixes the format.
+      rows: of the grid.
+      columns: of the grid.
+      title: printed above; its lines are broken where they are wider than the picture.
+      size: width and height of one panel in inches; title and legend come on top.
+      legend: where it stands, beside all panels or inside each.
+
+    Yields:
+      The (rows, columns) array of axes.
+
+    Raises:
+      ImportError: if matplotlib is not installed.
+      ValueError: if the ending names no format.
+
+    Privacy: as what is drawn.
+    """
+    check_path(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    yield grid
+    for axes in grid.flat:
+        axes.grid(True, which="major", color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
+        if not axes.has_data():
+            axes.set_axis_off()
+        elif legend == "inside":
+            axes.legend(fontsize="small", framealpha=0.8)
+    if legend != "inside":
+        _common_legend(figure, legend)
+    width = figure.get_figwidth()
+    lines = [
+        broken
+        for line in title.splitlines()
+        for broken in textwrap.wrap(line, int(width / _CHARACTER))
+    ]
+    figure.set_figheight(figure.get_figheight() + _LINE * len(lines))
+    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.savefig(path, dpi=130)
+
+
+def band(
+    axes: Any,
+    where: np.ndarray,
+    middle: np.ndarray,
+    ends: Sequence[np.ndarray],
+    color: str,
+    **line: Any,
+) -> None:
+    """Draws a line in a band of its colour.
+
+    Args:
+      axes: where to.
+      where: x.
+      middle: y of the line.
+      ends: lower and upper end of the band.
+      color: of both.
+      line: what ``plot`` is given besides, such as ``label``.
+
+    Privacy: as what is drawn.
+    """
+    axes.fill_between(where, *ends, color=color, alpha=0.15, linewidth=0)
+    axes.plot(where, middle, color=color, **line)
+
+
+def mark(color: str, marker: str, size: float = 6.0, filled: bool = True) -> dict[str, Any]:
+    """Returns what ``plot`` is given for a marker: a star is larger, as it fills less.
+
+    >>> mark(BLUE, "o", filled=False)["markerfacecolor"]
+    'white'
+    """
+    return {
+        "color": color,
+        "marker": marker,
+        "markersize": 1.5 * size if marker == "*" else size,
+        "markerfacecolor": color if filled else "white",
+    }
+
+
+def percent(axis: Any) -> None:
+    """Labels shares as per cent.
+
+    Args:
+      axis: ``axes.xaxis`` or ``axes.yaxis``.
+    """
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+
+
+def places(axes: Any, where: Sequence[float]) -> None:
+    """Makes x logarithmic and labels these values alone.
+
+    Args:
+      axes: whose.
+      where: the values.
+    """
+    axes.set_xscale("log")
+    axes.set_xticks(where, [f"{value:,g}" for value in where])
+    axes.set_xticks([], minor=True)
+
+
 def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
     """Draws the released history of one training, or of a batch of them, with its certificate.
 
@@ -45,50 +175,66 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
 
     Raises:
       ImportError: if matplotlib is not installed.
+      ValueError: if the ending names no format.
 
     Privacy: draws released values only.
     """
-    require()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     steps = int(np.max(np.asarray(solution.steps)))
     history = {
         name: np.atleast_2d(np.asarray(values))[:, :steps]
         for name, values in solution.history._asdict().items()
     }
-    figure = Figure(figsize=(4.5 * (2 + ("multiplier" in history)), 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2 + ("multiplier" in history))
-    _band(panels[0], history["gradient_norm"], BLUE, "noisy gradient norm")
-    _certificate(panels[0], solution.certificate, steps)
-    panels[0].set(ylabel="gradient norm", yscale="log", title="Stationarity")
-    _band(panels[1], history["step_norm"], GREEN, "step length")
-    if "radius" in history:
-        _band(panels[1], history["radius"], PINK, "trust radius", linestyle="--")
-    panels[1].set(ylabel="length (parameter units)", yscale="log", title="Steps")
-    if "multiplier" in history:
-        # The multiplier is 0 inside the radius, which a logarithm cannot show.
-        _band(panels[2], history["multiplier"], ORANGE, "multiplier")
-        panels[2].set(
-            ylabel="dual variable (curvature units)",
-            ylim=(0, None),
-            title="Multiplier, 0 inside the radius",
-        )
-    for axes in panels:
-        axes.set(xlabel="step")
-        axes.legend(fontsize="small", framealpha=0.8)
     runs = len(history["gradient_norm"])
-    figure.suptitle(title + (f"\nmedian and middle 80 % of {runs} runs" if runs > 1 else ""))
-    figure.savefig(path, dpi=150)
+    title += f"\nmedian and middle 80 % of {runs} runs" if runs > 1 else ""
+    columns = 2 + ("multiplier" in history)
+    with panels(path, 1, columns, title, size=(4.5, 3.8), legend="inside") as ((first, *rest),):
+        _median(first, history["gradient_norm"], BLUE, "noisy gradient norm")
+        _certificate(first, solution.certificate, steps)
+        first.set(ylabel="gradient norm", yscale="log", title="Stationarity")
+        _median(rest[0], history["step_norm"], GREEN, "step length")
+        if "radius" in history:
+            _median(rest[0], history["radius"], PINK, "trust radius", linestyle="--")
+        rest[0].set(ylabel="length (parameter units)", yscale="log", title="Steps")
+        if "multiplier" in history:
+            # The multiplier is 0 inside the radius, which a logarithm cannot show.
+            _median(rest[1], history["multiplier"], ORANGE, "multiplier")
+            rest[1].set(
+                ylabel="dual variable (curvature units)",
+                ylim=(0, None),
+                title="Multiplier, 0 inside the radius",
+            )
+        for axes in (first, *rest):
+            axes.set(xlabel="step")
 
 
-def _band(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str = "-") -> None:
+def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
+    """One entry a label of the axes without a legend; the figure grows by what it takes."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        if axes.get_legend() is None:
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= {k: v for k, v in zip(labels, handles, strict=True) if k not in entries}
+    if not entries:
+        return
+    entry = _CHARACTER * max(map(len, entries)) + 0.6
+    if where == "right":
+        figure.set_figwidth(figure.get_figwidth() + entry)
+        figure.legend(
+            entries.values(), entries, loc="outside right center", fontsize="small", frameon=False
+        )
+        return
+    lines = math.ceil(len(entries) / max(1, int(figure.get_figwidth() / entry)))
+    figure.set_figheight(figure.get_figheight() + _LINE * (lines + 0.5))
+    figure.legend(
+        entries.values(), entries, loc="outside lower center",
+        ncols=math.ceil(len(entries) / lines), fontsize="small",
+    )  # fmt: skip
+
+
+def _median(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str = "-") -> None:
+    ends = np.nanquantile(values, [0.1, 0.9], axis=0)
     step = np.arange(1, values.shape[1] + 1)
-    if len(values) > 1:
-        low, high = np.nanquantile(values, [0.1, 0.9], axis=0)
-        axes.fill_between(step, low, high, color=color, alpha=0.2, linewidth=0)
-    axes.plot(step, np.nanmedian(values, axis=0), color=color, label=label, linestyle=linestyle)
+    band(axes, step, np.nanmedian(values, axis=0), ends, color, label=label, linestyle=linestyle)
 
 
 def _certificate(axes: Any, certificate: Any, steps: int) -> None:

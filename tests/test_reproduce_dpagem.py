@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
+from dpjax import plotting
 from dpjax.cli.main import main
 from dpjax.reproduce import (
     accuracies,
@@ -253,11 +254,21 @@ def test_the_page_says_which_numbers_are_exact(tmp_path):
 def test_every_method_has_a_style_and_the_plan_counts_trainings():
     labels = [curve.label for curve in dpagem.CURVES]
     assert labels[:8] == list(dpagem_figure._STYLE) and labels[8:] == list(dpagem.RECIPES)
-    assert len({dpagem_figure.style(label) for label in labels[:9]}) == 9
+    assert len({dpagem_figure.style(label)[0] for label in labels[:9]}) == 9
+    assert dpagem_figure.style(dpagem.SGD_STAGE) == (plotting.GREY, "--")
     whole = paper.plan("dpagem")
     assert whole.seeds == 3 and whole.command == "dpjax reproduce dpagem all"
     assert whole.trainings == 3 * 3 * len(labels) + 8
     assert paper.plan("dpagem", quick=True).left_out == ("fig2",)
+
+
+def test_a_method_that_fails_does_not_squash_the_others_and_is_named():
+    rise = np.array([0.1, 0.5, 0.80, 0.85, 0.9])
+    paths = {f"method {i}": np.array([rise + 0.01 * i] * 2) for i in range(8)}
+    whole, below = dpagem_figure.limits(paths)
+    assert whole[0] == pytest.approx(0.5 - 0.05 * 0.47) and whole[1] <= 1 and not below
+    (begin, _), below = dpagem_figure.limits(paths | {"failed": np.full((2, 5), 0.1)})
+    assert begin > 0.45 and below == ("failed",)
 
 
 # Images.

@@ -14,7 +14,7 @@ from dpjax.reproduce.perturbed import DIMENSIONS, RECORDS, STEP_DISTANCE, DeltaF
 from dpjax.reproduce.study import Curve, Figure, Found
 
 _COUNTS = np.unique(np.geomspace(1, 100 * RECORDS, 61).round().astype(int))
-_COLORS = ("black", plotting.ORANGE, plotting.PINK, plotting.GREEN, plotting.BLUE, "#56B4E9")
+_COLORS = ("black", plotting.ORANGE, plotting.PINK, plotting.GREEN, plotting.BLUE, plotting.SKY)
 _COMPARED = (2, 22, 100)
 
 
@@ -135,23 +135,13 @@ def _step_rows(counts: np.ndarray) -> list[dict[str, object]]:
 
 
 def _plot(one: Figure, path: str | os.PathLike) -> None:
-    plotting.check_path(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Picture
-
-    figure = Picture(figsize=(14.2, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    paper, gaussian, steps = figure.subplots(1, 3)
-    _against_distance(paper, gaussian, one)
-    _against_steps(steps)
-    handles, labels = paper.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=7, fontsize="small")
-    figure.suptitle(
+    title = (
         "Noise uniform in the unit ball: the delta of a (0, delta) guarantee, the same at every "
-        "epsilon\nlines: closed form; dots: share of drawn noise that tells two centres apart",
-        fontsize="medium",
+        "epsilon\nlines: closed form; dots: share of drawn noise that tells two centres apart"
     )
-    figure.savefig(path, dpi=110)
+    with plotting.panels(path, 1, 3, title) as ((paper, gaussian, steps),):
+        _against_distance(paper, gaussian, one)
+        _against_steps(steps)
 
 
 def _against_distance(paper: Any, gaussian: Any, one: Figure) -> None:
@@ -162,8 +152,8 @@ def _against_distance(paper: Any, gaussian: Any, one: Figure) -> None:
         paper.plot(where, deltas, color=color, label=f"d = {dimension}")
         kept = points[:: max(1, len(points) // 10)]
         paper.plot(
-            [p.distance for p in kept], [p.drawn for p in kept], color=color, marker="o",
-            markersize=4, linestyle="none",
+            [p.distance for p in kept], [p.drawn for p in kept],
+            **plotting.mark(color, "o", 4), linestyle="none",
         )  # fmt: skip
         if dimension in _COMPARED:
             where = np.geomspace(1e-3, 1.999, 300)

@@ -9,18 +9,17 @@ import numpy as np
 from dpjax import plotting
 from dpjax.reproduce.risks import Risks
 
-_SKY, _PURPLE, _GREY = "#56B4E9", "#882255", "#555555"
-# Colours that colour-blind readers can tell apart; no two methods share a marker.
+# No two methods share a marker.
 _STYLE = {
     "DP-GD": (plotting.ORANGE, "s"),
     "DP-SGD": (plotting.PINK, "D"),
     "DP-SVRG": (plotting.BLUE, "o"),
-    "DP-SVRG, exact anchor": (_SKY, "h"),
+    "DP-SVRG, exact anchor": (plotting.SKY, "h"),
     "DP-SVRG++": (plotting.BLUE, "P"),
     "DP-AccMD": (plotting.BLUE, "*"),
-    "output perturbation": (_GREY, "X"),
+    "output perturbation": (plotting.GREY, "X"),
     "objective perturbation": ("black", "p"),
-    "DP-Newton": (_PURPLE, "v"),
+    "DP-Newton": (plotting.PURPLE, "v"),
     "DP-TR": (plotting.GREEN, "^"),
     "DP-STR": (plotting.GREEN, "<"),
 }
@@ -48,32 +47,22 @@ def plot_risks(
 
     Privacy: NOT PRIVATE.
     """
-    plotting.check_path(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     grid = _grid(every, epsilons)
-    rows, columns = len(grid), max(map(len, grid))
-    figure = Figure(figsize=(4.2 * columns + 2.6, 3.6 * rows + 0.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for line, panels in zip(axes, grid, strict=True):
-        for panel, (found, epsilon) in zip(line, panels, strict=False):
-            _panel(panel, found, epsilon)
-        for panel in line[len(panels) :]:
-            panel.set_axis_off()
     drawn = {label for found in every for label in found.methods}
-    handles = [_handle(label) for label in order if label in drawn]
-    figure.legend(handles=handles, loc="outside right center", fontsize="small", frameon=False)
-    first = every[0]
-    seeds = len(next(iter(first.points.values()))["values"])
-    figure.suptitle(
-        f"Exact excess risk (NOT PRIVATE) against gradient evaluations: delta = 1/n, "
-        f"{first.problem.relation}\nmean of {seeds} seeds, bars: two standard errors; "
-        "small: the other settings tried",
-        fontsize="medium",
+    seeds = len(next(iter(every[0].points.values()))["values"])
+    title = (
+        f"Excess risk, delta = 1/n, {every[0].problem.relation}; {plotting.EXACT}\n"
+        f"mean of {seeds} seeds, bars: two standard errors; small: the other settings tried"
     )
-    figure.savefig(path, dpi=110)
+    with plotting.panels(
+        path, len(grid), max(map(len, grid)), title, size=(4.2, 3.6), legend="right"
+    ) as rows:
+        for label in order:
+            if label in drawn:
+                rows[0, 0].plot([], [], **_mark(label, 8), linestyle="none", label=label)
+        for row, shown in zip(rows, grid, strict=True):
+            for axes, (found, epsilon) in zip(row, shown, strict=False):
+                _panel(axes, found, epsilon)
 
 
 def _grid(every: Sequence[Risks], epsilons: Sequence[float]) -> list[list[tuple[Risks, float]]]:
@@ -98,14 +87,11 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
     worst = 3 * max(found.mean(label, epsilon) for label in found.methods)
     for label in found.methods:
         gaps = found.gaps(label, epsilon)
-        color, marker = _STYLE[label]
         # What was tried shows what fewer gradients cost; what failed is left out.
         tried = [one for one in found.tried(label, epsilon) if _LEAST < one[1] < worst]
         axes.plot(
             *(np.array(tried).T if tried else ([], [])),
-            color=color,
-            marker=marker,
-            markersize=4,
+            **_mark(label, 4),
             alpha=0.35,
             linestyle="none",
             markeredgewidth=0,
@@ -117,9 +103,7 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
             [mean],
             # On a logarithmic axis the lower end has to stay above 0.
             yerr=[[min(error, 0.9 * mean)], [error]],
-            color=color,
-            marker=marker,
-            markersize=_size(marker),
+            **_mark(label, 8),
             markeredgecolor="white",
             markeredgewidth=0.5,
             elinewidth=1.2,
@@ -138,8 +122,6 @@ def _panel(axes: Any, found: Risks, epsilon: float) -> None:
         f"epsilon {epsilon:g}",
         fontsize="small",
     )
-    axes.grid(True, which="major", color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.margins(x=0.12)
     _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
     _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
@@ -161,14 +143,5 @@ def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
 
 
-def _handle(label: str) -> Any:
-    from matplotlib.lines import Line2D
-
-    color, marker = _STYLE[label]
-    return Line2D(
-        [], [], color=color, marker=marker, linestyle="none", markersize=_size(marker), label=label
-    )
-
-
-def _size(marker: str) -> float:
-    return 12 if marker == "*" else 8
+def _mark(label: str, size: float) -> dict[str, Any]:
+    return plotting.mark(*_STYLE[label], size)

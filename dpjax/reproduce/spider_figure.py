@@ -10,20 +10,20 @@ from dpjax import plotting
 from dpjax.reproduce import spider_rates
 from dpjax.reproduce.escapes import Escapes, quartiles
 
-_SKY, _PURPLE, _GREY, _YELLOW = "#56B4E9", "#882255", "#555555", "#E69F00"
-# Colours that colour-blind readers can tell apart; no two methods share a marker.
+# No two methods share a marker.
 _STYLE = {
     "DP-GD": (plotting.ORANGE, "s"),
     "DP-SGD": (plotting.PINK, "D"),
-    "PrGD": (_GREY, "X"),
+    "PrGD": (plotting.GREY, "X"),
     "Spider": (plotting.BLUE, "o"),
-    "Spider, fixed batches": (_SKY, "h"),
-    "SpiderBoost": (_SKY, "P"),
-    "Gauss-PSGD": (_PURPLE, "v"),
-    "Gauss-PSGD, tuned": (_YELLOW, "*"),
+    "Spider, fixed batches": (plotting.SKY, "h"),
+    "SpiderBoost": (plotting.SKY, "P"),
+    "Gauss-PSGD": (plotting.PURPLE, "v"),
+    "Gauss-PSGD, tuned": (plotting.YELLOW, "*"),
     "DP-TR": (plotting.GREEN, "^"),
     "DP-STR": (plotting.GREEN, "<"),
 }
+_SIZE = (4.9, 4.2)
 _DASHES = {"1/3": "-", "3/7": "-.", "1/2": "--", "4/7": ":"}
 
 
@@ -40,9 +40,18 @@ def plot_escapes(found: Escapes, path: str | os.PathLike) -> None:
 
     Privacy: NOT PRIVATE.
     """
-    figure, axes = _figure(path, 2, 3)
-    (share, iterations, records), (gap, norm, lowest) = axes
-    land = found.landscapes[found.rows]
+    title = (
+        f"The Welsch saddle of {found.problem.where}: n = {found.rows:,}, p = {found.dimension}, "
+        f"zero_out, delta = 1/(10 n); {plotting.EXACT}\nmedian of {found.seeds} seeds, bars: "
+        "quartiles; hollow: half of the seeds or more did not escape; beside each other: the same "
+        "epsilon"
+    )
+    with plotting.panels(path, 2, 3, title, size=_SIZE) as (way, end):
+        _way(*way, found)
+        _end(*end, found)
+
+
+def _way(share: Any, iterations: Any, records: Any, found: Escapes) -> None:
     _against_epsilon(share, found, lambda m, e: (found.share(m, e),) * 3)
     share.set(ylim=(-0.06, 1.06), ylabel="share of seeds", title="Escaped the saddle")
     _against_epsilon(iterations, found, lambda m, e: quartiles(found.iterations(m, e)))
@@ -51,27 +60,24 @@ def plot_escapes(found: Escapes, path: str | os.PathLike) -> None:
         records, found, lambda m, e: tuple(np.array(quartiles(found.read(m, e))) / found.rows)
     )
     records.set(ylabel="records read / n", title="Records read until out")
+    for axes in (iterations, records):
+        _logarithmic(axes)
+
+
+def _end(gap: Any, norm: Any, lowest: Any, found: Escapes) -> None:
+    land = found.landscapes[found.rows]
     _against_epsilon(gap, found, lambda m, e: quartiles(found.gaps(m, e)))
     gap.axhline(land["saddle"] - land["minimum"], color="grey", linestyle=":")
     gap.set(ylabel="gap", title="Final gap to the minimum (dotted: the saddle's)")
     _against_epsilon(norm, found, lambda m, e: quartiles(_drawn(found.norms(m, e))))
     norm.set(ylabel="gradient norm", title="Final gradient norm")
     norm.text(0.02, 0.03, "exactly 0 is not drawn", transform=norm.transAxes, fontsize="x-small")
-    for axes in (iterations, records, gap, norm):
+    for axes in (gap, norm):
         _logarithmic(axes)
     _against_epsilon(lowest, found, lambda m, e: quartiles(found.eigenvalues(m, e)))
     for point in ("saddle", "minimum"):
         lowest.axhline(land[f"{point}_eigenvalue"], color="grey", linestyle=":")
     lowest.set(ylabel="lambda_min", title="Final lambda_min (dotted: saddle, minimum)")
-    _finish(
-        figure,
-        share,
-        f"The Welsch saddle of {found.problem.where}: n = {found.rows:,}, p = {found.dimension}, "
-        f"zero_out, delta = 1/(10 n); exact values (NOT PRIVATE)\nmedian of {found.seeds} seeds, "
-        "bars: quartiles; hollow: half of the seeds or more did not escape; beside each other: the "
-        "same epsilon",
-        path,
-    )
 
 
 def plot_rates(every: Sequence[Escapes], path: str | os.PathLike) -> None:
@@ -87,19 +93,16 @@ def plot_rates(every: Sequence[Escapes], path: str | os.PathLike) -> None:
 
     Privacy: NOT PRIVATE.
     """
-    figure, ((*panels, theory),) = _figure(path, 1, len(every) + 1)
-    for axes, found in zip(panels, every, strict=True):
-        _alphas(axes, found)
-    _bounds(theory, every[0])
-    _finish(
-        figure,
-        panels[0],
+    title = (
         f"The least alpha for which the output is an alpha-SOSP, epsilon "
-        f"{every[0].epsilons[-1]:g}, zero_out; exact values (NOT PRIVATE)\nmedian of "
-        f"{every[0].seeds} seeds, bars: quartiles; hollow: half of the seeds or more did not "
-        "escape; grey: slopes of the theory, their height is free",
-        path,
+        f"{every[0].epsilons[-1]:g}, zero_out; {plotting.EXACT}\nmedian of {every[0].seeds} "
+        "seeds, bars: quartiles; hollow: half of the seeds or more did not escape; grey: slopes "
+        "of the theory, their height is free"
     )
+    with plotting.panels(path, 1, len(every) + 1, title, size=_SIZE) as ((*panels, theory),):
+        for axes, found in zip(panels, every, strict=True):
+            _alphas(axes, found)
+        _bounds(theory, every[0])
 
 
 def _alphas(axes: Any, found: Escapes) -> None:
@@ -122,18 +125,22 @@ def _alphas(axes: Any, found: Escapes) -> None:
             sizes, start * (sizes / sizes[0]) ** -exponent, color="grey", linewidth=1,
             linestyle=_DASHES[name],
         )  # fmt: skip
+    plotting.places(axes, found.sizes)
     axes.set(
-        xscale="log", yscale="log", xlabel="n", ylabel="alpha",
+        yscale="log", xlabel="n", ylabel="alpha",
         title=f"{found.problem.where}, p = {found.dimension}",
     )  # fmt: skip
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize="small")
-    axes.set_xticks([], minor=True)
 
 
 def _bounds(axes: Any, found: Escapes) -> None:
     epsilon, d = found.epsilons[-1], found.dimension
     at = np.geomspace(1e2, 1e8, 200)
-    looks = ((plotting.BLUE, "-"), (_SKY, "-"), (plotting.GREEN, "-"), (plotting.ORANGE, "-"))
+    looks = (
+        (plotting.BLUE, "-"),
+        (plotting.SKY, "-"),
+        (plotting.GREEN, "-"),
+        (plotting.ORANGE, "-"),
+    )
     names = ("Spider (1/2)", "Ganesh et al. (3/7)", "DP-TR (4/7)", "DP-GD (1/2)")
     for bound, (color, style), name in zip(spider_rates.BOUNDS, looks, names, strict=True):
         whole = spider_rates.on_population(bound)
@@ -158,9 +165,8 @@ def _against_epsilon(
         three = [read(label, epsilon) for epsilon in found.epsilons]
         solid = [found.share(label, epsilon) > 0.5 for epsilon in found.epsilons]
         _points(axes, epsilons * _dodge(place, len(found.labels), 0.3), three, solid, label)
-    axes.set(xscale="log", xlabel="epsilon")
-    axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
-    axes.set_xticks([], minor=True)
+    plotting.places(axes, found.epsilons)
+    axes.set(xlabel="epsilon")
 
 
 def _points(
@@ -178,13 +184,10 @@ def _points(
         axes.plot(
             where[chosen],
             middle[chosen],
-            color=color,
-            marker=marker,
-            markersize=9 if marker == "*" else 6,
-            markerfacecolor=color if filled else "white",
+            **plotting.mark(color, marker, filled=filled),
             linestyle="none",
         )
-    axes.plot([], [], color=color, marker=marker, linewidth=1, label=label)
+    axes.plot([], [], **plotting.mark(color, marker), linewidth=1, label=label)
 
 
 def _logarithmic(axes: Any) -> None:
@@ -202,23 +205,3 @@ def _dodge(place: int, many: int, width: float) -> float:
 
 def _drawn(norms: np.ndarray) -> np.ndarray:
     return np.where(norms > 0, norms, np.inf)
-
-
-def _figure(path: str | os.PathLike, rows: int, columns: int) -> tuple[Any, Any]:
-    plotting.check_path(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.9 * columns, 4.2 * rows + 1.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _finish(figure: Any, first: Any, title: str, path: str | os.PathLike) -> None:
-    for axes in figure.axes:
-        axes.grid(True, which="major", color="0.92", linewidth=0.8)
-        axes.set_axisbelow(True)
-    handles, labels = first.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize="small")
-    figure.suptitle(title, fontsize="medium")
-    figure.savefig(path, dpi=110)

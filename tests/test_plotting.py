@@ -1,0 +1,85 @@
+"""What all pictures share: panels, one legend, ticks."""
+
+import pathlib
+import struct
+
+import numpy as np
+import pytest
+
+from dpjax import plotting
+
+
+def size(path: pathlib.Path) -> tuple[int, int]:
+    return struct.unpack(">II", path.read_bytes()[16:24])
+
+
+def draw(path, title="Title", **more):
+    with plotting.panels(path, 1, 3, title, **more) as ((one, two, three),):
+        one.plot([1, 2], [3, 4], label="first")
+        two.plot([1, 2], [3, 4], label="second")
+        two.plot([1, 2], [3, 4], label="first")
+    return one.figure, one, three
+
+
+def test_one_legend_serves_all_panels_and_empty_ones_are_left_out(tmp_path):
+    figure, one, empty = draw(tmp_path / "one.png")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["first", "second"]
+    assert one.axison and not empty.axison
+    inside, one, _ = draw(tmp_path / "two.png", legend="inside")
+    assert not inside.legends and one.get_legend() is not None
+
+
+def test_a_picture_grows_by_its_legend_and_its_title(tmp_path):
+    for name, more in {
+        "inside": {"legend": "inside"},
+        "below": {},
+        "right": {"legend": "right"},
+        "long": {"title": "many words " * 40},
+    }.items():
+        draw(tmp_path / f"{name}.png", **more)
+    sizes = {path.stem: size(path) for path in tmp_path.iterdir()}
+    assert sizes["right"][0] > sizes["below"][0] == sizes["inside"][0] == sizes["long"][0]
+    assert sizes["long"][1] > sizes["below"][1] > sizes["inside"][1] == sizes["right"][1]
+
+
+def test_a_long_title_stays_within_the_picture(tmp_path):
+    figure, *_ = draw(tmp_path / "long.png", "n = 201,900 and many more words " * 20 + "\nsecond")
+    figure.canvas.draw()
+    extent = figure._suptitle.get_window_extent()
+    assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width
+    assert figure._suptitle.get_text().splitlines()[-1] == "second"
+
+
+def test_what_fails_while_it_is_drawn_leaves_no_file(tmp_path):
+    path = tmp_path / "one.png"
+    with pytest.raises(RuntimeError, match="half way"), plotting.panels(path, 1, 1, "Title"):
+        raise RuntimeError("half way")
+    assert not path.exists()
+
+
+def test_an_ending_without_a_format_is_refused_before_anything_is_drawn(tmp_path):
+    with (
+        pytest.raises(ValueError, match="must end in one of"),
+        plotting.panels(tmp_path / "picture.doc", 1, 1, "Title"),
+    ):
+        pytest.fail("drawn")
+
+
+def test_ticks_are_the_values_and_shares_are_per_cent(tmp_path):
+    with plotting.panels(tmp_path / "one.png", 1, 1, "Title") as ((axes,),):
+        plotting.band(axes, np.array([0.5, 4000]), np.ones(2), (np.zeros(2), np.ones(2)), "black")
+        plotting.places(axes, [0.5, 4000])
+        plotting.percent(axes.yaxis)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.5", "4,000"]
+    assert axes.yaxis.get_major_formatter()(0.125, 0) == "12.5 %"
+
+
+def test_a_hollow_mark_is_white_and_a_star_is_larger():
+    assert plotting.mark(plotting.BLUE, "o", filled=False)["markerfacecolor"] == "white"
+    assert plotting.mark(plotting.BLUE, "*", 6)["markersize"] == 9
+
+
+def test_no_two_colours_are_alike():
+    names = ("BLUE", "ORANGE", "GREEN", "PINK", "SKY", "YELLOW", "PURPLE", "GREY")
+    assert len({getattr(plotting, name) for name in names}) == len(names)
