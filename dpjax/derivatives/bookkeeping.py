@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Wide, wide_dtype, zeros
 from dpjax.derivatives import clipping, layers
 from dpjax.derivatives.apart import each
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
@@ -92,7 +92,7 @@ def gradient_sum(
     Privacy: NOT a mechanism: it is exact.
     """
     n = common_length(batch, mask)
-    reading, dtype = read(loss, params, batch, any_order), clipping.wide_dtype(params)
+    reading, dtype = read(loss, params, batch, any_order), wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         records, keep = rows_of(chunk, batch, mask, n)

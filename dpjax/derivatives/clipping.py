@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import core, lax
 
 from dpjax import _validate
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array
 from dpjax._wide import Wide, float64, join, split
 
 SLACK = 1.0 - 2.0**-20
@@ -16,15 +16,6 @@ SLACK = 1.0 - 2.0**-20
 _SLICES = 8
 # Rows from this length on are added as they are: a compiler does that well.
 _LONG = 512
-
-
-def wide_dtype(*trees: PyTree) -> jnp.dtype:
-    """Returns the dtype to measure and add in: that of the leaves, but at least float32.
-
-    >>> wide_dtype(jnp.zeros(2, jnp.bfloat16))
-    dtype('float32')
-    """
-    return jnp.result_type(jnp.float32, *jax.tree.leaves(trees))
 
 
 def positive_number(name: str, value: Array | float) -> Array | float:

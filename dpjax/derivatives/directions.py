@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, PyTree
+from dpjax._wide import wide_dtype
 from dpjax.derivatives import convolution, primitives
 
 Store = Callable[[Array], Array]
@@ -176,7 +177,7 @@ def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
 def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], store: Store) -> Array:
     """Goes back through the steps with c, the derivative of the loss in each value."""
     k = tangents[id(out)].shape[0]
-    total = jnp.zeros((k, k), jnp.promote_types(out.primal.dtype, jnp.float32))
+    total = jnp.zeros((k, k), wide_dtype(out.primal.dtype))
     slopes = {id(out): jnp.ones_like(out.primal)}
     for step in reversed(steps):
         if not any(value.curved and id(value) in slopes for value in step.outputs):
@@ -243,6 +244,6 @@ def _second(step: _Step, tangents: list[Array], slopes: list[Array], store: Stor
 
 
 def _gram(left: Array, right: Array) -> Array:
-    wide = jnp.promote_types(left.dtype, jnp.float32)
+    wide = wide_dtype(left.dtype)
     left, right = (part.reshape(part.shape[0], -1).astype(wide) for part in (left, right))
     return lax.dot_general(left, right, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)

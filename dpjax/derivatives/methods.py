@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide
-from dpjax.derivatives import bookkeeping, clipping, general, two_pass
+from dpjax._wide import Wide, wide_dtype
+from dpjax.derivatives import bookkeeping, general, two_pass
 from dpjax.derivatives.chunks import common_length
 
 METHODS = ("auto", "book_keeping", "per_example", "two_pass")
@@ -56,7 +56,7 @@ def gradient_sum(
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
     own = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
-    rows = rows_within(own, clipping.wide_dtype(params).itemsize, memory_limit)
+    rows = rows_within(own, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
     if per_layer:

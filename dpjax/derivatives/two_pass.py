@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Wide, wide_dtype, zeros
 from dpjax.derivatives import bookkeeping, clipping
 from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
 
@@ -35,7 +35,7 @@ def gradient_sum(
     if jnp.ndim(clip_norm):
         raise ValueError("method='two_pass' weighs whole records; per_layer needs 'book_keeping'.")
     n = common_length(batch, mask)
-    reading, dtype = bookkeeping.read(loss, params, batch, any_order), clipping.wide_dtype(params)
+    reading, dtype = bookkeeping.read(loss, params, batch, any_order), wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         del size

@@ -8,6 +8,7 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._wide import at_least_float32
 from dpjax.sampling import Sampler
 from dpjax.transforms.gaussian import noisy_mean
 from dpjax.transforms.momentum import early_momentum
@@ -213,14 +214,9 @@ def _private(mean: NoiseTransformation, *rest: optax.GradientTransformation) -> 
 
     def init(params: Params) -> Any:
         # Noisy means are at least float32: so must be the moments, or their dtype would change.
-        return chain.init(jax.tree.map(_widen, params))
+        return chain.init(at_least_float32(jax.tree.map(jnp.asarray, params)))
 
     return NoiseTransformation(init, chain.update, mean.event)
-
-
-def _widen(leaf: Any) -> Array:
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
 def _below_1(name: str, value: float) -> float:
