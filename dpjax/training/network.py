@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import core, errors, nnx
 
 from dpjax import _validate
+from dpjax._program import program_hash
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import at_least_float32
-from dpjax.algorithms.traced import program_hash
 from dpjax.mechanisms import derive
 
 # What a model raises that is shown inputs of a shape it does not expect.
