@@ -1,12 +1,13 @@
-"""Arithmetic in float64 whether or not JAX's x64 mode is on, and sums that keep all of it."""
+"""Dtypes wide enough: float32 at least, float64 with or without x64, sums that keep all of it."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, PyTree
 
 _WORDS = 3  # three float32 of 24 bits hold the 53 bits of a float64
 
@@ -26,6 +27,24 @@ class Wide:
     def narrow(self) -> Array:
         """The nearest array of the words' dtype."""
         return self.words[0]
+
+
+def wide_dtype(*trees: PyTree) -> jnp.dtype:
+    """Returns the dtype to measure and add in: that of the leaves, but at least float32.
+
+    >>> wide_dtype(jnp.zeros(2, jnp.bfloat16))
+    dtype('float32')
+    """
+    return jnp.result_type(jnp.float32, *jax.tree.leaves(trees))
+
+
+def at_least_float32(tree: PyTree) -> Any:
+    """Returns ``tree`` with every leaf in its dtype, but at least float32.
+
+    >>> at_least_float32(jnp.bfloat16(1.5))
+    Array(1.5, dtype=float32)
+    """
+    return jax.tree.map(lambda leaf: leaf.astype(wide_dtype(leaf.dtype)), tree)
 
 
 def float64(value: Array | float) -> Array:
@@ -82,5 +101,4 @@ def widen(value: Array) -> Wide:
     >>> widen(jnp.bfloat16(1.5)).narrow
     Array(1.5, dtype=float32)
     """
-    wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
-    return Wide((wide,))
+    return Wide((at_least_float32(value),))

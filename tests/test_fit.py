@@ -14,8 +14,8 @@ import pytest
 from flax import nnx
 
 import dpjax
+from dpjax._program import program_hash
 from dpjax.accounting import Ledger
-from dpjax.algorithms.traced import program_hash
 from dpjax.driver import ResumeMismatch, Watch, fingerprint, keys, progress, resume
 from dpjax.driver.guarantee import ceil
 from dpjax.training import evaluation

@@ -767,6 +767,15 @@ def test_bad_input_is_named(case):
         make()
 
 
+@pytest.mark.parametrize("kind", ["dpsgd", "dp_adam", "dpagem"])
+def test_an_alias_names_the_argument_that_is_none_or_is_missing(kind):
+    make = functools.partial(getattr(transforms, kind), 0.1, **STAGES if kind == "dpagem" else {})
+    with pytest.raises(TypeError, match="'clip'"):
+        make(clip_norm=1.0, clip=1.0, **common())
+    with pytest.raises(TypeError, match="'clip_norm'"):
+        make(**common())
+
+
 def test_extra_arguments_reach_the_mask_through_chains_of_chains():
     whole = optax.chain(optax.chain(of_records(noise_multiplier=1e-7)), optax.scale(1.0))
     mask = jnp.arange(CAPACITY) < 5

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
+from dpjax._program import program_hash
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth
-from dpjax.algorithms.traced import program_hash
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery, poisson_sampler

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Wide, wide_dtype, zeros
 from dpjax.derivatives import clipping, layers
 from dpjax.derivatives.apart import each
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
@@ -77,8 +77,8 @@ def gradient_sum(
     clip_norm: Array | float,
     any_order: bool,
     rows: int,
-) -> tuple[Wide, Array]:
-    """Returns the sum (p,) of clipped gradients, and how many records are within the clip norm.
+) -> Wide:
+    """Returns the sum (p,) of clipped gradients.
 
     Args:
       loss: of one record.
@@ -89,25 +89,25 @@ def gradient_sum(
       any_order: as in ``rounding.block_products``.
       rows: records at once, at most.
 
-    Privacy: NOT a mechanism: both are exact.
+    Privacy: NOT a mechanism: it is exact.
     """
     n = common_length(batch, mask)
-    reading, dtype = read(loss, params, batch, any_order), clipping.wide_dtype(params)
+    reading, dtype = read(loss, params, batch, any_order), wide_dtype(params)
 
-    def contribution(chunk: Chunk, size: int) -> tuple[list[Array], Array]:
+    def contribution(chunk: Chunk, size: int) -> list[Array]:
         records, keep = rows_of(chunk, batch, mask, n)
         squares, found = measured(loss, reading, params, records, chunk, dtype)
-        factors, within = clipping.factors(squares, clip_norm, keep, dtype)
+        factors = clipping.factors(squares, clip_norm, keep, dtype)
         pairs = zip(reading.parts, found, factors, strict=True)
-        return [part.weighted(own, factor, size, any_order) for part, own, factor in pairs], within
+        return [part.weighted(own, factor, size, any_order) for part, own, factor in pairs]
 
-    zero = [zeros(part.shape, dtype) for part in reading.parts], jnp.int32(0)
-    sums, within = sum_blocks(n, rows, contribution, zero)
+    zero = [zeros(part.shape, dtype) for part in reading.parts]
+    sums = sum_blocks(n, rows, contribution, zero)
     shaped = [
         jax.tree.map(lambda word, part=part: part.finish(word).ravel(), total)
         for part, total in zip(reading.parts, sums, strict=True)
     ]
-    return jax.tree.map(lambda *words: jnp.concatenate(words), *shaped), within
+    return jax.tree.map(lambda *words: jnp.concatenate(words), *shaped)
 
 
 def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[PyTree, Array]:

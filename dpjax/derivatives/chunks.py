@@ -86,8 +86,7 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
         first = step * rows
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
-        parts = contribution(Chunk(step, start, fresh))
-        return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Wide))
+        return _added(total, contribution(Chunk(step, start, fresh)))
 
     return lax.fori_loop(0, -(-n // rows), body, zero)
 
@@ -104,14 +103,15 @@ def sum_blocks(
       most: rows at once, at least 1.
       contribution: of a chunk and the size of its blocks, the sums over blocks, with a leading axis
         of blocks; must leave out rows that are not fresh. Those start at 0.
-      zero: pytree of ``Wide``, added in float64, and of arrays.
+      zero: as in ``sum_chunks``.
 
     Returns:
-      A pytree like ``zero``.
+      A pytree like ``zero``, added in float64.
 
-    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, jnp.int32(0))
-    >>> int(total)
-    5
+    >>> from dpjax._wide import zeros
+    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, zeros((), jnp.float32))
+    >>> float(total.narrow)
+    5.0
     """
     size = -(-n // -(-n // BLOCK))
     size = min(size, max(most, 1))
@@ -121,18 +121,16 @@ def sum_blocks(
 
     def body(step, total):
         start = step * rows
-        parts = contribution(Chunk(step, start, start + jnp.arange(rows) < n), size)
-        return jax.tree.map(_add, total, parts, is_leaf=lambda leaf: isinstance(leaf, Wide))
+        fresh = start + jnp.arange(rows) < n
+        return _added(total, contribution(Chunk(step, start, fresh), size))
 
     if steps == 1:
         return body(jnp.int32(0), zero)
     return lax.fori_loop(0, steps, body, zero)
 
 
-def _add(total: Wide | Array, parts: Array) -> Wide | Array:
-    if isinstance(total, Wide):
-        return accumulate(total, parts)
-    return total + jnp.sum(parts, axis=0, dtype=total.dtype)
+def _added(total: PyTree, parts: PyTree) -> PyTree:
+    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Wide))
 
 
 def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import core, lax
 
 from dpjax import _validate
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array
 from dpjax._wide import Wide, float64, join, split
 
 SLACK = 1.0 - 2.0**-20
@@ -16,15 +16,6 @@ SLACK = 1.0 - 2.0**-20
 _SLICES = 8
 # Rows from this length on are added as they are: a compiler does that well.
 _LONG = 512
-
-
-def wide_dtype(*trees: PyTree) -> jnp.dtype:
-    """Returns the dtype to measure and add in: that of the leaves, but at least float32.
-
-    >>> wide_dtype(jnp.zeros(2, jnp.bfloat16))
-    dtype('float32')
-    """
-    return jnp.result_type(jnp.float32, *jax.tree.leaves(trees))
 
 
 def positive_number(name: str, value: Array | float) -> Array | float:
@@ -111,12 +102,8 @@ def clip_factors(
             entries = float64(rows)
             units = entries * (1 / (float64(clip_norm) * float64(weight)))
             square += tree_sum(jnp.where(jnp.abs(entries) < largest, units * units, jnp.inf))
-        factors = jnp.where(square < jnp.inf, jnp.minimum(1, SLACK / jnp.sqrt(square)), 0)
-        if keep is not None:
-            factors = jnp.where(keep, factors, 0)
-        # Subnormal factors are coarse enough to exceed C where hardware keeps them.
-        factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
-        return lax.convert_element_type(factors, dtype)
+        good = square < jnp.inf
+        return _shrunk(square, good if keep is None else good & keep, dtype)
 
 
 def square_norms(rows: Array) -> Array:
@@ -134,8 +121,8 @@ def square_norms(rows: Array) -> Array:
 
 def factors(
     squares: list[Array], clip_norms: Array | float, keep: Array | None, dtype: jnp.dtype
-) -> tuple[list[Array], Array]:
-    """Returns the factors in [0, 1] for each part of a gradient, and which records are not clipped.
+) -> list[Array]:
+    """Returns the factors in [0, 1] for each part of a gradient, one array (n,) a part.
 
     Args:
       squares: squared norms of the parts of each record's gradient, float64 (n,) each, of
@@ -143,9 +130,6 @@ def factors(
       clip_norms: one for the whole, or one a part, (parts,).
       keep: bool (n,); False gives the factor 0.
       dtype: of the factors.
-
-    Returns:
-      One array (n,) a part, and bool (n,): records that are kept, finite, and within every norm.
     """
     norms = jnp.asarray(clip_norms)
     single = norms.ndim == 0
@@ -154,17 +138,22 @@ def factors(
         good = whole < jnp.inf
         if keep is not None:
             good = good & keep
-        within, found = good, []
+        found = []
         for i, square in enumerate(squares[:1] if single else squares):
             bound = float64(norms if single else norms[i])
             units = (whole if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            factor = jnp.where(good, jnp.minimum(1, SLACK / jnp.sqrt(units)), 0)
-            within = within & (units <= 1)
-            factor = jnp.where(factor < float(jnp.finfo(dtype).tiny), 0, factor)
-            found.append(lax.convert_element_type(factor, dtype))
-        return found * (len(squares) if single else 1), within
+            found.append(_shrunk(units, good, dtype))
+        return found * (len(squares) if single else 1)
+
+
+def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:
+    """Returns the factors of vectors with these squared norms in units of C, 0 if not ``good``."""
+    factors = jnp.where(good, jnp.minimum(1, SLACK / jnp.sqrt(square)), 0)
+    # Subnormal factors are coarse enough to exceed C where hardware keeps them.
+    factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
+    return lax.convert_element_type(factors, dtype)
 
 
 def bad(values: Array) -> Array:

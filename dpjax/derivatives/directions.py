@@ -13,15 +13,16 @@ for a record.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
 from dpjax._typing import Array, PyTree
+from dpjax._wide import wide_dtype
 from dpjax.derivatives import convolution, primitives
 
 Store = Callable[[Array], Array]
@@ -115,40 +116,19 @@ def _taken(
 ) -> tuple[_Value, _Value, list[_Step]]:
     """Returns the point, the loss, and the steps that lead from one to the other."""
     steps: list[_Step] = []
-    traced = jax.make_jaxpr(loss)(point, record)
-    if [aval.shape for aval in traced.out_avals] != [()]:
-        raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
+    traced = primitives.trace(loss, point, record)
     start = _Value(point, active=True)
     leaves = [_Value(leaf, of_record=True) for leaf in jax.tree.leaves(record)]
-    (out,) = _run(traced.jaxpr, traced.consts, [start, *leaves], steps)
+    take = functools.partial(_take, steps)
+    (out,) = primitives.walk(traced, [start, *leaves], _Value, take)
     return start, out, steps
 
 
-def _run(jaxpr: Any, consts: list, inputs: list[_Value], steps: list[_Step]) -> list[_Value]:
-    known = dict(zip(jaxpr.constvars, map(_Value, consts), strict=True))
-    known |= zip(jaxpr.invars, inputs, strict=True)
-
-    def read(atom: Any) -> _Value:
-        return _Value(atom.val) if isinstance(atom, core.Literal) else known[atom]
-
-    for equation in jaxpr.eqns:
-        values = [read(atom) for atom in equation.invars]
-        if equation.primitive.name in primitives.INLINED:
-            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-            closed = isinstance(inner, core.ClosedJaxpr)
-            body, own = (inner.jaxpr, inner.consts) if closed else (inner, [])
-            results = _run(body, own, values, steps)
-        else:
-            results = _take(equation, values, steps)
-        known |= zip(equation.outvars, results, strict=True)
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _take(equation: Any, values: list[_Value], steps: list[_Step]) -> list[_Value]:
+def _take(steps: list[_Step], equation: Any, values: list[_Value]) -> list[_Value]:
     name = equation.primitive.name
     primals = [value.primal for value in values]
     of_record = any(value.of_record for value in values)
-    outputs = [_Value(result, of_record=of_record) for result in _bind(equation, primals)]
+    outputs = [_Value(result, of_record=of_record) for result in primitives.bind(equation, primals)]
     active = [i for i, value in enumerate(values) if value.active]
     moving = [
         i for i, v in enumerate(outputs) if jnp.issubdtype(jnp.result_type(v.primal), jnp.floating)
@@ -160,7 +140,7 @@ def _take(equation: Any, values: list[_Value], steps: list[_Step]) -> list[_Valu
         arguments = list(primals)
         for i, argument in zip(active, changed, strict=True):
             arguments[i] = argument
-        results = _bind(equation, arguments)
+        results = primitives.bind(equation, arguments)
         return [results[i] for i in moving]
 
     alone = len(active) == 1
@@ -175,12 +155,6 @@ def _take(equation: Any, values: list[_Value], steps: list[_Step]) -> list[_Valu
     parts = [values[i] for i in active], [outputs[i] for i in moving]
     steps.append(_Step(name, equation.params, linear, *parts, apply))
     return outputs
-
-
-def _bind(equation: Any, arguments: list[Array]) -> list[Array]:
-    parameters = equation.primitive.get_bind_params(equation.params)
-    results = equation.primitive.bind(*arguments, **parameters)
-    return list(results) if equation.primitive.multiple_results else [results]
 
 
 def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
@@ -203,7 +177,7 @@ def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
 def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], store: Store) -> Array:
     """Goes back through the steps with c, the derivative of the loss in each value."""
     k = tangents[id(out)].shape[0]
-    total = jnp.zeros((k, k), jnp.promote_types(out.primal.dtype, jnp.float32))
+    total = jnp.zeros((k, k), wide_dtype(out.primal.dtype))
     slopes = {id(out): jnp.ones_like(out.primal)}
     for step in reversed(steps):
         if not any(value.curved and id(value) in slopes for value in step.outputs):
@@ -270,6 +244,6 @@ def _second(step: _Step, tangents: list[Array], slopes: list[Array], store: Stor
 
 
 def _gram(left: Array, right: Array) -> Array:
-    wide = jnp.promote_types(left.dtype, jnp.float32)
+    wide = wide_dtype(left.dtype)
     left, right = (part.reshape(part.shape[0], -1).astype(wide) for part in (left, right))
     return lax.dot_general(left, right, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)

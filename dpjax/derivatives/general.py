@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Wide, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.apart import couples, each
 from dpjax.derivatives.chunks import (
@@ -39,7 +39,7 @@ def flatten(params: Params) -> tuple[Array, Callable]:
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     if bad := [leaf.dtype for leaf in leaves if not jnp.issubdtype(leaf.dtype, jnp.floating)]:
         raise ValueError(f"params must be floating, got {bad[0]}.")
-    dtype = clipping.wide_dtype(leaves)
+    dtype = wide_dtype(leaves)
     ends = list(itertools.accumulate(leaf.size for leaf in leaves))
 
     def unflatten(flat: Array, as_sum: bool = False) -> Params:

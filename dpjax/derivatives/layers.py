@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax.derivatives import apart, primitives
@@ -49,7 +48,7 @@ class Layer(NamedTuple):
 
         def moved(leaf: Array) -> Array:
             for equation in self.chain:
-                leaf = _bind(equation, [leaf])[0]
+                leaf = primitives.bind(equation, [leaf])[0]
             return leaf
 
         (back,) = jax.linear_transpose(moved, jax.ShapeDtypeStruct(shape, weight.dtype))(weight)
@@ -133,12 +132,10 @@ class _Walk:
 
     def run(self, loss: Loss, params: Params, record: PyTree) -> Array:
         """Returns the loss."""
-        traced = jax.make_jaxpr(loss)(params, record)
-        if [aval.shape for aval in traced.out_avals] != [()]:
-            raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
+        traced = primitives.trace(loss, params, record)
         starts = [self._leaf(i, leaf) for i, leaf in enumerate(jax.tree.leaves(params))]
         starts += [_Value(jnp.asarray(leaf), of_record=True) for leaf in jax.tree.leaves(record)]
-        (out,) = self._jaxpr(traced.jaxpr, traced.consts, starts)
+        (out,) = primitives.walk(traced, starts, _Value, self._take)
         if not out.of_record:
             self._copy(out)  # a loss without the record: its gradient is every record's
         return out.primal
@@ -149,30 +146,11 @@ class _Walk:
         own = leaf if self._taps is None else self._taps.copies[i]
         return _Value(own, of_record=True)
 
-    def _jaxpr(self, jaxpr: Any, consts: list, inputs: list[_Value]) -> list[_Value]:
-        known = dict(zip(jaxpr.constvars, map(_Value, consts), strict=True))
-        known |= zip(jaxpr.invars, inputs, strict=True)
-
-        def read(atom: Any) -> _Value:
-            return _Value(atom.val) if isinstance(atom, core.Literal) else known[atom]
-
-        for equation in jaxpr.eqns:
-            values = [read(atom) for atom in equation.invars]
-            if equation.primitive.name in primitives.INLINED:
-                inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-                closed = isinstance(inner, core.ClosedJaxpr)
-                body, own = (inner.jaxpr, inner.consts) if closed else (inner, [])
-                results = self._jaxpr(body, own, values)
-            else:
-                results = self._take(equation, values)
-            known |= zip(equation.outvars, results, strict=True)
-        return [read(atom) for atom in jaxpr.outvars]
-
     def _take(self, equation: Any, values: list[_Value]) -> list[_Value]:
         primals = [value.primal for value in values]
         if not any(value.of_record for value in values):
             leaves = frozenset().union(*(value.leaves for value in values))
-            results = _bind(equation, primals)
+            results = primitives.bind(equation, primals)
             chain = _chain(equation, values, results)
             return [_Value(result, leaves=leaves, chain=chain) for result in results]
         if (layer := _layer(equation, values)) is not None:
@@ -184,7 +162,7 @@ class _Walk:
             own_kernel = len(values) > 1 and (values[1].of_record or bool(values[1].leaves))
             self.couples |= own_kernel and apart.is_coupled(equation)
             self.couples |= apart.couples_inside(equation)
-            results = _bind(equation, primals)
+            results = primitives.bind(equation, primals)
         self.numbers += sum(result.size for result in results)
         return [_Value(result, of_record=True) for result in results]
 
@@ -193,7 +171,11 @@ class _Walk:
 
     def _tap(self, layer: Layer, equation: Any, primals: list[Array]) -> Array:
         rule, number = layer.rule, len(self.layers)
-        output, kept = rule.forward(lambda *arguments: _bind(equation, arguments)[0], primals)
+
+        def apply(*arguments: Array) -> Array:
+            return primitives.bind(equation, arguments)[0]
+
+        output, kept = rule.forward(apply, primals)
         self.layers.append(layer)
         self.outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
         self.kept.append(lax.stop_gradient(kept))
@@ -228,9 +210,3 @@ def _chain(equation: Any, values: list[_Value], results: list[Array]) -> tuple |
         return chain
     moves = name in ("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "rev")
     return (*chain, equation) if moves else None
-
-
-def _bind(equation: Any, arguments: Any) -> list[Array]:
-    parameters = equation.primitive.get_bind_params(equation.params)
-    results = equation.primitive.bind(*arguments, **parameters)
-    return list(results) if equation.primitive.multiple_results else [results]

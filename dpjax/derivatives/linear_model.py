@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, zeros
+from dpjax._wide import Wide, float64, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -63,7 +63,7 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise ValueError(f"x must have shape (n, p) and y (n,), got {x.shape} and {y.shape}.")
     common_length(x, mask)
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = wide_dtype(x.dtype)
     n, p = x.shape
     size = min(n, rounding.BLOCK)
     count = -(-n // size)

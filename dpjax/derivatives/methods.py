@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide
-from dpjax.derivatives import bookkeeping, clipping, general, two_pass
+from dpjax._wide import Wide, wide_dtype
+from dpjax.derivatives import bookkeeping, general, two_pass
 from dpjax.derivatives.chunks import common_length
 
 METHODS = ("auto", "book_keeping", "per_example", "two_pass")
@@ -35,16 +35,15 @@ def gradient_sum(
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
-) -> tuple[Wide, Array | None]:
-    """Returns the sum (p,) of clipped gradients, and how many records are within the clip norm.
+) -> Wide:
+    """Returns the sum (p,) of clipped gradients.
 
-    The second is None from ``per_example``. Arguments as in ``clipped_grad``; ``any_order`` as in
-    ``rounding.block_products``.
+    Arguments as in ``clipped_grad``; ``any_order`` as in ``rounding.block_products``.
 
     Raises:
       ValueError: if ``memory_limit`` is below what one record needs.
 
-    Privacy: NOT a mechanism: both are exact.
+    Privacy: NOT a mechanism: it is exact.
     """
     common_length(batch, mask)
     params, batch = (jax.tree.map(jnp.asarray, tree) for tree in (params, batch))
@@ -52,14 +51,14 @@ def gradient_sum(
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
     if method == "per_example" and memory_limit is None:
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order), None
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order)
     reading = bookkeeping.read(loss, params, batch, any_order)
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
     own = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
-    rows = rows_within(own, clipping.wide_dtype(params).itemsize, memory_limit)
+    rows = rows_within(own, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows), None
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
     if per_layer:
         clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
     sums = two_pass.gradient_sum if method == "two_pass" else bookkeeping.gradient_sum

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
+from dpjax._wide import wide_dtype
 from dpjax.derivatives import convolution
 
 Product = Callable[..., Array]
@@ -21,7 +22,7 @@ def sum_over_times(left: Array, right: Array, axis: int) -> Array:
     >>> sum_over_times(jnp.ones((3, 2)), jnp.ones((3, 4)), 0).shape
     (2, 4)
     """
-    wide = jnp.promote_types(left.dtype, jnp.float32)
+    wide = wide_dtype(left.dtype)
     left, right = left.astype(wide), right.astype(wide)
     return lax.dot_general(
         left, right, (((axis,), (0,)), ((), ())), precision=lax.Precision.HIGHEST

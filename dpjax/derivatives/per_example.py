@@ -52,20 +52,6 @@ class ClippedGrad:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.gradient_sum(phi, records, params, self.clip_norm, any_order)
-        return self._sum(params, batch, mask, any_order)[0]
-
-    def wide_and_within(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> tuple[Wide, Array]:
-        """Returns the same, and how many records have a gradient within the clip norm; secret."""
-        how = dataclasses.replace(self, method="book_keeping")
-        total, within = how._sum(params, batch, mask, any_order)
-        assert within is not None
-        return total, within
-
-    def _sum(
-        self, params: Params, batch: PyTree, mask: Array | None, any_order: bool
-    ) -> tuple[Wide, Array | None]:
         return methods.gradient_sum(
             self.loss,
             params,

@@ -1,4 +1,14 @@
-"""What is known of JAX's primitives when a loss is differentiated twice; others need nothing."""
+"""What is known of JAX's primitives, and the walk through a traced loss, equation by equation."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import jax
+from jax.extend import core
+
+from dpjax._typing import Array, Loss, Params, PyTree
+
+Value = TypeVar("Value")
 
 # Linear, or linear by pieces, in all that depends on parameters together.
 LINEAR = frozenset(
@@ -61,3 +71,62 @@ BY_ENTRY = frozenset(
 
 # Calls of a program that may as well be written out.
 INLINED = frozenset({"checkpoint", "closed_call", "core_call", "jit", "pjit", "remat2"})
+
+
+def trace(loss: Loss, params: Params, record: PyTree) -> core.ClosedJaxpr:
+    """Returns the program of a loss of one record.
+
+    Raises:
+      TypeError: if the loss is not a scalar.
+    """
+    traced = jax.make_jaxpr(loss)(params, record)
+    if [aval.shape for aval in traced.out_avals] != [()]:
+        raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
+    return traced
+
+
+def walk(
+    closed: core.ClosedJaxpr,
+    inputs: list[Value],
+    constant: Callable[[Any], Value],
+    take: Callable[[Any, list[Value]], list[Value]],
+) -> list[Value]:
+    """Returns what a program gives for values of the caller's own kind.
+
+    Args:
+      closed: from ``trace``; calls within it are written out.
+      inputs: one value an argument.
+      constant: makes a value of an array that the program holds.
+      take: ``take(equation, values) -> results`` of one equation, in the order they are run.
+
+    >>> program = jax.make_jaxpr(lambda x: 2 * x + x)(1.0)
+    >>> def deeper(equation, depths):
+    ...     return [1 + max(depths)]
+    >>> walk(program, [0], lambda array: 0, deeper)
+    [2]
+    """
+    jaxpr = closed.jaxpr
+    known = dict(zip(jaxpr.constvars, map(constant, closed.consts), strict=True))
+    known |= zip(jaxpr.invars, inputs, strict=True)
+
+    def read(atom: Any) -> Value:
+        return constant(atom.val) if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        values = [read(atom) for atom in equation.invars]
+        if equation.primitive.name in INLINED:
+            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+            if not isinstance(inner, core.ClosedJaxpr):
+                inner = core.ClosedJaxpr(inner, ())
+            results = walk(inner, values, constant, take)
+        else:
+            results = take(equation, values)
+        known |= zip(equation.outvars, results, strict=True)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def bind(equation: Any, arguments: Iterable[Array]) -> list[Array]:
+    """Returns the results of one equation."""
+    parameters = equation.primitive.get_bind_params(equation.params)
+    results = equation.primitive.bind(*arguments, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Wide, wide_dtype, zeros
 from dpjax.derivatives import bookkeeping, clipping
 from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
 
@@ -24,7 +24,7 @@ def gradient_sum(
     clip_norm: Array | float,
     any_order: bool,
     rows: int,
-) -> tuple[Wide, Array]:
+) -> Wide:
     """Returns the same as ``bookkeeping.gradient_sum``, for one clip norm; arguments likewise.
 
     Raises:
@@ -35,13 +35,13 @@ def gradient_sum(
     if jnp.ndim(clip_norm):
         raise ValueError("method='two_pass' weighs whole records; per_layer needs 'book_keeping'.")
     n = common_length(batch, mask)
-    reading, dtype = bookkeeping.read(loss, params, batch, any_order), clipping.wide_dtype(params)
+    reading, dtype = bookkeeping.read(loss, params, batch, any_order), wide_dtype(params)
 
-    def contribution(chunk: Chunk, size: int) -> tuple[list[Array], Array]:
+    def contribution(chunk: Chunk, size: int) -> list[Array]:
         del size
         records, keep = bookkeeping.rows_of(chunk, batch, mask, n)
         squares, _ = bookkeeping.measured(loss, reading, params, records, chunk, dtype)
-        (factors, *_), within = clipping.factors(squares, clip_norm, keep, dtype)
+        factors, *_ = clipping.factors(squares, clip_norm, keep, dtype)
         # A record that is dropped may be NaN, and 0 times NaN is NaN: another one stands for it.
         good = jnp.argmax(factors > 0)
         usable = jax.tree.map(
@@ -53,11 +53,11 @@ def gradient_sum(
 
         sums = jax.tree.leaves(jax.grad(weighted)(params))
         some = jnp.any(factors > 0)
-        return [jnp.where(some, leaf.astype(dtype), 0).ravel()[None] for leaf in sums], within
+        return [jnp.where(some, leaf.astype(dtype), 0).ravel()[None] for leaf in sums]
 
-    zero = [zeros((leaf.size,), dtype) for leaf in jax.tree.leaves(params)], jnp.int32(0)
-    sums, within = sum_blocks(n, rows, contribution, zero)
-    return jax.tree.map(lambda *words: jnp.concatenate(words), *sums), within
+    zero = [zeros((leaf.size,), dtype) for leaf in jax.tree.leaves(params)]
+    sums = sum_blocks(n, rows, contribution, zero)
+    return jax.tree.map(lambda *words: jnp.concatenate(words), *sums)
 
 
 def _like(keep: Array, leaf: Array) -> Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
@@ -220,7 +221,7 @@ def _ask(bound: Bound, step: Array, secrets: Secrets | None = None) -> Ask:
         own = derive(key, name, public.get("segment", step))
         answer = queries[name].answer(own, bound.records, params, **public, **kept)
         # Post-processing: the dtype follows the parameters, whatever that of the data.
-        wide = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
+        wide = wide_dtype(params)
         return jax.tree.map(
             lambda leaf: leaf.astype(wide) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
             answer,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params
+from dpjax._wide import at_least_float32
 from dpjax.objectives.base import Objective
 
 
@@ -24,7 +25,7 @@ class _CrossEntropy:
             raise ValueError(
                 f"the network must give logits (classes,) for one example, got {logits.shape}."
             )
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        logits = at_least_float32(logits)
         # A label that is no class makes the loss NaN and its derivatives 0, hence a null record:
         # an index would wrap around, or be clamped to the last class.
         label = jnp.arange(logits.size) == y

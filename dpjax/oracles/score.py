@@ -114,7 +114,7 @@ class ScoreQuery(GaussianQuery):
             kept, jnp.int32(rows.first), jnp.int32(rows.capacity), rows.capacity
         )
         first = jax.tree.map(lambda leaf: leaf[0], params)
-        dtype = jnp.promote_types(flatten(first)[0].dtype, jnp.float32)
+        dtype = flatten(first)[0].dtype
 
         def one(place: Array, scores: Wide) -> Wide:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Params, Relation, static
-from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax._wide import Wide, float64, join, split, wide_dtype, zeros
 from dpjax.accounting import Event, Release, gumbel_scale, records_moved
 from dpjax.derivatives import keeps_positions, rounding_slack
 from dpjax.mechanisms import derive, noisy_argmax, selection_error
@@ -136,7 +136,7 @@ class SelectionQuery:
         self, records: Records, params: Params, gradient_norms: Array, filled: Array
     ) -> Wide:
         """Returns the scores (K,), -inf beyond ``filled``. NOT PRIVATE; arguments as ``answer``."""
-        dtype = jnp.promote_types(gradient_norms.dtype, jnp.float32)
+        dtype = wide_dtype(gradient_norms.dtype)
         scores = zeros((self.candidates,), dtype)
         scores = Wide((jnp.full_like(scores.narrow, -math.inf), *scores.words[1:]))
 

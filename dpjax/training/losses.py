@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._program import program_hash
 from dpjax._typing import Array, Params, PyTree
-from dpjax.algorithms.traced import program_hash
 from dpjax.objectives import Objective, cross_entropy
 from dpjax.training.network import Network
 

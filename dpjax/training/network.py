@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from flax import core, errors, nnx
 
 from dpjax import _validate
+from dpjax._program import program_hash
 from dpjax._typing import Array, Params, PyTree
-from dpjax.algorithms.traced import program_hash
+from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
 
 # What a model raises that is shown inputs of a shape it does not expect.
@@ -76,8 +77,7 @@ def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     low, high = bounds
 
     def one(leaf: Array) -> Array:
-        wide = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-        return (jnp.clip(wide, low, high) - low) / (high - low)
+        return (jnp.clip(at_least_float32(leaf), low, high) - low) / (high - low)
 
     return jax.tree.map(one, x)
 

@@ -16,7 +16,7 @@ from dpjax.mechanisms import add_gaussian, as_key, derive, perturb
 from dpjax.sampling import Sampler
 from dpjax.transforms.aggregate import check_rows, clipped_sum, sum_slack
 from dpjax.transforms.gaussian import check_batch, check_draws
-from dpjax.transforms.noise import NoiseState, NoiseTransformation
+from dpjax.transforms.noise import NoiseState, NoiseTransformation, first_state
 
 # Far beyond any gradient, and far within float32: a norm that went to 0 or infinity never returns.
 _SMALLEST, _LARGEST = 1e-20, 1e20
@@ -161,8 +161,7 @@ def adaptive_clip_and_noise(
 
     def init(params: Params) -> AdaptiveState:
         del params
-        noise = NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
-        return AdaptiveState(noise, jnp.float32(first))
+        return AdaptiveState(first_state(key), jnp.float32(first))
 
     def update(
         updates: PyTree,

@@ -13,7 +13,7 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import zeros
+from dpjax._wide import wide_dtype, zeros
 from dpjax.accounting import records_moved
 from dpjax.derivatives import clipping, keeps_positions, rounding
 from dpjax.derivatives.chunks import (
@@ -165,7 +165,7 @@ def clipped_sum(
     """
     n = common_length(rows, mask)
     leaves, tree = jax.tree.flatten(rows)
-    dtype = clipping.wide_dtype(leaves)
+    dtype = wide_dtype(leaves)
     widths = [leaf.size // n for leaf in leaves]
 
     def contribution(chunk: Chunk) -> list[Array]:

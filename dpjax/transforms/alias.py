@@ -1,15 +1,15 @@
 """Optimizers in one line: DP-SGD, DP-Adam and DpageEM, each a plain chain that knows its event."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax.sampling import Sampler
-from dpjax.transforms.gaussian import noisy_mean
+from dpjax._typing import Params
+from dpjax._wide import at_least_float32
+from dpjax.transforms.gaussian import Mean, noisy_mean
 from dpjax.transforms.momentum import early_momentum
 from dpjax.transforms.noise import NoiseTransformation
 from dpjax.transforms.schedules import StageSteps, stagewise
@@ -18,27 +18,16 @@ from dpjax.transforms.schedules import StageSteps, stagewise
 def dpsgd(
     learning_rate: optax.ScalarOrSchedule,
     *,
-    clip_norm: float | PyTree,
-    noise_multiplier: float,
-    sampler: Sampler,
-    relation: Relation = "zero_out",
-    key: Array,
     momentum: float | None = None,
-    per_example: bool = False,
-    per_layer: bool = False,
+    **mean: Unpack[Mean],
 ) -> NoiseTransformation:
     """Returns DP-SGD: ``noisy_mean``, then ``optax.sgd``.
 
     Args:
       learning_rate: a number or an optax schedule.
-      clip_norm: as in ``noisy_mean``, like all that is not named here.
-      noise_multiplier: as there.
-      sampler: as there.
-      relation: as there.
-      key: as there.
       momentum: decay of the sum of noisy gradients, from 0 to below 1; None for none.
-      per_example: as in ``noisy_mean``.
-      per_layer: as there.
+      **mean: of ``noisy_mean``, where each is described: ``clip_norm``, ``noise_multiplier``,
+        ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
 
     Returns:
       An optax transformation with ``event(steps)``. Its state is initialised in float32 at least,
@@ -61,46 +50,26 @@ def dpsgd(
     """
     if momentum is not None:
         momentum = _below_1("momentum", momentum)
-    mean = noisy_mean(
-        clip_norm,
-        noise_multiplier=noise_multiplier,
-        sampler=sampler,
-        relation=relation,
-        key=key,
-        per_example=per_example,
-        per_layer=per_layer,
-    )
     return _private(mean, optax.sgd(learning_rate, momentum))
 
 
 def dp_adam(
     learning_rate: optax.ScalarOrSchedule,
     *,
-    clip_norm: float | PyTree,
-    noise_multiplier: float,
-    sampler: Sampler,
-    relation: Relation = "zero_out",
-    key: Array,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
-    per_example: bool = False,
-    per_layer: bool = False,
+    **mean: Unpack[Mean],
 ) -> NoiseTransformation:
     """Returns DP-Adam: ``noisy_mean``, then ``optax.adam``.
 
     Args:
       learning_rate: a number or an optax schedule.
-      clip_norm: as in ``noisy_mean``, like all that is not named here.
-      noise_multiplier: as there.
-      sampler: as there.
-      relation: as there.
-      key: as there.
       b1: decay of the mean of noisy gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean, above 0.
-      per_example: as in ``noisy_mean``.
-      per_layer: as there.
+      **mean: of ``noisy_mean``, where each is described: ``clip_norm``, ``noise_multiplier``,
+        ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
 
     Returns:
       An optax transformation with ``event(steps)``, as ``dpsgd``.
@@ -127,15 +96,6 @@ def dp_adam(
     adam = optax.adam(
         learning_rate, _below_1("b1", b1), _below_1("b2", b2), _validate.positive("eps", eps)
     )
-    mean = noisy_mean(
-        clip_norm,
-        noise_multiplier=noise_multiplier,
-        sampler=sampler,
-        relation=relation,
-        key=key,
-        per_example=per_example,
-        per_layer=per_layer,
-    )
     return _private(mean, adam)
 
 
@@ -145,13 +105,7 @@ def dpagem(
     first_steps: StageSteps,
     first_on_steps: StageSteps,
     momentum: float = 0.9,
-    clip_norm: float | PyTree,
-    noise_multiplier: float,
-    sampler: Sampler,
-    relation: Relation = "zero_out",
-    key: Array,
-    per_example: bool = False,
-    per_layer: bool = False,
+    **mean: Unpack[Mean],
 ) -> NoiseTransformation:
     """Returns DpageEM: ``noisy_mean``, steps by stages, and momentum at the start of each.
 
@@ -161,13 +115,8 @@ def dpagem(
       first_on_steps: t_on; momentum is on for the first t_on 2^k updates of stage k; 0 for never,
         which is the paper's DPageS. As in ``early_momentum``.
       momentum: rho, from 0 to below 1.
-      clip_norm: as in ``noisy_mean``, like all that is not named here.
-      noise_multiplier: as there.
-      sampler: as there.
-      relation: as there.
-      key: as there.
-      per_example: as there.
-      per_layer: as there.
+      **mean: of ``noisy_mean``, where each is described: ``clip_norm``, ``noise_multiplier``,
+        ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
 
     Returns:
       An optax transformation with ``event(steps)``, as ``dpsgd``.
@@ -195,32 +144,19 @@ def dpagem(
     """
     steps = optax.scale_by_learning_rate(stagewise(step_size, first_steps))
     push = early_momentum(_below_1("momentum", momentum), first_steps, first_on_steps)
-    mean = noisy_mean(
-        clip_norm,
-        noise_multiplier=noise_multiplier,
-        sampler=sampler,
-        relation=relation,
-        key=key,
-        per_example=per_example,
-        per_layer=per_layer,
-    )
     return _private(mean, steps, push)
 
 
-def _private(mean: NoiseTransformation, *rest: optax.GradientTransformation) -> NoiseTransformation:
-    """The chain of all, with the event of the noise that it starts with."""
-    chain = optax.chain(mean, *rest)
+def _private(mean: Mean, *rest: optax.GradientTransformation) -> NoiseTransformation:
+    """The chain of a noisy mean and the rest, with the event of the noise."""
+    first = noisy_mean(**mean)
+    chain = optax.chain(first, *rest)
 
     def init(params: Params) -> Any:
         # Noisy means are at least float32: so must be the moments, or their dtype would change.
-        return chain.init(jax.tree.map(_widen, params))
+        return chain.init(at_least_float32(jax.tree.map(jnp.asarray, params)))
 
-    return NoiseTransformation(init, chain.update, mean.event)
-
-
-def _widen(leaf: Any) -> Array:
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return NoiseTransformation(init, chain.update, first.event)
 
 
 def _below_1(name: str, value: float) -> float:

@@ -1,7 +1,7 @@
 """Gaussian noise in an optax chain: alone, and as the noisy mean that every alias starts with."""
 
 import functools
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import keeps_positions
-from dpjax.mechanisms import add_gaussian, as_key, derive
+from dpjax.mechanisms import add_gaussian, derive
 from dpjax.sampling import FullBatch, Sampler, SinglePass
 from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by, sum_slack
-from dpjax.transforms.noise import NoiseState, NoiseTransformation
+from dpjax.transforms.noise import NoiseState, NoiseTransformation, adding
 
 
 def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
@@ -52,20 +52,24 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
     >>> noise.event(4, sensitivity=1.0, relation="zero_out").gaussian_mu
     1.0
     """
-    stddev, key = _validate.positive("stddev", stddev), as_key(key)
+    stddev = _validate.positive("stddev", stddev)
 
-    def init(params: PyTree) -> NoiseState:
-        del params
-        return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+    def add(state: NoiseState, updates: PyTree) -> PyTree:
+        return add_gaussian(derive(state.key, "gaussian_noise", state.taken), updates, stddev)
 
-    def update(
-        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
-    ) -> tuple[PyTree, NoiseState]:
-        del params, extra
-        own = derive(state.key, "gaussian_noise", state.taken)
-        return add_gaussian(own, updates, stddev), NoiseState(state.key, state.taken + 1)
+    return adding(key, add, functools.partial(_event, stddev))
 
-    return NoiseTransformation(init, update, functools.partial(_event, stddev))
+
+class Mean(TypedDict):
+    """The arguments of ``noisy_mean``, which the aliases hand on to it."""
+
+    clip_norm: float | PyTree
+    noise_multiplier: float
+    sampler: Sampler
+    relation: NotRequired[Relation]
+    key: Array
+    per_example: NotRequired[bool]
+    per_layer: NotRequired[bool]
 
 
 def noisy_mean(

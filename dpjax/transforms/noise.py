@@ -48,6 +48,39 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
         return made
 
 
+def first_state(key: Array) -> NoiseState:
+    """Returns the state before the first update; the caller's key stays usable."""
+    return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+
+
+def adding(
+    key: Array, add: Callable[[NoiseState, PyTree], PyTree], event: Callable[..., Event]
+) -> NoiseTransformation:
+    """Returns the transformation whose noise depends on a key and the number of the step alone.
+
+    Args:
+      key: a key used for nothing else, shape ().
+      add: ``add(state, updates) -> noisy updates``.
+      event: see ``NoiseTransformation``.
+
+    Raises:
+      ValueError: if ``key`` is no threefry key.
+    """
+    key = as_key(key)
+
+    def init(params: PyTree) -> NoiseState:
+        del params
+        return first_state(key)
+
+    def update(
+        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
+    ) -> tuple[PyTree, NoiseState]:
+        del params, extra
+        return add(state, updates), NoiseState(state.key, state.taken + 1)
+
+    return NoiseTransformation(init, update, event)
+
+
 def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
     """Returns a transformation that adds noise uniform in a ball over all leaves of the updates.
 
@@ -88,20 +121,12 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
     >>> round(10 * event.releases[0].total_variation, 4)
     0.0375
     """
-    radius, key = _validate.positive("radius", radius), as_key(key)
+    radius = _validate.positive("radius", radius)
 
-    def init(params: PyTree) -> NoiseState:
-        del params
-        return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+    def add(state: NoiseState, updates: PyTree) -> PyTree:
+        return add_ball(derive(state.key, "ball_noise", state.taken), updates, radius)
 
-    def update(
-        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
-    ) -> tuple[PyTree, NoiseState]:
-        del params, extra
-        own = derive(state.key, "ball_noise", state.taken)
-        return add_ball(own, updates, radius), NoiseState(state.key, state.taken + 1)
-
-    return NoiseTransformation(init, update, functools.partial(_ball_event, radius))
+    return adding(key, add, functools.partial(_ball_event, radius))
 
 
 def add_tree_noise(
@@ -146,25 +171,18 @@ def add_tree_noise(
     >>> round(event.gaussian_mu, 6)
     0.1
     """
-    stddev, key = _validate.positive("stddev", stddev), as_key(key)
+    stddev = _validate.positive("stddev", stddev)
     noise = prefix_noise(horizon, 1, kind)
 
-    def init(params: PyTree) -> NoiseState:
-        del params
-        return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
-
-    def update(
-        updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
-    ) -> tuple[PyTree, NoiseState]:
-        del params, extra
+    def add(state: NoiseState, updates: PyTree) -> PyTree:
         leaves, tree = jax.tree.flatten(updates)
         noisy = [
             noise.perturb(derive(state.key, "tree_noise", i), leaf, stddev, state.taken)
             for i, leaf in enumerate(leaves)
         ]
-        return jax.tree.unflatten(tree, noisy), NoiseState(state.key, state.taken + 1)
+        return jax.tree.unflatten(tree, noisy)
 
-    return NoiseTransformation(init, update, functools.partial(_tree_event, stddev, noise))
+    return adding(key, add, functools.partial(_tree_event, stddev, noise))
 
 
 def _tree_event(
