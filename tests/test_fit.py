@@ -353,7 +353,7 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"steps": 3}, "epochs= or steps="),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"evaluate_every": 0}, "evaluate_every"),
-        ({"average": 2.0}, "average must be a decay"),
+        ({"average": 2.0}, "average must be from 0 to 1"),
         ({"average": 0.9, "output": "random"}, "average=0.9"),
         ({"output": "best"}, "unknown output"),
         ({"accountant": "paper"}, "accountant='paper'"),

@@ -60,7 +60,7 @@ def dpsgd(
     0.29
     """
     if momentum is not None:
-        momentum = _below_1("momentum", momentum)
+        momentum = _validate.decay("momentum", momentum)
     mean = noisy_mean(
         clip_norm,
         noise_multiplier=noise_multiplier,
@@ -125,7 +125,10 @@ def dp_adam(
     1.0
     """
     adam = optax.adam(
-        learning_rate, _below_1("b1", b1), _below_1("b2", b2), _validate.positive("eps", eps)
+        learning_rate,
+        _validate.decay("b1", b1),
+        _validate.decay("b2", b2),
+        _validate.positive("eps", eps),
     )
     mean = noisy_mean(
         clip_norm,
@@ -194,7 +197,7 @@ def dpagem(
     700
     """
     steps = optax.scale_by_learning_rate(stagewise(step_size, first_steps))
-    push = early_momentum(_below_1("momentum", momentum), first_steps, first_on_steps)
+    push = early_momentum(_validate.decay("momentum", momentum), first_steps, first_on_steps)
     mean = noisy_mean(
         clip_norm,
         noise_multiplier=noise_multiplier,
@@ -221,9 +224,3 @@ def _private(mean: NoiseTransformation, *rest: optax.GradientTransformation) -> 
 def _widen(leaf: Any) -> Array:
     leaf = jnp.asarray(leaf)
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-
-
-def _below_1(name: str, value: float) -> float:
-    if _validate.non_negative(name, value) >= 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value!r}.")
-    return float(value)
