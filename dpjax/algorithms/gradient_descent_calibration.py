@@ -105,15 +105,14 @@ def dp_gradient_descent(
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
-    n = problem.data_size
-    if accountant == "paper" and batch_size not in (None, n):
+    if accountant == "paper" and batch_size not in (None, problem.data_size):
         raise ValueError("accountant='paper' asks every record at every step; take 'pld'.")
     query = calibrated_query(
         problem,
         GradientQuery,
         (clip,),
         steps,
-        batch_size=n if batch_size is None else batch_size,
+        batch_size=problem.data_size if batch_size is None else batch_size,
         capacity=capacity,
         unsafe_fast_noise=unsafe_fast_noise,
         multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
