@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 
 def positive(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number above 0.
@@ -41,6 +43,34 @@ def open_unit(name: str, value: Any) -> float:
     if not 0 < number < 1:
         raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}.")
     return number
+
+
+def closed_unit(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not from 0 to 1."""
+    number = _number(name, value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{name} must be from 0 to 1, got {value!r}.")
+    return number
+
+
+def decay(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not from 0 to below 1 once in float32.
+
+    >>> decay("momentum", 0.9)
+    0.9
+    """
+    number = _number(name, value)
+    # At 1, to which float32 rounds what is just below it, nothing is ever forgotten.
+    if not (0 <= number < 1 and np.float32(number) < 1):
+        raise ValueError(f"{name} must be at least 0 and below 1 in float32, got {value!r}.")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns ``value``, or raises if it is not True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    return value
 
 
 def positive_int(name: str, value: Any) -> int:

@@ -6,6 +6,9 @@ import pathlib
 
 import jax
 import pytest
+from factories import Crash
+
+from dpjax.driver import progress, resume
 
 # A compiled program takes about 14 mappings of memory, of which Linux allows a process 65,530; one
 # more, and the compiler crashes. Programs shared by the tests of a file are rarely older than this.
@@ -21,6 +24,23 @@ def few_compiled_programs():
     counted = next(_tests) % EVERY == 0 and mappings.exists()
     if counted and mappings.read_bytes().count(b"\n") > MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture
+def crash(monkeypatch):
+    """Lets a run die before the piece that begins at a step or later; None lets it live."""
+    whole = progress._advance
+
+    def at(step, error=Crash):
+        def advance(bound, carry, until):
+            if int(carry.step) >= step:
+                raise error
+            return whole(bound, carry, until)
+
+        monkeypatch.setattr(progress, "_advance", whole if step is None else advance)
+
+    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    return at
 
 
 @pytest.fixture

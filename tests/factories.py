@@ -1,4 +1,8 @@
-"""How the tests make any algorithm: what its factory needs beside a budget and sizes."""
+"""How the tests make any algorithm, the records they give it, and how they silence or kill it."""
+
+import dataclasses
+
+import numpy as np
 
 import dpjax
 
@@ -25,3 +29,20 @@ def make(name, budget=BUDGET, objective=None, **more):
 def spent(name, epsilon):
     """The epsilon that the algorithm of that name has spent of a budget of ``epsilon``."""
     return 0.0 if name in DELTA_ONLY else epsilon
+
+
+def unit_records(n, p, seed=0):
+    """Rows of length 1, labelled by the sign of the first feature."""
+    x = np.random.default_rng(seed).normal(size=(n, p)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
+
+
+def quiet(algorithm, **more):
+    """The algorithm with hardly any noise in its one query."""
+    query = dataclasses.replace(algorithm.query, noise_multiplier=1e-7)
+    return dataclasses.replace(algorithm, query=query, **more)
+
+
+class Crash(BaseException):
+    """As sudden as a kill, as far as one process can be."""

@@ -1,30 +1,25 @@
 """DP-Adam: optax's Adam on the noisy gradient, its rate, and what a batch costs."""
 
-import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from factories import quiet, unit_records
 
 import dpjax
 
 N, P, STEPS = 64, 4, 8
 OBJECTIVE = dpjax.objectives.logistic_nonconvex(0.01)
+records = functools.partial(unit_records, N, P)
 
 
 def build(**more):
     budget = more.pop("budget", dpjax.PrivacyBudget(1.0, 1e-4))
     more = {"data_size": N, "dimension": P, "steps": STEPS} | more
     return dpjax.dp_adam(OBJECTIVE, budget, **more)
-
-
-def records():
-    random = np.random.default_rng(0)
-    x = random.normal(size=(N, P)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
 
 
 def by_hand(rates, b1, b2):
@@ -42,12 +37,7 @@ def by_hand(rates, b1, b2):
 def test_without_noise_it_is_optax_with_a_geometric_rate():
     rates, decays = (0.3, 0.03), (0.8, 0.9)
     algorithm = build(batch_size=N, learning_rate=rates[0], final_learning_rate=rates[1])
-    algorithm = dataclasses.replace(
-        algorithm,
-        query=dataclasses.replace(algorithm.query, noise_multiplier=1e-6),
-        b1=decays[0],
-        b2=decays[1],
-    )
+    algorithm = quiet(algorithm, b1=decays[0], b2=decays[1])
     found = dpjax.solve(algorithm, records(), key=jax.random.key(0)).params
     np.testing.assert_allclose(found, by_hand(np.geomspace(*rates, STEPS), *decays), atol=1e-4)
     # Another law of the rate is seen.

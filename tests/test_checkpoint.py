@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import BUDGET, DELTA_ONLY, FACTORIES, make
+from factories import BUDGET, DELTA_ONLY, FACTORIES, Crash, make, unit_records
 
 import dpjax
 from dpjax.accounting import Ledger, LedgerError
@@ -25,38 +25,12 @@ N, P, STEPS = 40, 3, 9
 WORDS = np.array([3_141_592_653, 2_718_281_828], np.uint32)
 KEY = jax.random.wrap_key_data(WORDS, impl="threefry2x32")
 
+records = functools.partial(unit_records, N, P)
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name="dp-gd", **more):
     return make(name, **({"data_size": N, "dimension": P, "steps": STEPS} | more))
-
-
-def records(seed=0):
-    x = np.random.default_rng(seed).normal(size=(N, P)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
-
-
-class Crash(BaseException):
-    """As sudden as a kill, as far as one process can be."""
-
-
-@pytest.fixture
-def crash(monkeypatch):
-    """Lets ``run`` die before the piece that begins at a step; returns a way to set that."""
-    whole = progress._advance
-
-    def at(step, error=Crash):
-        def advance(bound, carry, until):
-            if int(carry.step) >= step:
-                raise error
-            return whole(bound, carry, until)
-
-        monkeypatch.setattr(progress, "_advance", whole if step is None else advance)
-
-    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
-    return at
 
 
 @pytest.fixture

@@ -426,7 +426,9 @@ BAD_ONE = {
     "dp-adam": {
         "learning_rate 0": ({"learning_rate": 0.0}, "learning_rate must be"),
         "final_learning_rate 0": ({"final_learning_rate": 0.0}, "final_learning_rate must be"),
-        "b1 one": ({"b1": 1.0}, "b1 must be below 1"),
+        "b1 one": ({"b1": 1.0}, "b1 must be at least 0 and below 1"),
+        # It is 1 in float32, and the correction of the bias would divide by 0.
+        "b2 almost one": ({"b2": 1 - 1e-9}, "b2 must be at least 0 and below 1 in float32"),
         "b2 negative": ({"b2": -0.5}, "b2 must be"),
         "eps 0": ({"eps": 0.0}, "eps must be"),
         "batch_size 0": ({"batch_size": 0}, "batch_size must be"),
@@ -467,14 +469,14 @@ BAD_ONE = {
         "stages twice": ({"stage_steps": (3,), "stages": 1}, "keep stage_steps alone"),
         "stages of a constant": ({"schedule": "constant", "stages": 2}, "leave out stages=2"),
         "schedule": ({"schedule": "invers"}, "did you mean 'inverse'"),
-        "momentum 1": ({"momentum": 1.0}, "momentum must be below 1"),
+        "momentum 1": ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
         "momentum negative": ({"momentum": -0.1}, "momentum must be"),
         "momentum_when": ({"momentum_when": "earl"}, "did you mean 'early'"),
         "momentum_when and its steps": (
             {"momentum_when": "never", "on_fraction": 0.5},
             "leave out on_fraction=0.5",
         ),
-        "on_fraction above 1": ({"on_fraction": 1.5}, "on_fraction must be at most 1"),
+        "on_fraction above 1": ({"on_fraction": 1.5}, "on_fraction must be from 0 to 1"),
         "on_fraction and its steps": ({"on_fraction": 0.5, "first_on_steps": 1}, "not both"),
         "on for longer than the stage": (
             {"first_steps": 1, "first_on_steps": 2},

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from factories import Crash
 from flax import nnx
 
 import dpjax
 from dpjax._program import program_hash
 from dpjax.accounting import Ledger
-from dpjax.driver import ResumeMismatch, Watch, fingerprint, keys, progress, resume
+from dpjax.driver import ResumeMismatch, Watch, fingerprint, keys, progress
 from dpjax.driver.guarantee import ceil
 from dpjax.training import evaluation
 from dpjax.transforms import check_no_multi_steps, holds_noise
@@ -87,27 +88,6 @@ def unspent(monkeypatch):
         raise AssertionError("the data were asked")
 
     monkeypatch.setattr(progress, "_advance", advance)
-
-
-class Crash(BaseException):
-    """As sudden as a kill, as far as one process can be."""
-
-
-@pytest.fixture
-def crash(monkeypatch):
-    """Lets a run die before the piece that begins at a step or later; None lets it live."""
-    whole = progress._advance
-
-    def at(step):
-        def advance(bound, carry, until):
-            if int(carry.step) >= step:
-                raise Crash
-            return whole(bound, carry, until)
-
-        monkeypatch.setattr(progress, "_advance", whole if step is None else advance)
-
-    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
-    return at
 
 
 # What it trains.
@@ -353,7 +333,7 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"steps": 3}, "epochs= or steps="),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"evaluate_every": 0}, "evaluate_every"),
-        ({"average": 2.0}, "average must be a decay"),
+        ({"average": 2.0}, "average must be from 0 to 1"),
         ({"average": 0.9, "output": "random"}, "average=0.9"),
         ({"output": "best"}, "unknown output"),
         ({"accountant": "paper"}, "accountant='paper'"),

@@ -1,6 +1,7 @@
 """Stagewise DP-SGD with early momentum: its stages, its steps, its baselines and its output."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -8,15 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from factories import Crash, quiet, unit_records
 from scipy import stats
 
 import dpjax
 from dpjax import accounting, transforms
 from dpjax.auditing import canaries
-from dpjax.driver import loop, progress, resume
+from dpjax.driver import loop
 
 N, P, STEPS = 64, 4, 21
 OBJECTIVE = dpjax.objectives.logistic_nonconvex(0.05)
+records = functools.partial(unit_records, N, P)
 KEY = jax.random.key(7)
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
@@ -147,17 +150,6 @@ def build(epsilon=1.0, **more):
         more["steps"] = STEPS
     budget = dpjax.PrivacyBudget(epsilon, 1e-4)
     return dpjax.dpagem(more.pop("objective", OBJECTIVE), budget, **more)
-
-
-def quiet(algorithm):
-    query = dataclasses.replace(algorithm.query, noise_multiplier=1e-7)
-    return dataclasses.replace(algorithm, query=query)
-
-
-def records():
-    x = np.random.default_rng(0).normal(size=(N, P)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
 
 
 def by_hand(rates, momentum, lengths, ons):
@@ -353,7 +345,7 @@ def test_the_draw_does_not_follow_the_data():
     np.testing.assert_allclose(one.params, wide.params, atol=1e-4)
 
 
-def test_a_random_output_resumes_bit_for_bit(tmp_path, monkeypatch):
+def test_a_random_output_resumes_bit_for_bit(tmp_path, crash):
     algorithm = build(steps=STEPS, stages=3, output="random", batch_size=N // 2)
     key = next(
         key
@@ -361,19 +353,11 @@ def test_a_random_output_resumes_bit_for_bit(tmp_path, monkeypatch):
         if 8 < int(dpjax.solve(algorithm, records(), key=key).steps) < STEPS
     )
     whole = dpjax.run(algorithm, records(), key=key, progress=False)
-    advance = progress._advance
-
-    def crashing(bound, carry, until):
-        if int(carry.step) >= 5:
-            raise RuntimeError("crash")
-        return advance(bound, carry, until)
-
-    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    crash(5)
     more = {"progress": False, "checkpoint": tmp_path / "checkpoint"}
-    with monkeypatch.context() as patch:
-        patch.setattr(progress, "_advance", crashing)
-        with pytest.raises(RuntimeError, match="crash"):
-            dpjax.run(algorithm, records(), key=key, **more)
+    with pytest.raises(Crash):
+        dpjax.run(algorithm, records(), key=key, **more)
+    crash(None)
     resumed = dpjax.run(algorithm, records(), **more)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()

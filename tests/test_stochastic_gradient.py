@@ -1,16 +1,19 @@
 """DP-SGD: its steps and its mean, and a regularizer by its proximal operator."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import quiet, unit_records
 
 import dpjax
 
 N, P, STEPS = 64, 4, 8
 PENALTY = 0.02
+records = functools.partial(unit_records, N, P)
 
 
 def build(objective, **more):
@@ -18,20 +21,8 @@ def build(objective, **more):
     return dpjax.baselines.dp_sgd(objective, dpjax.PrivacyBudget(1.0, 1e-4), **more)
 
 
-def records():
-    random = np.random.default_rng(0)
-    x = random.normal(size=(N, P)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
-
-
 def soft(w, scale):
     return jnp.sign(w) * jnp.maximum(jnp.abs(w) - scale, 0)
-
-
-def quiet(algorithm):
-    query = dataclasses.replace(algorithm.query, noise_multiplier=1e-7)
-    return dataclasses.replace(algorithm, query=query)
 
 
 @pytest.mark.parametrize("average", [False, True])

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import Crash, unit_records
 
 import dpjax
 from dpjax import algorithms
 from dpjax.accounting import Event, epsilon
 from dpjax.derivatives import clipped_grad
-from dpjax.driver import loop, progress, resume
+from dpjax.driver import loop, progress
 from dpjax.objectives import Objective
 from dpjax.oracles import AnchoredQuery, bind
 from dpjax.sampling import Poisson
@@ -20,6 +21,7 @@ from dpjax.sampling import Poisson
 N, P, CLIP = 40, 3, 0.5
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-4)
 KEY = jax.random.wrap_key_data(np.array([3_141_592_653, 2_718_281_828], np.uint32))
+records = functools.partial(unit_records, N, P)
 
 
 @functools.cache
@@ -28,12 +30,6 @@ def build(**more):
     return algorithms.dp_svrg(
         dpjax.objectives.logistic_l2(0.1), BUDGET, data_size=N, dimension=P, step_size=0.5, **more
     )
-
-
-def records(seed=0):
-    x = np.random.default_rng(seed).normal(size=(N, P)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
 
 
 def loud(params, example):
@@ -115,29 +111,19 @@ def test_the_noise_added_is_the_noise_accounted():
     assert not 0.8 * found / release.stddev > 0.936
 
 
-class Crash(BaseException):
-    """As sudden as a kill."""
-
-
 @functools.cache
 def whole():
     return dpjax.run(build(), records(), key=KEY, progress=False)
 
 
 @pytest.mark.parametrize("step", [0, 4, 6])
-def test_a_resumed_run_is_the_uninterrupted_one(step, tmp_path, monkeypatch):
+def test_a_resumed_run_is_the_uninterrupted_one(step, tmp_path, crash):
     """At an anchor and between two; the checkpoint holds no secret, which is computed again."""
-    folder, advance = tmp_path / "checkpoint", progress._advance
-    monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
-
-    def dies(bound, carry, until):
-        if int(carry.step) >= step:
-            raise Crash
-        return advance(bound, carry, until)
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(progress, "_advance", dies)
+    folder = tmp_path / "checkpoint"
+    crash(step)
+    with pytest.raises(Crash):
         dpjax.run(build(), records(), key=KEY, progress=False, checkpoint=folder)
+    crash(None)
     held = [path.read_bytes() for path in folder.iterdir()]
     resumed = dpjax.run(build(), records(), progress=False, checkpoint=folder)
     for one, other in zip(jax.tree.leaves(whole()), jax.tree.leaves(resumed), strict=True):

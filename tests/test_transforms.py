@@ -742,6 +742,11 @@ BAD = {
         lambda: transforms.dpsgd(0.1, clip_norm=1.0, momentum=1.0, **common()),
         "momentum must be at least 0 and below 1",
     ),
+    # It is 1 in float32: nothing would ever be forgotten.
+    "momentum almost 1": (
+        lambda: transforms.dpsgd(0.1, clip_norm=1.0, momentum=1 - 1e-9, **common()),
+        "momentum must be at least 0 and below 1 in float32",
+    ),
     "b1": (lambda: transforms.dp_adam(0.1, clip_norm=1.0, b1=1.5, **common()), "b1"),
     "eps": (lambda: transforms.dp_adam(0.1, clip_norm=1.0, eps=0.0, **common()), "eps"),
     "stages": (

@@ -9,16 +9,13 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.batches import STEPS, calibrated_query, default_batch
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, decay_leaf
+from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, poisson_sampler
-
-LONGEST = 2048
-_LARGEST_BATCH = 16_384
-_STEPS = 600
+from dpjax.oracles import GradientQuery
 
 
 class State(NamedTuple):
@@ -146,30 +143,26 @@ def dp_adam(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-Adam")
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for DP-Adam: no paper states a noise formula for "
-            "it. Take 'pld' or 'rdp'."
-        )
+    refuse_paper(accountant, "DP-Adam", "no paper states a noise formula for it")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
-    n = problem.data_size
-    if batch_size is None:
-        batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
-    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
-    multiplier = gaussian_multiplier(budget, steps, accountant, sampler)
-    asked = GradientQuery(multiplier, clip, objective, n, budget.relation, sampler)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(query.event(steps))
-    check_spent(query.event(steps), budget, accountant, "use 'pld'.")
+    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        steps,
+        batch_size=default_batch(problem.data_size) if batch_size is None else batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+    )
     rate = base.positive_leaf("learning_rate", learning_rate)
     final = rate / 300 if final_learning_rate is None else final_learning_rate
     return Adam(
         query=query,
         learning_rate=rate,
         final_learning_rate=base.positive_leaf("final_learning_rate", final),
-        b1=decay_leaf("b1", b1),
-        b2=decay_leaf("b2", b2),
+        b1=base.to_leaf(_validate.decay("b1", b1)),
+        b2=base.to_leaf(_validate.decay("b2", b2)),
         eps=base.positive_leaf("eps", eps),
         steps=steps,
         declared=base.Declared(budget.epsilon, budget.delta),

@@ -238,9 +238,8 @@ def fast_noise(queries: Any, unsafe_fast_noise: bool) -> Any:
     Raises:
       ValueError: if the flag is not True or False.
     """
-    if not isinstance(unsafe_fast_noise, bool):
-        raise ValueError(f"unsafe_fast_noise must be True or False, got {unsafe_fast_noise!r}.")
-    return tuple(dataclasses.replace(q, unsafe_fast_noise=unsafe_fast_noise) for q in queries)
+    fast = _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
+    return tuple(dataclasses.replace(q, unsafe_fast_noise=fast) for q in queries)
 
 
 def check_noise(event: Event, least: float = 1.0) -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event
 from dpjax.algorithms import base
@@ -12,6 +11,9 @@ from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
 from dpjax.oracles import Evaluations, Query
+
+# One compiled program serves every plan of up to this many steps.
+LONGEST = 2048
 
 
 def proximal(objective: Objective) -> bool:
@@ -39,12 +41,16 @@ def check_smooth(objective: Objective, title: str) -> None:
         )
 
 
-def decay_leaf(name: str, value: float) -> float:
-    """Returns the value as a leaf, or raises if it is not from 0 to below 1."""
-    leaf = base.to_leaf(_validate.non_negative(name, value))
-    if leaf >= 1:
-        raise ValueError(f"{name} must be below 1, got {value!r}.")
-    return leaf
+def refuse_paper(
+    accountant: str, title: str, why: str, advice: str = "Take 'pld' or 'rdp'."
+) -> None:
+    """Raises for ``accountant="paper"`` of a method that has no noise formula of a paper.
+
+    Raises:
+      ValueError: naming the method and saying why.
+    """
+    if accountant == "paper":
+        raise ValueError(f"accountant='paper' has no meaning for {title}: {why}. {advice}")
 
 
 class Common:

@@ -8,17 +8,16 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, round_up
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
+from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import proximal
+from dpjax.algorithms.common import LONGEST, proximal
 from dpjax.algorithms.gradient_descent import GradientDescent
 from dpjax.linalg import chi_quantile
 from dpjax.mechanisms import as_key, derive
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, poisson_sampler
-
-LONGEST = 2048
+from dpjax.oracles import GradientQuery
 
 
 def dp_gradient_descent(
@@ -106,18 +105,18 @@ def dp_gradient_descent(
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
-    n = problem.data_size
-    sampler = poisson_sampler(n if batch_size is None else batch_size, n, budget, steps, capacity)
-    if accountant == "paper":
-        if sampler is not None:
-            raise ValueError("accountant='paper' asks every record at every step; take 'pld'.")
-        multiplier = paper_multiplier(budget, steps)
-    else:
-        multiplier = gaussian_multiplier(budget, steps, accountant, sampler)
-    asked = GradientQuery(multiplier, clip, objective, n, budget.relation, sampler)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(query.event(steps))
-    check_spent(query.event(steps), budget, base.recount_accountant(accountant), "use 'pld'.")
+    if accountant == "paper" and batch_size not in (None, problem.data_size):
+        raise ValueError("accountant='paper' asks every record at every step; take 'pld'.")
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        steps,
+        batch_size=problem.data_size if batch_size is None else batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
+    )
     beta = _validate.open_unit("beta", beta)
     bound = float(query.stddev) * chi_quantile(dimension, 1 - beta) + CLIP_SLACK * clip
     return GradientDescent(
@@ -129,7 +128,7 @@ def dp_gradient_descent(
         declared=base.Declared(budget.epsilon, budget.delta),
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
-        certified=certify is not None and sampler is None and not proximal(objective),
+        certified=certify is not None and query.sampler is None and not proximal(objective),
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         accountant=accountant,
     )

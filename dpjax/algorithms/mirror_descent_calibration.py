@@ -5,14 +5,11 @@ import warnings
 from typing import NamedTuple
 
 from dpjax import _validate
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.common import proximal
-from dpjax.algorithms.gradient_descent_calibration import (
-    LONGEST,
-    noise_of_one,
-    paper_multiplier,
-)
+from dpjax.algorithms.batches import calibrated_query
+from dpjax.algorithms.common import LONGEST, proximal
+from dpjax.algorithms.gradient_descent_calibration import noise_of_one, paper_multiplier
 from dpjax.algorithms.mirror_descent import MirrorDescent
 from dpjax.algorithms.mirror_maps import p_norm
 from dpjax.objectives import L1Ball, L2Ball, Objective
@@ -116,14 +113,16 @@ def dp_accelerated_mirror_descent(
     if steps is None:
         steps = theory_steps(ball, bound, noise_of_one(problem, clip))
     steps = _validate.positive_int("steps", steps)
-    if accountant == "paper":
-        multiplier = paper_multiplier(budget, steps)
-    else:
-        multiplier = gaussian_multiplier(budget, steps, accountant)
-    asked = GradientQuery(multiplier, clip, objective, problem.data_size, budget.relation)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(query.event(steps))
-    check_spent(query.event(steps), budget, base.recount_accountant(accountant), "use 'pld'.")
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        steps,
+        batch_size=problem.data_size,
+        capacity=None,
+        unsafe_fast_noise=unsafe_fast_noise,
+        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
+    )
     if step_size is None:
         step_size = theory_step_size(ball, bound, float(query.stddev), steps)
     return MirrorDescent(

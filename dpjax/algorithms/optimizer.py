@@ -10,17 +10,15 @@ import optax
 from dpjax import _validate
 from dpjax._program import program_hash
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.batches import MOMENTS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth
+from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
-from dpjax.oracles import NetworkQuery, poisson_sampler
+from dpjax.oracles import NetworkQuery
 from dpjax.transforms import check_optimizer
-
-LONGEST = 2048
-OUTPUTS = ("last", "random")
 
 
 class State(NamedTuple):
@@ -186,30 +184,21 @@ def dp_optimizer(
     dimension = sum(leaf.size for leaf in leaves)
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-SGD")
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for DP-SGD: the moments accountant of its paper is "
-            "what 'rdp' computes. Take 'pld' or 'rdp'."
-        )
+    refuse_paper(accountant, "DP-SGD", MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", steps)
-    _validate.choice("output", output, OUTPUTS)
-    n = problem.data_size
-    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
-    multiplier = gaussian_multiplier(budget, steps, accountant, sampler)
-    asked = NetworkQuery(
-        multiplier,
-        clip,
-        objective,
-        n,
-        budget.relation,
-        sampler,
+    _validate.choice("output", output, ("last", "random"))
+    query = calibrated_query(
+        problem,
+        NetworkQuery,
+        (clip,),
+        steps,
+        batch_size=batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
         per_layer=per_layer,
         memory_limit=memory_limit,
     )
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(query.event(steps))
-    check_spent(query.event(steps), budget, accountant, "use 'pld'.")
     return Optimizer(
         query=query,
         average=_average(average, output),
@@ -230,9 +219,7 @@ def _average(average: float | None, output: str) -> float:
         return 0.0
     if output == "random":
         raise ValueError(f"average={average!r} is for output='last': one iterate has no average.")
-    if _validate.non_negative("average", average) > 1:
-        raise ValueError(f"average must be a decay from 0 to 1, got {average!r}.")
-    return base.to_leaf(average)
+    return base.to_leaf(_validate.closed_unit("average", average))
 
 
 def _program(optimizer: optax.GradientTransformation, params: Any) -> str:

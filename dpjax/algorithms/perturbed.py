@@ -21,11 +21,10 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth
+from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import BallQuery, poisson_sampler
 
-LONGEST = 2048
 _STEPS = 10
 # Of delta, set aside: as a leaf it is rounded to float32, and printed to one part in 10^7.
 _ROUNDING = 2e-7
@@ -201,13 +200,9 @@ def _check_choices(
     _validate.choice("noise", noise, ("ball",))
     if accountant == "rdp":
         raise ValueError("accountant='rdp' has no bound: ball noise has no Renyi divergence.")
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for PrGD: its paper fixes the radius at 1 and gives "
-            "the delta of it, which 'pld' computes. Pass radius=1.0."
-        )
-    if not isinstance(acknowledged, bool):
-        raise ValueError(f"acknowledge_weak_delta must be True or False, got {acknowledged!r}.")
+    why = "its paper fixes the radius at 1 and gives the delta of it, which 'pld' computes"
+    refuse_paper(accountant, "PrGD", why, "Pass radius=1.0.")
+    _validate.flag("acknowledge_weak_delta", acknowledged)
     if budget.delta > 1 / n and not acknowledged:
         raise ValueError(
             f"delta={budget.delta:g} is above 1/n = {1 / n:.3g}: publishing a random record in "

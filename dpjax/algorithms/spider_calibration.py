@@ -4,7 +4,7 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.spider_configuration import configure
-from dpjax.algorithms.spider_settings import KEPT, Selection, Settings
+from dpjax.algorithms.spider_settings import KEPT, Norms, Selection, Settings
 from dpjax.objectives import Objective
 
 
@@ -109,20 +109,13 @@ def stochastic_spider(
         frozen_steps=frozen_steps,
         steps=steps,
     )
-    norms = {
-        "clip_norm": clip_norm,
-        "hessian_clip_norm": hessian_clip_norm,
-        "smoothness": smoothness,
-        "hessian_lipschitz": hessian_lipschitz,
-        "initial_gap": initial_gap,
-    }
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     return configure(
         problem,
         "Stochastic Spider",
         settings,
         Selection(candidates, kept, beta),
-        norms,
+        Norms(clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap),
         alpha,
         unsafe_fast_noise,
     )

@@ -10,7 +10,7 @@ from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, ro
 from dpjax.algorithms import base
 from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.spider import Spider, score_bounds
-from dpjax.algorithms.spider_settings import LONGEST, Constants, Selection, Settings, pace
+from dpjax.algorithms.spider_settings import LONGEST, Constants, Norms, Selection, Settings, pace
 from dpjax.algorithms.spider_theory import Scale, target
 from dpjax.mechanisms import PrefixNoise, prefix_noise
 from dpjax.objectives import Objective
@@ -28,7 +28,7 @@ def configure(
     name: str,
     settings: Settings,
     selection: Selection,
-    norms: dict[str, float | None],
+    norms: Norms,
     alpha: float | None,
     unsafe_fast_noise: bool,
     kind: Any = Spider,
@@ -142,13 +142,13 @@ def _check_relation(budget: PrivacyBudget, name: str) -> None:
         )
 
 
-def _constants(objective: Objective, norms: dict[str, float | None]) -> Constants:
-    clip, _ = base.clip_norms(objective, norms["clip_norm"], 1.0)
-    smoothness = norms["smoothness"]
+def _constants(objective: Objective, norms: Norms) -> Constants:
+    clip, _ = base.clip_norms(objective, norms.clip_norm, 1.0)
+    smoothness = norms.smoothness
     if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
         raise ValueError(f"smoothness is required: {objective.name} has no constants.")
-    hessian_clip = norms["hessian_clip_norm"]
-    rho = norms["hessian_lipschitz"]
+    hessian_clip = norms.hessian_clip_norm
+    rho = norms.hessian_lipschitz
     if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
         raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
     return Constants(
@@ -158,7 +158,7 @@ def _constants(objective: Objective, norms: dict[str, float | None]) -> Constant
             "hessian_clip_norm", smoothness if hessian_clip is None else hessian_clip
         ),
         _validate.positive("hessian_lipschitz", rho),
-        base.initial_gap(objective, norms["initial_gap"]),
+        base.initial_gap(objective, norms.initial_gap),
     )
 
 

@@ -64,6 +64,16 @@ class Selection:
     beta: float = 0.05
 
 
+class Norms(NamedTuple):
+    """Clip norms and constants as they were given; None asks for the objective's."""
+
+    clip_norm: float | None
+    hessian_clip_norm: float | None
+    smoothness: float | None
+    hessian_lipschitz: float | None
+    initial_gap: float | None
+
+
 class Constants(NamedTuple):
     """Clip norms and constants of the problem, given or the objective's."""
 

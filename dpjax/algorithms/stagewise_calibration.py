@@ -3,18 +3,16 @@
 import dataclasses
 
 from dpjax import _validate
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.common import check_smooth, decay_leaf
+from dpjax.algorithms.batches import STEPS, calibrated_query, default_batch
+from dpjax.algorithms.common import LONGEST, check_smooth, refuse_paper
 from dpjax.algorithms.gradient_descent_calibration import default_step_size
 from dpjax.algorithms.stagewise import SCHEDULES, Stagewise
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, poisson_sampler
+from dpjax.oracles import GradientQuery
 from dpjax.transforms import StageSteps, check_on_steps, check_stages
 
-LONGEST = 2048
-_LARGEST_BATCH = 16_384
-_STEPS = 600
 _STAGES = 4
 _FIRST = 8
 _ON = 0.5
@@ -103,31 +101,27 @@ def dpagem(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DPageEM")
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for DPageEM: theorem 3.1 leaves its constant c2 "
-            "open. Take 'pld' or 'rdp'."
-        )
+    refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
     _validate.choice("schedule", schedule, SCHEDULES)
     _validate.choice("output", output, ("last", "random"))
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
-    n = problem.data_size
-    if batch_size is None:
-        batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
-    sampler = poisson_sampler(batch_size, n, budget, total, capacity)
-    multiplier = gaussian_multiplier(budget, total, accountant, sampler)
-    asked = GradientQuery(multiplier, clip, objective, n, budget.relation, sampler)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(query.event(total))
-    check_spent(query.event(total), budget, accountant, "use 'pld'.")
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        total,
+        batch_size=default_batch(problem.data_size) if batch_size is None else batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+    )
     if step_size is None:
         step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))
     return Stagewise(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
-        momentum=decay_leaf("momentum", momentum),
+        momentum=base.to_leaf(_validate.decay("momentum", momentum)),
         stage_steps=lengths,
         on_steps=on_steps,
         steps=total,
@@ -157,7 +151,7 @@ def _stages(
                 f"schedule={schedule!r} has one stage, of all steps: leave out {_listed(given)}, "
                 "or take schedule='stagewise'."
             )
-        steps = _STEPS if steps is None else steps
+        steps = STEPS if steps is None else steps
         return steps, steps
     if stage_steps is not None:
         if len(given) > 1:
@@ -166,7 +160,7 @@ def _stages(
     stages = None if stages is None else _validate.positive_int("stages", stages)
     if first_steps is not None:
         return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
-    steps = _STEPS if steps is None else steps
+    steps = STEPS if steps is None else steps
     most = steps.bit_length()
     if stages is None:
         stages = min(_STAGES, most)
@@ -229,9 +223,7 @@ def _on_steps(
         check_on_steps(first_on_steps, lengths)
         return first_on_steps
     share = {"always": 1.0, "never": 0.0}.get(momentum_when, on_fraction)
-    share = _validate.non_negative("on_fraction", _ON if share is None else share)
-    if share > 1:
-        raise ValueError(f"on_fraction must be at most 1, got {on_fraction!r}.")
+    share = _validate.closed_unit("on_fraction", _ON if share is None else share)
     if isinstance(lengths, tuple):
         return tuple(round(share * length) for length in lengths)
     return round(share * lengths)  # pyright: ignore[reportArgumentType]

@@ -11,15 +11,16 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth
+from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.model_step import Info
 from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
-from dpjax.oracles import SubspaceQuery, poisson_sampler
+from dpjax.oracles import SubspaceQuery
 
 STEPS = 32
 DIRECTIONS = 16
@@ -176,26 +177,22 @@ def dp_subspace_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-TR in subspaces")
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' is not available: no paper has a noise formula for subspaces; "
-            "use 'pld' or 'rdp'."
-        )
+    refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)
     steps = _validate.positive_int("steps", steps)
     radius = base.positive_leaf("radius", radius)
     final_radius = base.positive_leaf("final_radius", final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
-    n = problem.data_size
-    batch = n if batch_size is None else batch_size
-    sampler = poisson_sampler(batch, n, budget, steps, capacity)
-    multiplier = gaussian_multiplier(budget, steps, accountant, sampler)
-    asked = SubspaceQuery(multiplier, clip, weight, objective, n, budget.relation, sampler)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    event = query.event(steps)
-    base.check_noise(event)
-    check_spent(event, budget, accountant, "use accountant='pld'.")
+    query = calibrated_query(
+        problem,
+        SubspaceQuery,
+        (clip, weight),
+        steps,
+        batch_size=problem.data_size if batch_size is None else batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+    )
     spectral = float(query.hessian_stddev) * math.sqrt(2 * k)
     seed = _seed(subspace_seed)
     return SubspaceTrustRegion(

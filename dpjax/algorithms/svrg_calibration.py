@@ -14,13 +14,12 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
+from dpjax.algorithms.common import LONGEST
 from dpjax.algorithms.svrg import VarianceReduced, epochs_of
 from dpjax.algorithms.svrg_printed import PrintedVarianceReduced, printed
 from dpjax.objectives import Objective
 from dpjax.oracles import AnchorQuery, DifferenceQuery, poisson_sampler
 from dpjax.oracles.difference import LEAST
-
-LONGEST = 2048
 
 
 class _Schedule(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.common import refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import check_batch_size
 
@@ -52,11 +53,8 @@ def check_problem(
     if _validate.choice("anchor", anchor, ("noisy", "exact")) == "exact":
         _check_exact(accountant, getattr(budget, "relation", None))
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for the split noise of DP-SVRG, and the formula of "
-            "theorems 4.1 and 4.3 has no proven constant. Take 'pld' or 'rdp'."
-        )
+    why = "the formula of theorems 4.1 and 4.3 is of another, and has no proven constant"
+    refuse_paper(accountant, "the split noise of DP-SVRG", why)
     _ = objective.prox  # raises where there is none
     return problem
 

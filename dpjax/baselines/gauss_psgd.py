@@ -13,7 +13,7 @@ from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.spider_configuration import configure
-from dpjax.algorithms.spider_settings import Selection, Settings
+from dpjax.algorithms.spider_settings import Norms, Selection, Settings
 from dpjax.algorithms.spider_state import State
 from dpjax.objectives import Objective
 
@@ -155,19 +155,12 @@ def gauss_psgd(
         patience=16,
         steps=steps,
     )
-    norms = {
-        "clip_norm": clip_norm,
-        "hessian_clip_norm": None,
-        "smoothness": smoothness,
-        "hessian_lipschitz": hessian_lipschitz,
-        "initial_gap": initial_gap,
-    }
     made = configure(
         base.check_problem(objective, budget, data_size, dimension, accountant),
         "Gauss-PSGD",
         settings,
         Selection(candidates=0),
-        norms,
+        Norms(clip_norm, None, smoothness, hessian_lipschitz, initial_gap),
         alpha,
         unsafe_fast_noise,
         kind=GaussPSGD,

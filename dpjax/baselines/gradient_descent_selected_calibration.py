@@ -14,9 +14,8 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import proximal
+from dpjax.algorithms.common import LONGEST, proximal
 from dpjax.algorithms.gradient_descent_calibration import (
-    LONGEST,
     default_step_size,
     paper_multiplier,
     theory_steps,

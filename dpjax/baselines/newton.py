@@ -21,7 +21,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common, check_smooth
+from dpjax.algorithms.common import Common, check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -153,11 +153,8 @@ def dp_newton(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-Newton")
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for DP-Newton: its paper composes by zCDP, of which "
-            "'rdp' is the exact form. Take 'pld' or 'rdp'."
-        )
+    why = "its paper composes by zCDP, of which 'rdp' is the exact form"
+    refuse_paper(accountant, "DP-Newton", why)
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     share = _validate.open_unit("gradient_share", gradient_share)

@@ -4,7 +4,8 @@ import math
 
 from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier, records_moved
 from dpjax.algorithms import base
-from dpjax.baselines.perturbation import Perturbation, check_ridge, one_release, refuse_paper
+from dpjax.algorithms.common import refuse_paper
+from dpjax.baselines.perturbation import PAPERS, Perturbation, check_ridge, one_release
 from dpjax.objectives import Objective, margin_derivatives
 from dpjax.oracles import ObjectiveQuery, iterations_of
 
@@ -62,7 +63,7 @@ def objective_perturbation(
     ['perturbed_minimizer', 'distance_from_minimum']
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, "objective perturbation")
+    refuse_paper(accountant, "objective perturbation", PAPERS)
     if accountant == "rdp":
         raise ValueError(
             "no Renyi bound is known for objective perturbation; take accountant='pld'."

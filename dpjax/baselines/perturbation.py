@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, records_moved
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Single
+from dpjax.algorithms.common import Single, refuse_paper
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, Query, iterations_of
 
+# Why these methods have no ``accountant="paper"``.
+PAPERS = "its papers agree on no noise formula"
 # What stopping short of the minimum may add to the sensitivity, as a part of it.
 _SHORT = 1e-3
 
@@ -101,7 +103,7 @@ def output_perturbation(
     0.01001
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, "output perturbation")
+    refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
     moved = records_moved(budget.relation)
     asked = MinimizerQuery(
@@ -128,15 +130,6 @@ def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation
         dimension=problem.dimension,
         accountant=problem.accountant,
     )
-
-
-def refuse_paper(accountant: str, title: str) -> None:
-    """Raises for ``accountant="paper"``: these methods have many papers and no common formula."""
-    if accountant == "paper":
-        raise ValueError(
-            f"accountant='paper' has no meaning for {title}: its papers agree on no noise formula. "
-            "Take 'pld' or 'rdp'."
-        )
 
 
 def check_ridge(objective: Objective) -> None:

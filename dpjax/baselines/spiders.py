@@ -4,18 +4,14 @@ import math
 
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.common import refuse_paper
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.spider_configuration import configure
-from dpjax.algorithms.spider_settings import KEPT, Selection, Settings
+from dpjax.algorithms.spider_settings import KEPT, Norms, Selection, Settings
 from dpjax.objectives import Objective
 
-_NORMS = (
-    "clip_norm",
-    "hessian_clip_norm",
-    "smoothness",
-    "hessian_lipschitz",
-    "initial_gap",
-)
+# Why these have no ``accountant="paper"``.
+_NO_TREE = "it is the noise of a tree, which this method has not"
 
 
 def fixed_batch_spider(
@@ -91,6 +87,9 @@ def fixed_batch_spider(
     >>> algorithm.estimate.batch_size, algorithm.difference_size
     (3937, 492)
     """
+    title = "Spider with fixed batches"
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         batch_size=batch_size,
         difference_size=difference_size,
@@ -104,13 +103,12 @@ def fixed_batch_spider(
         fixed=True,
         squared_drift=True,
     )
-    given = (clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap)
     return configure(
-        _problem(objective, budget, data_size, dimension, accountant),
-        "Spider with fixed batches",
+        problem,
+        title,
         settings,
         Selection(candidates, kept, beta),
-        dict(zip(_NORMS, given, strict=True)),
+        Norms(clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap),
         alpha,
         unsafe_fast_noise,
     )
@@ -182,6 +180,9 @@ def spider_boost(
     >>> algorithm.estimate.noise.horizon
     8
     """
+    title = "SpiderBoost"
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         batch_size=batch_size,
         difference_size=difference_size,
@@ -193,25 +194,12 @@ def spider_boost(
         noise="independent",
         fixed=True,
     )
-    given = (clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap)
     return configure(
-        _problem(objective, budget, data_size, dimension, accountant),
-        "SpiderBoost",
+        problem,
+        title,
         settings,
         Selection(candidates, kept, beta),
-        dict(zip(_NORMS, given, strict=True)),
+        Norms(clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap),
         alpha,
         unsafe_fast_noise,
     )
-
-
-def _problem(
-    objective: Objective, budget: PrivacyBudget, data_size: int, dimension: int, accountant: str
-) -> base.Problem:
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' is the noise of a tree, which this method has not; take 'pld' or "
-            "'rdp'."
-        )
-    return problem

@@ -9,17 +9,15 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query, default_batch
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single
+from dpjax.algorithms.common import LONGEST, Single, refuse_paper
 from dpjax.algorithms.gradient_descent_calibration import default_step_size
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, poisson_sampler
+from dpjax.oracles import GradientQuery
 
-LONGEST = 2048
-_LARGEST_BATCH = 16_384
-_STEPS = 600
 _FIRST = 64
 
 
@@ -149,24 +147,18 @@ def dp_sgd(
     (9, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' has no meaning for DP-SGD: the moments accountant of its paper is "
-            "what 'rdp' computes. Take 'pld' or 'rdp'."
-        )
+    refuse_paper(accountant, "DP-SGD", MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
-    if not isinstance(average, bool):
-        raise ValueError(f"average must be True or False, got {average!r}.")
-    n = problem.data_size
-    if batch_size is None:
-        batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
-    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
-    multiplier = gaussian_multiplier(budget, steps, accountant, sampler)
-    asked = GradientQuery(multiplier, clip, objective, n, budget.relation, sampler)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    base.check_noise(query.event(steps))
-    check_spent(query.event(steps), budget, accountant, "use 'pld'.")
+    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        steps,
+        batch_size=default_batch(problem.data_size) if batch_size is None else batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+    )
     if step_size is None:
         # Of the data term: a proximal step needs no smoothness of the regularizer.
         step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))
@@ -178,7 +170,7 @@ def dp_sgd(
         declared=base.Declared(budget.epsilon, budget.delta),
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
-        averaged=average,
+        averaged=_validate.flag("average", average),
         proximal=hasattr(objective.regularizer, "prox"),
         accountant=accountant,
     )

@@ -165,7 +165,7 @@ def fit(
     )
     evaluator(int(solution.steps), solution.params)
     tables = evaluator.table("held_out"), evaluator.table("training")
-    return Trained(solution, net, model, loss == "cross_entropy", *tables)
+    return Trained(solution, net, loss == "cross_entropy", *tables)
 
 
 def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:

@@ -22,7 +22,6 @@ class Trained:
     Args:
       solution: parameters, history and guarantee; ``dpjax.save`` writes it.
       network: the model as a function of one example.
-      source: the model as it was given, untrained.
       classifies: whether the outputs are logits of classes.
       exact_held_out: columns ``step``, ``epoch``, ``loss`` and the metrics, one row a look; None
         without held-out records.
@@ -34,7 +33,6 @@ class Trained:
 
     solution: Solution
     network: Network
-    source: Any = dataclasses.field(repr=False)
     classifies: bool
     exact_held_out: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
     exact_training: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)

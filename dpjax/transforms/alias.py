@@ -49,7 +49,7 @@ def dpsgd(
     0.29
     """
     if momentum is not None:
-        momentum = _below_1("momentum", momentum)
+        momentum = _validate.decay("momentum", momentum)
     return _private(mean, optax.sgd(learning_rate, momentum))
 
 
@@ -94,7 +94,10 @@ def dp_adam(
     1.0
     """
     adam = optax.adam(
-        learning_rate, _below_1("b1", b1), _below_1("b2", b2), _validate.positive("eps", eps)
+        learning_rate,
+        _validate.decay("b1", b1),
+        _validate.decay("b2", b2),
+        _validate.positive("eps", eps),
     )
     return _private(mean, adam)
 
@@ -143,7 +146,7 @@ def dpagem(
     700
     """
     steps = optax.scale_by_learning_rate(stagewise(step_size, first_steps))
-    push = early_momentum(_below_1("momentum", momentum), first_steps, first_on_steps)
+    push = early_momentum(_validate.decay("momentum", momentum), first_steps, first_on_steps)
     return _private(mean, steps, push)
 
 
@@ -157,9 +160,3 @@ def _private(mean: Mean, *rest: optax.GradientTransformation) -> NoiseTransforma
         return chain.init(at_least_float32(jax.tree.map(jnp.asarray, params)))
 
     return NoiseTransformation(init, chain.update, first.event)
-
-
-def _below_1(name: str, value: float) -> float:
-    if _validate.non_negative(name, value) >= 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value!r}.")
-    return float(value)

@@ -1,0 +1,63 @@
+"""What methods that ask one query at every step share: its sampler, its noise, and its checks."""
+
+from typing import Any
+
+from dpjax.accounting import check_spent, gaussian_multiplier
+from dpjax.algorithms import base
+from dpjax.oracles import poisson_sampler
+
+# Defaults of the first-order methods that draw batches.
+STEPS = 600
+_LARGEST_BATCH = 16_384
+# Why DP-SGD has no ``accountant="paper"``, whoever makes its steps.
+MOMENTS = "the moments accountant of its paper is what 'rdp' computes"
+
+
+def default_batch(data_size: int) -> int:
+    """Returns the usual expected batch of a first-order method: n / 14, at most 16,384.
+
+    >>> default_batch(7_000), default_batch(1_000_000)
+    (500, 16384)
+    """
+    return min(max(data_size // 14, 1), _LARGEST_BATCH)
+
+
+def calibrated_query(
+    problem: base.Problem,
+    kind: Any,
+    norms: tuple[float, ...],
+    steps: int,
+    *,
+    batch_size: int,
+    capacity: int | None,
+    unsafe_fast_noise: bool,
+    multiplier: float | None = None,
+    **settings: Any,
+) -> Any:
+    """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
+
+    Args:
+      problem: checked.
+      kind: class of the query.
+      norms: its clip norms, as leaves.
+      steps: T.
+      batch_size: expected size of a Poisson batch; all records where it is n.
+      capacity: the most records a batch holds, see ``poisson_sampler``.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+      multiplier: of a paper's noise formula; by default the least that the accountant allows.
+      **settings: what the kind has beside.
+
+    Raises:
+      ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a
+        budget that is not met.
+    """
+    budget, n = problem.budget, problem.data_size
+    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    if multiplier is None:
+        multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler)
+    asked = kind(multiplier, *norms, problem.objective, n, budget.relation, sampler, **settings)
+    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
+    event = query.event(steps)
+    base.check_noise(event)
+    check_spent(event, budget, base.recount_accountant(problem.accountant), "use 'pld'.")
+    return query
