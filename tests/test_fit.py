@@ -1,6 +1,7 @@
 """``fit``: what it trains and refuses, that it is ``solve``, and what it measures on the way."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -427,6 +428,24 @@ def test_another_optimizer_model_loss_or_start_is_no_resume(changed, field, tmp_
     crash(None)
     with pytest.raises(ResumeMismatch, match=field):
         fitted(**(given | {"key": None} | changed))
+
+
+def test_the_hash_of_held_out_records_needs_the_key(tmp_path):
+    """Without it whoever reads the table could confirm a guess at the records."""
+
+    def identity(name, key=KEY, held_out=None, **more):
+        given = {"key": key, "checkpoint": tmp_path / name}
+        fitted(**given, held_out=records(20, 1) if held_out is None else held_out, **more)
+        return json.loads((tmp_path / name / "evaluations.json").read_text())["identity"]
+
+    first = identity("first")
+    assert identity("again") == first
+    assert identity("other key", dpjax.random_key()) != first
+    assert identity("other records", held_out=records(20, 2)) != first
+    assert identity("on the training records too", exact=True) != first
+    # The checkpoint's own key is read, so that another one is what is refused.
+    with pytest.raises(ResumeMismatch, match="key is not the one"):
+        identity("first", dpjax.random_key())
 
 
 def names(rate):

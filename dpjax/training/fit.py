@@ -149,7 +149,7 @@ def fit(
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, checkpoint)
+    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root)
     every = _validate.positive("evaluate_every", evaluate_every) * epoch
     solution = run(
         algorithm,
@@ -169,7 +169,8 @@ def fit(
 
 
 def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:
-    if key is None and seed is None and checkpoint is not None and holds_run(checkpoint):
+    # Of a run that goes on: where another key is given, it is ``run`` that refuses it.
+    if checkpoint is not None and holds_run(checkpoint):
         with Folder(checkpoint) as folder:
             held = folder.read()
         assert held is not None
