@@ -17,7 +17,7 @@ from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
-from dpjax.driver.guarantee import ceil
+from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, objective_of
@@ -105,7 +105,8 @@ def fit(
       exact: measure on the training records too, which is NOT PRIVATE.
       regularizer: see ``Objective``; of the parameters, after the noise.
       data_size: the declared public n; required under ``add_or_remove_one``, else the data's rows.
-      progress: as in ``run``; the bar names the epsilon of the whole declared run.
+      progress: as in ``run``; the bar names the epsilon of the whole declared run, or says that
+        noise is unsafe and nothing is promised.
       checkpoint: as in ``run``. The table of evaluations is kept there too.
       ledger: as in ``run``.
       label: as in ``run``.
@@ -208,7 +209,8 @@ def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:
     delta, steps = float(algorithm.declared.delta), int(algorithm.steps)
     accountant = recount_accountant(algorithm.accountant)
     spent = epsilon(algorithm.event, delta, algorithm.relation, accountant)
-    title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
+    promise = UNSAFE if unsafe(algorithm) else f"epsilon {ceil(spent, 3)} in all"
+    title = f"{algorithm.title}, {promise}"
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)
     every = max(1.0, every)
