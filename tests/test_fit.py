@@ -657,3 +657,44 @@ def test_a_terminal_or_a_notebook_does_not_change_the_hash_of_a_program(monkeypa
         hashes.add(program_hash(traced))
     assert len(prints) == 2, "planted: no colours were printed"
     assert len(hashes) == 1
+
+
+def nested(kind, constant):
+    """A function of (3, 4) numbers that holds ``constant`` in a program inside its program."""
+
+    def inner(w):
+        return jax.jit(lambda w: jnp.sin(w) * constant)(w)
+
+    custom_jvp, custom_vjp = jax.custom_jvp(inner), jax.custom_vjp(inner)
+    custom_jvp.defjvp(lambda at, along: (inner(*at), along[0]))
+    custom_vjp.defvjp(lambda w: (inner(w), None), lambda kept, slope: (slope,))
+    return {
+        "jit": inner,
+        "checkpoint": jax.checkpoint(inner),
+        "checkpoint twice": jax.checkpoint(lambda w: jax.checkpoint(inner)(w) + 1),
+        "custom_jvp": custom_jvp,
+        "custom_jvp, checkpoint": jax.checkpoint(custom_jvp),
+        "custom_vjp": custom_vjp,
+        "cond": lambda w: jax.lax.cond(w.sum() > 0, inner, jnp.cos, w),
+        "cond, checkpoint": jax.checkpoint(lambda w: jax.lax.cond(w.sum() > 0, inner, jnp.cos, w)),
+        "scan": lambda w: jax.lax.scan(lambda a, _: (inner(a), None), w, length=3)[0],
+        "while": lambda w: jax.lax.while_loop(lambda a: a.sum() < 1, inner, w),
+        "vmap": jax.vmap(lambda row: jax.checkpoint(jax.jit(lambda r: r * constant[0]))(row)),
+    }[kind]
+
+
+KINDS = (
+    *("jit", "checkpoint", "checkpoint twice", "custom_jvp", "custom_jvp, checkpoint"),
+    *("custom_vjp", "cond", "cond, checkpoint", "scan", "while", "vmap"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_constant_of_a_program_inside_is_in_the_hash(kind):
+    """Another constant is another training: it draws other noise, and resumes no checkpoint."""
+    constants = jnp.arange(12.0).reshape(3, 4), jnp.arange(12.0).reshape(3, 4).at[0, 2].set(7.0)
+    one, same, other = (
+        program_hash((nested(kind, constant), (jnp.ones((3, 4)),)))
+        for constant in (constants[0], constants[0], constants[1])
+    )
+    assert one == same and one != other
