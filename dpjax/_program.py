@@ -17,8 +17,9 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
     """Returns a hash of what functions compute, constants included.
 
     A closure has no name that lasts: optax's transformations are closures, and a network reads the
-    code of its class. Two functions of one hash are the same program, but for rules of
-    ``jax.custom_vjp`` and Python callbacks; the same function written otherwise may have another.
+    code of its class. Two functions of one hash are the same program, but for the rules of
+    ``jax.custom_jvp`` and ``jax.custom_vjp``, which are not traced here, and Python callbacks; the
+    same function written otherwise may have another.
 
     Args:
       *traced: pairs of a function and the arguments it is traced with, arrays or their shapes.
@@ -36,11 +37,15 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
     return digest.hexdigest()
 
 
-def _constants(closed: core.ClosedJaxpr) -> Iterator[Any]:
-    yield from closed.consts
-    for equation in closed.jaxpr.eqns:
+def _constants(program: core.ClosedJaxpr | core.Jaxpr) -> Iterator[Any]:
+    # Some programs inside, such as that of jax.checkpoint, are open: they have no constants of
+    # their own, but may hold programs that do.
+    if isinstance(program, core.ClosedJaxpr):
+        yield from program.consts
+        program = program.jaxpr
+    for equation in program.eqns:
         for value in jax.tree.leaves(list(equation.params.values())):
-            if isinstance(value, core.ClosedJaxpr):
+            if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
                 yield from _constants(value)
 
 

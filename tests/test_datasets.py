@@ -516,20 +516,22 @@ def test_repr_shows_neither_values_nor_size():
 # Images
 
 
-def byte_images(folder, archive, rows):
-    """An archive of a few images of bytes, and its checksum."""
+def byte_images(folder, archive, rows, **changed):
+    """Writes an archive of a few images of bytes."""
+    images = np.tile(np.arange(192, dtype=np.uint8), rows * 16).reshape(rows, 32, 32, 3)
+    arrays = {"X_train": images, "y_train": np.uint8([1] * rows), "X_test": images}
+    arrays |= {"y_test": [2] * rows} | changed
     path = folder / archive
-    images = np.arange(rows * 12, dtype=np.uint8).reshape(rows, 2, 2, 3)
-    np.savez(path, X_train=images, y_train=np.uint8([1] * rows), X_test=images, y_test=[2] * rows)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
 
 
 def test_images_are_scaled_by_the_range_of_a_byte(no_data, monkeypatch, tmp_path):
     monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
     byte_images(tmp_path, "cifar10.npz", 3)
     data = load("cifar10")
-    assert (data.x.shape, data.x.dtype, data.y.dtype) == ((3, 2, 2, 3), np.float32, np.int32)
-    assert data.x.max() == np.float32(35 / 255) and data.dimension == 12
+    assert (data.x.shape, data.x.dtype, data.y.dtype) == ((3, 32, 32, 3), np.float32, np.int32)
+    assert data.x.max() == np.float32(191 / 255) and data.dimension == 3_072
     assert data.name == "cifar10-fifth" and data.unit == "image"  # fewer rows than the whole set
 
 
@@ -544,6 +546,44 @@ def test_other_images_are_refused(no_data, monkeypatch, tmp_path):
     byte_images(tmp_path, "mnist.npz", 2)
     with pytest.raises(ValueError, match="its sha256 is"):
         load("mnist")
+
+
+PIXELS = np.zeros((2, 32, 32, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y_test": None}, "lacks 'y_test'"),
+        ({"X_train": PIXELS.astype(np.float32)}, "'X_train' .* must be bytes.*float32"),
+        ({"X_train": np.full(PIXELS.shape, np.nan)}, "'X_train' .* must be bytes.*float64"),
+        ({"X_test": PIXELS[..., :1]}, r"'X_test' .* \(n, 32, 32, 3\), got \(2, 32, 32, 1\)"),
+        ({"X_train": PIXELS.reshape(2, -1)}, r"'X_train' .* \(n, 32, 32, 3\)"),
+        ({"X_train": PIXELS[:0], "y_train": np.zeros(0, int)}, r"'X_train' .*got \(0, 32"),
+        ({"y_train": [1]}, r"'y_train' .* each of 2 images, got \(1,\)"),
+        ({"y_test": [[1], [2]]}, r"'y_test' .* each of 2 images, got \(2, 1\)"),
+        ({"y_train": [1, 10]}, "'y_train' .* from 0 to 9, got 1 to 10"),
+        ({"y_test": [-1, 3]}, "'y_test' .* from 0 to 9, got -1 to 3"),
+        ({"y_train": [0.0, np.nan]}, "'y_train' .* whole numbers .*float64"),
+        ({"y_train": np.array([1, "cat"], object)}, "is not an archive of plain arrays"),
+    ],
+)
+def test_malformed_images_name_the_file_and_what_is_wrong(
+    no_data, monkeypatch, tmp_path, changed, message
+):
+    monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
+    path = byte_images(tmp_path, "cifar10.npz", 2, **changed)
+    with pytest.raises(ValueError, match=message) as raised:
+        load("cifar10")
+    assert repr(str(path)) in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"plain text"])
+def test_damaged_images(no_data, monkeypatch, tmp_path, content):
+    monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
+    (tmp_path / "cifar10.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"cifar10\.npz' is not an archive of plain arrays"):
+        load("cifar10")
 
 
 def test_images_take_no_label_and_are_no_table(no_data):

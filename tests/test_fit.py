@@ -1,6 +1,7 @@
 """``fit``: what it trains and refuses, that it is ``solve``, and what it measures on the way."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -409,6 +410,24 @@ def test_another_optimizer_model_loss_or_start_is_no_resume(changed, field, tmp_
         fitted(**(given | {"key": None} | changed))
 
 
+def test_the_hash_of_held_out_records_needs_the_key(tmp_path):
+    """Without it whoever reads the table could confirm a guess at the records."""
+
+    def identity(name, key=KEY, held_out=None, **more):
+        given = {"key": key, "checkpoint": tmp_path / name}
+        fitted(**given, held_out=records(20, 1) if held_out is None else held_out, **more)
+        return json.loads((tmp_path / name / "evaluations.json").read_text())["identity"]
+
+    first = identity("first")
+    assert identity("again") == first
+    assert identity("other key", dpjax.random_key()) != first
+    assert identity("other records", held_out=records(20, 2)) != first
+    assert identity("on the training records too", exact=True) != first
+    # The checkpoint's own key is read, so that another one is what is refused.
+    with pytest.raises(ResumeMismatch, match="key is not the one"):
+        identity("first", dpjax.random_key())
+
+
 def names(rate):
     schedule = optax.cosine_decay_schedule(rate, 9)
     optimizers = (
@@ -473,6 +492,14 @@ def test_the_bar_names_the_epsilon_of_the_whole_run(capfd):
     shown = capfd.readouterr().err
     assert f"epsilon {ceil(trained.epsilon(DELTA), 3)} in all" in shown
     assert f"held-out {100 * trained.exact_held_out['accuracy'][-1]:.1f} %" in shown
+
+
+def test_the_bar_promises_no_epsilon_of_unsafe_noise(capfd):
+    trained = fitted(progress=True, unsafe_fast_noise=True)
+    shown = capfd.readouterr().err
+    words = "NOT FOR RELEASE: unsafe_fast_noise"
+    assert words in shown and trained.guarantee().startswith(words)
+    assert "epsilon" not in shown
 
 
 def test_another_epsilon_compiles_nothing():
@@ -610,3 +637,44 @@ def test_a_terminal_or_a_notebook_does_not_change_the_hash_of_a_program(monkeypa
         hashes.add(program_hash(traced))
     assert len(prints) == 2, "planted: no colours were printed"
     assert len(hashes) == 1
+
+
+def nested(kind, constant):
+    """A function of (3, 4) numbers that holds ``constant`` in a program inside its program."""
+
+    def inner(w):
+        return jax.jit(lambda w: jnp.sin(w) * constant)(w)
+
+    custom_jvp, custom_vjp = jax.custom_jvp(inner), jax.custom_vjp(inner)
+    custom_jvp.defjvp(lambda at, along: (inner(*at), along[0]))
+    custom_vjp.defvjp(lambda w: (inner(w), None), lambda kept, slope: (slope,))
+    return {
+        "jit": inner,
+        "checkpoint": jax.checkpoint(inner),
+        "checkpoint twice": jax.checkpoint(lambda w: jax.checkpoint(inner)(w) + 1),
+        "custom_jvp": custom_jvp,
+        "custom_jvp, checkpoint": jax.checkpoint(custom_jvp),
+        "custom_vjp": custom_vjp,
+        "cond": lambda w: jax.lax.cond(w.sum() > 0, inner, jnp.cos, w),
+        "cond, checkpoint": jax.checkpoint(lambda w: jax.lax.cond(w.sum() > 0, inner, jnp.cos, w)),
+        "scan": lambda w: jax.lax.scan(lambda a, _: (inner(a), None), w, length=3)[0],
+        "while": lambda w: jax.lax.while_loop(lambda a: a.sum() < 1, inner, w),
+        "vmap": jax.vmap(lambda row: jax.checkpoint(jax.jit(lambda r: r * constant[0]))(row)),
+    }[kind]
+
+
+KINDS = (
+    *("jit", "checkpoint", "checkpoint twice", "custom_jvp", "custom_jvp, checkpoint"),
+    *("custom_vjp", "cond", "cond, checkpoint", "scan", "while", "vmap"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_constant_of_a_program_inside_is_in_the_hash(kind):
+    """Another constant is another training: it draws other noise, and resumes no checkpoint."""
+    constants = jnp.arange(12.0).reshape(3, 4), jnp.arange(12.0).reshape(3, 4).at[0, 2].set(7.0)
+    one, same, other = (
+        program_hash((nested(kind, constant), (jnp.ones((3, 4)),)))
+        for constant in (constants[0], constants[0], constants[1])
+    )
+    assert one == same and one != other

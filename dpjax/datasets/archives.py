@@ -7,6 +7,8 @@ import os
 import pathlib
 import urllib.request
 import warnings
+import zipfile
+import zlib
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +20,9 @@ LIBSVM_MD5 = {
     "ijcnn1.bz2": "c3e9162f8e38e0b6c0e02d313a59de2b",
     "ijcnn1.t.bz2": "66433ab8089acee9e56dc61ac89a2fe2",
 }
+
+# What NumPy raises for a file that is no archive of plain arrays.
+DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def cache_folder() -> pathlib.Path:
@@ -111,12 +116,16 @@ def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
       checksum: its sha256, or None for one that has no published form.
 
     Raises:
-      ValueError: if it has another checksum.
+      ValueError: if it has another checksum, or is no archive of plain arrays.
     """
     if checksum is not None:
         _verify(path, "sha256", checksum)
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    try:
+        # Opened here, because numpy leaves a damaged archive's file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except DAMAGED as error:
+        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
 
 
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:

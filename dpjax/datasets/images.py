@@ -10,6 +10,9 @@ import numpy as np
 from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset
 
+# Of every named set; labels are 0 to 9.
+_CLASSES = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Images:
@@ -90,7 +93,9 @@ def load_images(name: str) -> Dataset:
 
     Raises:
       FileNotFoundError: if no archive of it is here.
-      ValueError: if the archive is another one than published.
+      ValueError: if the archive is another one than published, or holds other arrays than images
+        of bytes with a label each; naming the file and the array. Unlike a table of the user's own
+        these are public, so a message may depend on a record.
     """
     images, path = find_images(name)
     if path is None:
@@ -102,6 +107,8 @@ def load_images(name: str) -> Dataset:
             f"FOLDER holds {wanted} with the arrays X_train, y_train, X_test and y_test."
         )
     raw = archives.read(path, images.checksum)
+    for part in ("train", "test"):
+        _check(path, raw, part, images.shape)
     return Dataset(
         x=_scaled(raw["X_train"]),
         y=raw["y_train"].astype(np.int32),
@@ -110,6 +117,32 @@ def load_images(name: str) -> Dataset:
         name=name if len(raw["X_train"]) == IMAGES[name][0].rows else f"{name}-fifth",
         unit="image",
     )
+
+
+def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, shape: tuple[int, ...]):
+    """Raises unless the images and labels of ``part`` are what ``Dataset`` is told they are."""
+    images, labels = f"X_{part}", f"y_{part}"
+    for name in (images, labels):
+        if name not in raw:
+            raise ValueError(f"{str(path)!r} lacks {name!r}; it has {', '.join(sorted(raw))}.")
+    x, y = raw[images], raw[labels]
+    if x.dtype != np.uint8:
+        raise ValueError(f"{images!r} of {str(path)!r} must be bytes, 0 to 255, got {x.dtype}.")
+    if x.shape[1:] != shape or len(x) == 0:
+        sizes = ", ".join(map(str, shape))
+        raise ValueError(f"{images!r} of {str(path)!r} must be (n, {sizes}), got {x.shape}.")
+    if y.shape != x.shape[:1]:
+        raise ValueError(
+            f"{labels!r} of {str(path)!r} must hold one label for each of {len(x)} images, got "
+            f"{y.shape}."
+        )
+    whole = y.dtype.kind in "iu"
+    if not whole or y.min() < 0 or y.max() >= _CLASSES:
+        found = f"{y.min()} to {y.max()}" if whole else y.dtype
+        raise ValueError(
+            f"{labels!r} of {str(path)!r} must be whole numbers from 0 to {_CLASSES - 1}, got "
+            f"{found}."
+        )
 
 
 def _scaled(bytes_: np.ndarray) -> np.ndarray:

@@ -4,14 +4,13 @@ import csv
 import json
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import _validate
+from dpjax.datasets.archives import DAMAGED
 from dpjax.datasets.base import Ranges, Table, encode_labels
 
 SUFFIXES = (".csv", ".npz")
@@ -173,7 +172,7 @@ def _read_npz(path: pathlib.Path, label: str | None):
             for name in {"x", label, "test_x", f"test_{label}"} & set(archive.files):
                 arrays[name] = archive[name]
             names = archive.files
-    except (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
     for name, role in (("x", "the features"), (label, "the labels (label=... names another)")):
         if name not in arrays:

@@ -30,8 +30,9 @@ _SAMPLED_ACCOUNTANTS = {
 _MINIMA = {"minimizer", "perturbed_minimizer"}
 
 _REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
+UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
-    "NOT FOR RELEASE: unsafe_fast_noise adds plain float32 noise, whose low bits give data away;\n"
+    f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
     "what follows holds for exact Gaussian noise only.\n"
 )
 

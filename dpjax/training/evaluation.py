@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from dpjax import _durable
 from dpjax._typing import Array, Params, PyTree
 from dpjax.driver import ResumeMismatch, holds_run
-from dpjax.driver.fingerprint import config
+from dpjax.driver.fingerprint import config, content
 from dpjax.training.losses import Measures
 from dpjax.training.network import Network
 
@@ -31,11 +32,13 @@ class Evaluator:
       sets: records ``(x, y)`` by name: ``"held_out"`` and, if asked for, ``"training"``.
       steps_per_epoch: to name epochs by.
       checkpoint: folder of the run, where the table is kept beside it; None keeps it in memory.
+      root: gives the run's key; called where there is a folder and something to measure on.
 
     Raises:
       ResumeMismatch: if the run in ``checkpoint`` was measured on other records or otherwise.
 
-    Privacy: NOT PRIVATE with regard to the records it measures on.
+    Privacy: NOT PRIVATE with regard to the records it measures on. The table says which ones they
+      were by a hash that is keyed by ``root``: without the key no guess at them can be confirmed.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Evaluator:
         sets: dict[str, tuple[PyTree, PyTree]],
         steps_per_epoch: float,
         checkpoint: str | os.PathLike | None,
+        root: Callable[[], Array],
     ):
         self._network, self._measures, self._steps_per_epoch = network, measures, steps_per_epoch
         self._sets = {name: _chunked(records) for name, records in sets.items()}
@@ -52,8 +56,10 @@ class Evaluator:
         self._path = None if checkpoint is None else pathlib.Path(checkpoint, _FILE)
         self._identity = ""
         if checkpoint is not None and sets:
-            names = [(name, config(measure)) for name, measure in measures]
-            self._identity = config((names, {name: _leaves(sets[name]) for name in sets}))
+            # In the keyed hash too: a metric may hold records in its closure.
+            described = config([list(sets), *((name, measure) for name, measure in measures)])
+            words = np.frombuffer(described.encode(), np.uint8)
+            self._identity = content((words, sets), root())
             if holds_run(checkpoint):
                 self._read()
 
@@ -156,7 +162,3 @@ def _chunked(records: PyTree) -> tuple[PyTree, np.ndarray]:
 
     counted = np.arange(chunks * size).reshape(chunks, size) < rows
     return jax.tree.map(split, records), counted
-
-
-def _leaves(records: PyTree) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(records)]

@@ -17,7 +17,7 @@ from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
-from dpjax.driver.guarantee import ceil
+from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, objective_of
@@ -105,7 +105,8 @@ def fit(
       exact: measure on the training records too, which is NOT PRIVATE.
       regularizer: see ``Objective``; of the parameters, after the noise.
       data_size: the declared public n; required under ``add_or_remove_one``, else the data's rows.
-      progress: as in ``run``; the bar names the epsilon of the whole declared run.
+      progress: as in ``run``; the bar names the epsilon of the whole declared run, or says that
+        noise is unsafe and nothing is promised.
       checkpoint: as in ``run``. The table of evaluations is kept there too.
       ledger: as in ``run``.
       label: as in ``run``.
@@ -149,7 +150,7 @@ def fit(
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, checkpoint)
+    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root)
     every = _validate.positive("evaluate_every", evaluate_every) * epoch
     solution = run(
         algorithm,
@@ -169,7 +170,8 @@ def fit(
 
 
 def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:
-    if key is None and seed is None and checkpoint is not None and holds_run(checkpoint):
+    # Of a run that goes on: where another key is given, it is ``run`` that refuses it.
+    if checkpoint is not None and holds_run(checkpoint):
         with Folder(checkpoint) as folder:
             held = folder.read()
         assert held is not None
@@ -207,7 +209,8 @@ def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:
     delta, steps = float(algorithm.declared.delta), int(algorithm.steps)
     accountant = recount_accountant(algorithm.accountant)
     spent = epsilon(algorithm.event, delta, algorithm.relation, accountant)
-    title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
+    promise = UNSAFE if unsafe(algorithm) else f"epsilon {ceil(spent, 3)} in all"
+    title = f"{algorithm.title}, {promise}"
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)
     every = max(1.0, every)
