@@ -484,6 +484,14 @@ def test_the_hash_of_the_data_needs_the_key():
     )
 
 
+def test_the_hash_of_the_shapes_needs_the_key():
+    """The number of rows may be private, and is found from a plain hash by trying."""
+    keyed = {fingerprint.shapes(records(), key) for key in (KEY, jax.random.key(0))}
+    assert len(keyed) == 2
+    fewer = tuple(leaf[1:] for leaf in records())
+    assert fingerprint.shapes(fewer, KEY) not in keyed
+
+
 # Files.
 
 

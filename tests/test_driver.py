@@ -14,6 +14,8 @@ from factories import BUDGET, DELTA_ONLY, SPIDERS, make, spent
 
 import dpjax
 from dpjax.accounting import RELATIONS
+from dpjax.derivatives import linear_model
+from dpjax.sampling import SinglePass, as_ordered
 
 EVERY = list(dpjax.ALGORITHMS)
 N, P = 40, 3
@@ -308,6 +310,55 @@ def test_add_or_remove_one_does_not_look_at_n(name):
     assert not re.search(rf"(?<![\d.]){N}(?![\d.])", solution.guarantee())
     with pytest.raises(ValueError, match="data_size=1000"):
         dpjax.solve(build(name, data_size=1000), (X, Y), key=KEY)
+
+
+MANY = 7_919
+MANY_X, MANY_Y = np.zeros((MANY, P), np.float32), np.zeros(MANY, np.float32)
+PRIVATE = dpjax.PrivacyBudget(1.0, 1e-4, "add_or_remove_one")
+
+
+def summed(batch, mask=None):
+    clipped = dpjax.clipped_grad(lambda w, example: w @ example[0], clip_norm=1.0)
+    return clipped(jnp.zeros(P), batch, mask)
+
+
+def released(gradients, **more):
+    sampler = dpjax.sampling.poisson(100, 1000, budget=PRIVATE, count=2)
+    transform = dpjax.transforms.noisy_mean(
+        1.0, noise_multiplier=1.0, sampler=sampler, key=KEY, relation=PRIVATE.relation, **more
+    )
+    return transform.update(gradients, transform.init(jnp.zeros(P)), jnp.zeros(P))
+
+
+def table(folder, **arrays):
+    np.savez(folder / "table.npz", **arrays)
+    return dpjax.datasets.load(folder / "table.npz", bounds=[(0, 1)] * P)
+
+
+# What is wrong with so many records; each is given a folder.
+WRONG = {
+    "axes": lambda _: dpjax.solve(build("dp-gd", PRIVATE), (MANY_X[..., None], MANY_Y), key=KEY),
+    "lengths": lambda _: dpjax.solve(build("dp-gd", PRIVATE), (MANY_X, MANY_Y[1:]), key=KEY),
+    "axes, closed form": lambda _: linear_model.prepare((MANY_X[..., None], MANY_Y)),
+    "lengths, closed form": lambda _: linear_model.prepare((MANY_X, np.zeros(3))),
+    "lengths of a batch": lambda _: summed((MANY_X, np.zeros(3))),
+    "mask of a batch": lambda _: summed((MANY_X, MANY_Y), np.ones(3, bool)),
+    "another mask": lambda _: summed((MANY_X[:3], MANY_Y[:3]), np.ones(MANY, bool)),
+    "a subset": lambda _: dpjax.sampling.fixed_size(10, 100).sample(KEY, MANY),
+    "a pass": lambda _: SinglePass(100, 0, 90).window(as_ordered(MANY_X), 0, 10, 10),
+    "gradients of a draw": lambda _: released(MANY_X, per_example=True),
+    "a sum": lambda _: released(MANY_X),
+    "divisor": lambda _: dpjax.transforms.divide_by(np.array(MANY)),
+    "a table's axes": lambda folder: table(folder, x=MANY_X[..., None], y=MANY_Y),
+    "a table's lengths": lambda folder: table(folder, x=MANY_X, y=MANY_Y[1:]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_no_message_tells_a_private_n(case, tmp_path):
+    with pytest.raises(ValueError) as raised:
+        WRONG[case](tmp_path)
+    assert not re.search("7,?91[89]", str(raised.value))
 
 
 # Bad input to the factories.

@@ -676,7 +676,7 @@ BAD = {
     ),
     "a mean": (
         lambda: transforms.clip_and_sum(1.0).update(PARAMS, optax.EmptyState(), PARAMS),
-        r"has shape \(\) where the parameter has \(2,\); take jax.vmap",
+        r"has another shape where the parameter has \(2,\); take jax.vmap",
     ),
     "a leaf too few": (
         lambda: transforms.clip_and_sum(1.0).update({"w": jnp.ones((2, 3, 2))}, (), PARAMS),

@@ -128,14 +128,12 @@ def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, shape: tup
     x, y = raw[images], raw[labels]
     if x.dtype != np.uint8:
         raise ValueError(f"{images!r} of {str(path)!r} must be bytes, 0 to 255, got {x.dtype}.")
-    if x.shape[1:] != shape or len(x) == 0:
-        sizes = ", ".join(map(str, shape))
-        raise ValueError(f"{images!r} of {str(path)!r} must be (n, {sizes}), got {x.shape}.")
+    if x.shape[1:] != shape:
+        raise ValueError(f"{images!r} of {str(path)!r} must be of {shape} each, got {x.shape[1:]}.")
+    if len(x) == 0:
+        raise ValueError(f"{images!r} of {str(path)!r} has no image.")
     if y.shape != x.shape[:1]:
-        raise ValueError(
-            f"{labels!r} of {str(path)!r} must hold one label for each of {len(x)} images, got "
-            f"{y.shape}."
-        )
+        raise ValueError(f"{labels!r} of {str(path)!r} must be (n,), one label for each image.")
     whole = y.dtype.kind in "iu"
     if not whole or y.min() < 0 or y.max() >= _CLASSES:
         found = f"{y.min()} to {y.max()}" if whole else y.dtype

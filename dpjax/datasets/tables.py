@@ -193,9 +193,11 @@ def _read_npz(path: pathlib.Path, label: str | None):
 def _check_shapes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], features: str, label: str):
     x, y = arrays[features], arrays[label]
     if x.ndim != 2 or y.shape != x.shape[:1]:
+        axes = (x.ndim, y.ndim)
+        # Without n, which is private where records are added or removed.
+        found = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
         raise ValueError(
-            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {x.shape} and "
-            f"{y.shape}."
+            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {found}."
         )
     for name, array in ((features, x), (label, y)):
         if array.dtype.kind not in "biuf":

@@ -160,21 +160,23 @@ def common_length(tree: PyTree, mask: Array | None) -> int:
     Raises:
       ValueError: if there is none, if it is 0, or if ``mask`` is not a bool array (n,).
 
+    Privacy: reads shapes and dtypes, no value. No message names n, which may be private.
+
     >>> common_length((jnp.zeros((3, 2)), jnp.zeros(3)), None)
     3
     """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
     if not shapes or any(not shape for shape in shapes):
         raise ValueError("batch must be a pytree of arrays with one row per record.")
-    lengths = sorted({shape[0] for shape in shapes})
+    lengths = {shape[0] for shape in shapes}
     if len(lengths) > 1:
-        raise ValueError(f"every leaf of batch must have as many rows; got {lengths}.")
-    n = lengths[0]
+        raise ValueError("every leaf of batch must have as many rows.")
+    (n,) = lengths
     if n == 0:
         raise ValueError("batch is empty; pass rows with mask=False instead.")
     if mask is not None and (jnp.shape(mask) != (n,) or jnp.result_type(mask) != jnp.bool_):
         raise ValueError(
-            f"mask must be a bool array of shape ({n},), got {jnp.result_type(mask)} "
-            f"{jnp.shape(mask)}."
+            "mask must be a bool array of shape (n,), one entry for each row of batch, got "
+            f"{jnp.ndim(mask)} axes of {jnp.result_type(mask)}."
         )
     return n

@@ -60,9 +60,9 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     Array([[5., 0.]], dtype=float32)
     """
     x, y = map(jnp.asarray, batch)
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        raise ValueError(f"x must have shape (n, p) and y (n,), got {x.shape} and {y.shape}.")
-    common_length(x, mask)
+    if (x.ndim, y.ndim) != (2, 1):
+        raise ValueError(f"x must have shape (n, p) and y (n,), got {x.ndim} and {y.ndim} axes.")
+    common_length((x, y), mask)
     dtype = wide_dtype(x.dtype)
     n, p = x.shape
     size = min(n, rounding.BLOCK)

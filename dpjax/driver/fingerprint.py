@@ -51,17 +51,13 @@ def config(value: Any) -> str:
     return hashlib.sha256(repr(_describe(value, ())).encode()).hexdigest()
 
 
-def shapes(examples: PyTree) -> str:
-    """Returns a hash of the tree of shapes and dtypes."""
-    return config(
-        (
-            str(jax.tree.structure(examples)),
-            [
-                (np.shape(leaf), str(jax.numpy.result_type(leaf)))
-                for leaf in jax.tree.leaves(examples)
-            ],
-        )
+def shapes(examples: PyTree, key: Array) -> str:
+    """Returns a hash of the tree of shapes and dtypes, keyed like ``content``: n may be private."""
+    described = (
+        str(jax.tree.structure(examples)),
+        [(np.shape(leaf), str(jax.numpy.result_type(leaf))) for leaf in jax.tree.leaves(examples)],
     )
+    return content(np.frombuffer(config(described).encode(), np.uint8), key)
 
 
 def content(examples: PyTree, key: Array) -> str:

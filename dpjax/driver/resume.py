@@ -247,7 +247,7 @@ def _manifest(
         "label": label,
         "unit": unit,
         "unit_rows": unit_rows,
-        "data_shape": fingerprint.shapes(examples),
+        "data_shape": fingerprint.shapes(examples, key),
         "data": fingerprint.content(examples, key),
         "ledger": None if ledger is None else ledger.identity,
     }

@@ -278,7 +278,7 @@ def _check_margin_examples(examples: PyTree, params: Params) -> None:
     y_dtype = np.asarray(y).dtype if y_dtype is None else y_dtype
     if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
         raise ValueError(
-            f"x must have shape (n, p) and y (n,), got {jnp.shape(x)} and {jnp.shape(y)}."
+            f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes."
         )
     if not jnp.issubdtype(y_dtype, jnp.number) or jnp.issubdtype(y_dtype, jnp.complexfloating):
         raise ValueError(f"labels must be numbers, -1 or +1, got {y_dtype}.")

@@ -279,8 +279,8 @@ class FixedSize(Sampler):
         """
         if n != self.data_size:
             raise ValueError(
-                f"subsets of {self.data_size} records were declared, but there are {n}; declare "
-                "the public n."
+                f"subsets of {self.data_size} records were declared, but there is another number "
+                "of them; declare the public n."
             )
         trials, _ = gaps.distinct_trials(self._fewer, n)
         drawn, mask = gaps.distinct(key, self._fewer, trials, n)

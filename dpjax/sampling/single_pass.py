@@ -121,8 +121,8 @@ class SinglePass(Sampler):
         """
         if records.order.shape[0] != self.data_size:
             raise ValueError(
-                f"a pass over {self.data_size} records was declared, but there are "
-                f"{records.order.shape[0]}; declare the public n."
+                f"a pass over {self.data_size} records was declared, but there is another number "
+                "of them; declare the public n."
             )
         places = start + jnp.arange(rows, dtype=jnp.int32)
         mask = (places < start + size) & (places >= self.first) & (places < self.last)

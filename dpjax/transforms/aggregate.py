@@ -138,9 +138,9 @@ def divide_by(divisor: float) -> optax.GradientTransformation:
     """
     if isinstance(divisor, jax.Array | np.ndarray):
         raise ValueError(
-            f"divisor must be a public number declared beforehand, got an array, {divisor!r}: the "
-            "size of a drawn batch changes with a record, and with it the weight of all others. "
-            "Pass sampler.expected."
+            "divisor must be a public number declared beforehand, got an array: the size of a "
+            "drawn batch changes with a record, and with it the weight of all others. Pass "
+            "sampler.expected."
         )
     number = _validate.positive("divisor", divisor)
     return optax.stateless_with_tree_map(lambda update, _: update / number)
@@ -248,7 +248,8 @@ def check_like(shapes: list[tuple[int, ...]], params: Params | None, advice: str
     """Raises if the ``shapes`` of updates are not those of ``params``, where these are passed.
 
     Raises:
-      ValueError: naming the first that differ, with ``advice``.
+      ValueError: naming the first that is wanted and not there, with ``advice``. The shape that is
+        there may hold the number of records.
     """
     if params is None:
         return
@@ -256,7 +257,7 @@ def check_like(shapes: list[tuple[int, ...]], params: Params | None, advice: str
     for got, want in itertools.zip_longest(shapes, wanted):
         if got != want:
             raise ValueError(
-                f"the gradient of one record has shape {got} where the parameter has {want}; "
+                f"the gradient of one record has another shape where the parameter has {want}; "
                 f"{advice}"
             )
 

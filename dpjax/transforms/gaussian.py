@@ -188,8 +188,8 @@ def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler) -> None:
     rows = jnp.shape(jax.tree.leaves(updates)[0])[0]
     if rows > sampler.capacity:
         raise ValueError(
-            f"there are gradients of {rows} records, but the sampler draws "
-            f"{sampler.capacity} at most; pass those of one draw."
+            f"there are gradients of more records than the sampler draws, {sampler.capacity} at "
+            "most; pass those of one draw."
         )
     if mask is None:
         raise ValueError(
