@@ -107,7 +107,7 @@ def band(
     axes: Any,
     where: np.ndarray,
     middle: np.ndarray,
-    ends: Sequence[np.ndarray],
+    ends: np.ndarray | Sequence[np.ndarray],
     color: str,
     **line: Any,
 ) -> None:

@@ -47,11 +47,12 @@ def plot_escapes(found: Escapes, path: str | os.PathLike) -> None:
         "epsilon"
     )
     with plotting.panels(path, 2, 3, title, size=_SIZE) as (way, end):
-        _way(*way, found)
-        _end(*end, found)
+        _way(way, found)
+        _end(end, found)
 
 
-def _way(share: Any, iterations: Any, records: Any, found: Escapes) -> None:
+def _way(row: Any, found: Escapes) -> None:
+    share, iterations, records = row
     _against_epsilon(share, found, lambda m, e: (found.share(m, e),) * 3)
     share.set(ylim=(-0.06, 1.06), ylabel="share of seeds", title="Escaped the saddle")
     _against_epsilon(iterations, found, lambda m, e: quartiles(found.iterations(m, e)))
@@ -64,7 +65,8 @@ def _way(share: Any, iterations: Any, records: Any, found: Escapes) -> None:
         _logarithmic(axes)
 
 
-def _end(gap: Any, norm: Any, lowest: Any, found: Escapes) -> None:
+def _end(row: Any, found: Escapes) -> None:
+    gap, norm, lowest = row
     land = found.landscapes[found.rows]
     _against_epsilon(gap, found, lambda m, e: quartiles(found.gaps(m, e)))
     gap.axhline(land["saddle"] - land["minimum"], color="grey", linestyle=":")
