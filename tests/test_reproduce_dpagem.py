@@ -258,7 +258,7 @@ def test_every_method_has_a_style_and_the_plan_counts_trainings():
     assert dpagem_figure.style(dpagem.SGD_STAGE) == (plotting.GREY, "--")
     whole = paper.plan("dpagem")
     assert whole.seeds == 3 and whole.command == "dpjax reproduce dpagem all"
-    assert whole.trainings == 3 * 3 * len(labels) + 8
+    assert whole.trainings == 3 * len(labels) + 8
     assert paper.plan("dpagem", quick=True).left_out == ("fig2",)
 
 
