@@ -77,24 +77,24 @@ def check_agreement(runners):
             sys.exit(f"{label}: its gradient differs from the others' by {error:.1e}.")
 
 
-def measured(runner, rest):
-    """Seconds of a step right after another one, before a rest of so many seconds."""
+def measured(runner):
+    """Seconds of a step right after another one, before a rest."""
     runner.seconds()
     spent = runner.seconds()
-    time.sleep(rest)
+    time.sleep(REST_SECONDS)
     return spent
 
 
-def timed(runners, rounds, rest):
+def timed(runners, rounds):
     """Seconds of every round, contenders in random order."""
     spent = {label: [] for label in runners}
     order = list(runners)
     for runner in runners.values():
-        measured(runner, rest)
+        measured(runner)
     for _ in range(rounds):
         random.shuffle(order)
         for label in order:
-            spent[label].append(measured(runners[label], rest))
+            spent[label].append(measured(runners[label]))
     return spent
 
 
@@ -162,8 +162,7 @@ def compare(name, batch, arguments):
         named = [label for label in server.names if wanted(label, arguments.only)]
         runners |= {label: Asked(server, label) for label in named}
     try:
-        spent = timed(runners, arguments.rounds, 0 if arguments.no_rests else REST_SECONDS)
-        return table(name, batch, runners, spent)
+        return table(name, batch, runners, timed(runners, arguments.rounds))
     finally:
         if server is not None:
             server.close()
@@ -216,7 +215,6 @@ def main():
     parser.add_argument("--model", choices=list(MODELS), default="cnn")
     parser.add_argument("--batch", type=int, nargs="+", help="default: 256 1024; resnet20: 128")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--no-rests", action="store_true", help="measurements back to back")
     parser.add_argument("--peers", action="store_true", help="optax and jax-privacy as well")
     parser.add_argument("--torch-python", metavar="PATH", help="of PyTorch and Opacus")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch; 0: its own choice")

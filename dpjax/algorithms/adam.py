@@ -11,7 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import STEPS, calibrated_query, default_batch
+from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
 from dpjax.objectives import Objective
@@ -151,7 +151,7 @@ def dp_adam(
         GradientQuery,
         (clip,),
         steps,
-        batch_size=default_batch(problem.data_size) if batch_size is None else batch_size,
+        batch_size=batch_size,
         capacity=capacity,
         unsafe_fast_noise=unsafe_fast_noise,
     )

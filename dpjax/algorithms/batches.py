@@ -13,10 +13,10 @@ _LARGEST_BATCH = 16_384
 MOMENTS = "the moments accountant of its paper is what 'rdp' computes"
 
 
-def default_batch(data_size: int) -> int:
+def _default_batch(data_size: int) -> int:
     """Returns the usual expected batch of a first-order method: n / 14, at most 16,384.
 
-    >>> default_batch(7_000), default_batch(1_000_000)
+    >>> _default_batch(7_000), _default_batch(1_000_000)
     (500, 16384)
     """
     return min(max(data_size // 14, 1), _LARGEST_BATCH)
@@ -28,7 +28,7 @@ def calibrated_query(
     norms: tuple[float, ...],
     steps: int,
     *,
-    batch_size: int,
+    batch_size: int | None,
     capacity: int | None,
     unsafe_fast_noise: bool,
     multiplier: float | None = None,
@@ -41,7 +41,8 @@ def calibrated_query(
       kind: class of the query.
       norms: its clip norms, as leaves.
       steps: T.
-      batch_size: expected size of a Poisson batch; all records where it is n.
+      batch_size: expected size of a Poisson batch; all records where it is n. By default the usual
+        one of a first-order method, n / 14 and at most 16,384.
       capacity: the most records a batch holds, see ``poisson_sampler``.
       unsafe_fast_noise: see ``mechanisms.perturb``.
       multiplier: of a paper's noise formula; by default the least that the accountant allows.
@@ -52,6 +53,8 @@ def calibrated_query(
         budget that is not met.
     """
     budget, n = problem.budget, problem.data_size
+    if batch_size is None:
+        batch_size = _default_batch(n)
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
     if multiplier is None:
         multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler)

@@ -5,7 +5,7 @@ import dataclasses
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import STEPS, calibrated_query, default_batch
+from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.common import LONGEST, check_smooth, refuse_paper
 from dpjax.algorithms.gradient_descent_calibration import default_step_size
 from dpjax.algorithms.stagewise import SCHEDULES, Stagewise
@@ -112,7 +112,7 @@ def dpagem(
         GradientQuery,
         (clip,),
         total,
-        batch_size=default_batch(problem.data_size) if batch_size is None else batch_size,
+        batch_size=batch_size,
         capacity=capacity,
         unsafe_fast_noise=unsafe_fast_noise,
     )
