@@ -13,7 +13,7 @@ import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.cli import plan, problem, report
-from dpjax.driver import guarantee, holds_run, root_key
+from dpjax.driver import check_data, guarantee, holds_run, root_key, starting_point
 
 _COMPILE_EVENT = "/jax/core/compile/"
 
@@ -27,9 +27,12 @@ def command(arguments: argparse.Namespace) -> int:
     dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm
+    check_data(algorithm, data, starting_point(algorithm, None))
     _check_outputs(arguments)
+    problem.say_labels(arguments, objective, data)
+    classes = None if data.preprocessing is None else data.preprocessing.classes
     if arguments.dry_run:
-        print(guarantee.statement(algorithm, data.unit))
+        print(guarantee.statement(algorithm, data.unit, classes=classes))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
         return 0
@@ -42,7 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
     passed = time.perf_counter() - begin
     seconds = (min(sum(compiling), passed), passed - min(sum(compiling), passed))
     content = report.result(arguments, setting, data, solution, seconds)
-    print(guarantee.statement(algorithm, data.unit, arguments.seed is not None))
+    print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, classes))
     print()
     print("\n".join(report.summary(content)))
     if not content["releasable"]:

@@ -12,12 +12,13 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
-from dpjax.datasets import Dataset
+from dpjax.datasets import Dataset, Preprocessing
+from dpjax.driver.checks import check_data
 from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key, training_key
 from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
-from dpjax.oracles import bind, check_examples
+from dpjax.oracles import bind
 from dpjax.sampling import SinglePass, ordered
 
 
@@ -56,7 +57,8 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. No other label counts, 0 neither:
+        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
         Under ``jit`` and ``vmap`` a key that is repeated, or made of a seed, cannot be noticed.
@@ -84,15 +86,18 @@ def solve(
     >>> solution.epsilon(1e-3) <= 1.0
     True
     """
-    examples, unit, unit_rows = unpack(data)
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
-    for query in algorithm.queries:
-        check_examples(query, examples, params)
+    check_data(algorithm, data, params)
+    examples, unit, unit_rows = unpack(data)
     check_unclaimed(root)
     solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
     claim(root)
-    return dataclasses.replace(solution, reproducible=seed is not None or guessable(root))
+    return dataclasses.replace(
+        solution,
+        reproducible=seed is not None or guessable(root),
+        preprocessing=preprocessing_of(data),
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
@@ -109,6 +114,11 @@ def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
     if isinstance(data, Dataset):
         return data.examples, data.unit, data.max_norm is not None and data.max_norm <= 1
     return data, "row", False
+
+
+def preprocessing_of(data: Dataset | PyTree) -> Preprocessing | None:
+    """Returns how the rows and labels of ``data`` were made, if that is known."""
+    return data.preprocessing if isinstance(data, Dataset) else None
 
 
 def starting_point(algorithm: Algorithm, params: Params | None) -> Params:

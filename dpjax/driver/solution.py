@@ -12,6 +12,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
 
 
@@ -30,6 +31,7 @@ class Solution:
       algorithm: what was run, with its calibrated noise.
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed.
+      preprocessing: how the table's columns became rows and labels, from the data set; declared.
 
     Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
       computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
@@ -45,6 +47,7 @@ class Solution:
     algorithm: Algorithm
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
+    preprocessing: Preprocessing | None = static(default=None)
 
     @property
     def releasable(self) -> bool:
@@ -73,8 +76,9 @@ class Solution:
 
     def guarantee(self) -> str | list:
         """Returns the guarantee in words a person can publish."""
+        classes = None if self.preprocessing is None else self.preprocessing.classes
         return self._each(
-            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible)
+            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
         )
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
