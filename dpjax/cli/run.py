@@ -98,6 +98,12 @@ def _write(
     if arguments.save:
         dpjax.save(arguments.save, solution)
         print(f"wrote {arguments.save}")
+        scale = solution.preprocessing
+        if setting.algorithm.objective.predicts and scale is not None:
+            print(
+                f"predict in Python: dpjax.load({arguments.save!r}).predict('new.csv'), a table "
+                f"with the columns {', '.join(scale.columns)}, labelled or not"
+            )
     if arguments.json:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")

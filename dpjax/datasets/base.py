@@ -52,6 +52,10 @@ class Preprocessing:
         low, high = np.array(self.bounds, np.float64).T
         return low, high
 
+    def scales_as(self, other: "Preprocessing") -> bool:
+        """Returns whether features become the same rows; the classes may differ."""
+        return dataclasses.replace(self, classes=None) == dataclasses.replace(other, classes=None)
+
     def rows(self, table: Any) -> np.ndarray:
         """Returns the features of ``table`` as they are in training, (n, p) or (n, p + 1) float32.
 

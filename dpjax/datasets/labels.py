@@ -139,7 +139,9 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
     return f"Labels counted: {counted}; a record with any other label contributes nothing.\n"
 
 
-def decode_labels(codes: np.ndarray, classes: Sequence[Label] | None) -> np.ndarray:
+def decode_labels(
+    codes: np.ndarray, classes: Sequence[Label] | None, *, from_zero: bool = False
+) -> np.ndarray:
     """Returns the labels that the numbers of ``encode_labels`` stand for.
 
     >>> decode_labels(np.array([1.0, -1.0]), ("No", "Yes"))
@@ -148,7 +150,7 @@ def decode_labels(codes: np.ndarray, classes: Sequence[Label] | None) -> np.ndar
     known = (-1, 1) if classes is None else tuple(classes)
     alike = len({type(label) for label in known}) == 1
     labels = np.array(known) if alike else np.array(known, dtype=object)
-    return labels[np.searchsorted(_codes(known), codes)]
+    return labels[codes if from_zero else np.searchsorted(_codes(known), codes)]
 
 
 def _codes(classes: Sequence[Label]) -> list[float]:

@@ -5,6 +5,7 @@ from dpjax.driver.checks import check_data
 from dpjax.driver.keys import root_key
 from dpjax.driver.loop import solve, starting_point
 from dpjax.driver.persistence import SavedSolution, load, save
+from dpjax.driver.prediction import training_rows
 from dpjax.driver.progress import Watch, run, seconds_per_step
 from dpjax.driver.solution import Solution
 
@@ -22,4 +23,5 @@ __all__ = [
     "seconds_per_step",
     "solve",
     "starting_point",
+    "training_rows",
 ]

@@ -14,11 +14,12 @@ from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
+from dpjax.driver.prediction import Predictions, Score, score_of
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Solution:
+class Solution(Predictions):
     """The result of a private training, a pytree.
 
     Args:
@@ -80,6 +81,15 @@ class Solution:
         return self._each(
             lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
         )
+
+    def _score(self) -> Score:
+        found = score_of(self.algorithm.objective)
+        if not found.kind:
+            raise ValueError(
+                f"a solution of {self.algorithm.objective.name} predicts no label by itself: call "
+                "your model at solution.params; of a network that fit returned, Trained.predict."
+            )
+        return found
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

@@ -1,5 +1,6 @@
 """``fit``: private training of a flax network, or a function, by an optax optimizer."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -14,7 +15,7 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget, epsilon
 from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.algorithms.base import recount_accountant
-from dpjax.datasets import Dataset
+from dpjax.datasets import Dataset, Preprocessing
 from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
@@ -179,6 +180,10 @@ def fit(
         watch=_watch(algorithm, evaluator, every),
     )
     evaluator(int(solution.steps), solution.params)
+    if net.bounds is not None:
+        # So that whoever loads the parameters can scale as the network does.
+        scale = Preprocessing((), (net.bounds,))
+        solution = dataclasses.replace(solution, preprocessing=scale)
     tables = evaluator.table("held_out"), evaluator.table("training")
     return Trained(solution, net, loss == "cross_entropy", *tables)
 
