@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import os
 import sys
 
 import jax
@@ -10,7 +9,7 @@ from rich import progress as _rich
 from rich.console import Console
 
 import dpjax
-from dpjax.cli import report
+from dpjax.cli import outputs, report
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -20,6 +19,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="attack our own guarantee: claimed epsilon, audited lower bound, ratio",
         description="Play distinguishing games against dpjax's own mechanisms, on made-up records. "
         "Exits with 1 if a claim is refuted, or if an attack is too weak to mean anything.",
+        examples="""
+            dpjax audit dp-tr
+            dpjax audit gaussian --seed 0 --plot audit.png
+            dpjax audit --all --quick --json audits.json
+            """,
     )
     one.set_defaults(command=command)
     one.add_argument("name", nargs="?", metavar="NAME", help="one audit; see --all for the others")
@@ -40,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     names = list(auditing.AUDITS) if arguments.all else [arguments.name]
     plans = {name: auditing.plan(name, arguments.runs, arguments.quick) for name in names}
-    _check_outputs(arguments)
+    outputs.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     found = []
     print(_HEADER)
@@ -100,14 +104,6 @@ def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -
         dpjax.auditing.plot_audits(found, arguments.plot)
         print(f"wrote {arguments.plot}")
     return 1 if failed else 0
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.plot:
-        dpjax.plotting.check_path(arguments.plot)
-    for path in (arguments.json, arguments.plot):
-        if path and not os.path.isdir(os.path.dirname(path) or "."):
-            raise ValueError(f"{path} cannot be written: its folder does not exist.")
 
 
 def _advance(bar: _rich.Progress, task: _rich.TaskID, runs: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.cli import audit, calibrate, data, ledger, reproduce, run
+from dpjax.cli.options import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    whole = argparse.ArgumentParser(
-        prog="dpjax", description="Train a model on records that must not leak."
+    whole = Parser(
+        prog="dpjax",
+        description="Train a model on records that must not leak.",
+        examples="""
+            dpjax run                     trains on data that come with dpjax
+            dpjax COMMAND --help          options and examples of a command
+            """,
     )
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     _run_parser(commands)
@@ -48,6 +54,13 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         "run",
         help="train privately and print the guarantee",
         description="Train privately. Everything printed is private unless --exact is given.",
+        examples="""
+            dpjax run
+            dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
+            dpjax run dp-gd --data patients.csv --label sick --bounds ranges.json --save model
+            dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
+            dpjax run dp-tr --epsilon 0.5 --dry-run
+            """,
     )
     one.set_defaults(command=run.command)
     _problem_arguments(one)
@@ -80,6 +93,10 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
         help="what noise a budget buys, and the epsilon that noise gives back",
         description="Compute the noise for a budget, and recompute epsilon from it. Of the data "
         "only the shape is used, and nothing with --data-size and --dimension.",
+        examples="""
+            dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
+            dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
+            """,
     )
     one.set_defaults(command=calibrate.command)
     _problem_arguments(one)
@@ -88,7 +105,15 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _data_parser(commands: argparse._SubParsersAction) -> None:
-    one = commands.add_parser("data", help="what data there are, where from, checksums")
+    one = commands.add_parser(
+        "data",
+        help="what data there are, where from, checksums",
+        examples="""
+            dpjax data
+            dpjax data covtype
+            dpjax data patients.csv --label sick --bounds ranges.json --check
+            """,
+    )
     one.set_defaults(command=data.command)
     one.add_argument("name", nargs="?", metavar="NAME", help="a name, or a CSV or NPZ file")
     one.add_argument(
@@ -98,9 +123,25 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _ledger_parser(commands: argparse._SubParsersAction) -> None:
-    every = commands.add_parser("ledger", help="what may be spent on some data, and what was")
+    every = commands.add_parser(
+        "ledger",
+        help="what may be spent on some data, and what was",
+        examples="""
+            dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
+            dpjax run dp-tr --epsilon 1 --ledger visits.ledger
+            dpjax ledger show visits.ledger
+            dpjax ledger verify visits.ledger
+            """,
+    )
     verbs = every.add_subparsers(required=True, metavar="VERB")
-    one = verbs.add_parser("create", help="declare a budget in a new file")
+    one = verbs.add_parser(
+        "create",
+        help="declare a budget in a new file",
+        examples="""
+            dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
+            dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --renyi-order 16
+            """,
+    )
     one.set_defaults(command=ledger.create)
     one.add_argument("file", metavar="FILE")
     one.add_argument("--epsilon", type=float, required=True, help="for all runs together")
@@ -116,10 +157,18 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
         metavar="ALPHA",
         help="admit runs that sample, by Renyi DP at this order (default: unsampled ones only)",
     )
-    one = verbs.add_parser("show", help="declared, taken by each run, remaining")
+    one = verbs.add_parser(
+        "show",
+        help="declared, taken by each run, remaining",
+        examples="dpjax ledger show visits.ledger",
+    )
     one.set_defaults(command=ledger.show)
     one.add_argument("file", metavar="FILE")
-    one = verbs.add_parser("verify", help="check every line of the file")
+    one = verbs.add_parser(
+        "verify",
+        help="check every line of the file",
+        examples="dpjax ledger verify visits.ledger",
+    )
     one.set_defaults(command=ledger.verify)
     one.add_argument("file", metavar="FILE")
     one.add_argument("--anchor", metavar="HASH", help="a hash noted before, that must be in it")
@@ -165,6 +214,25 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
     one.add_argument(
         "--batch-size", type=int, help="expected records of a batch, where batches are drawn"
+    )
+    one.add_argument(
+        "--learning-rate",
+        "--step-size",
+        type=float,
+        metavar="RATE",
+        help="length of a step, for algorithms that have it (default: the algorithm's)",
+    )
+    one.add_argument(
+        "--clip-norm",
+        type=float,
+        metavar="C",
+        help="bound on one record's gradient (default: the objective's Lipschitz constant)",
+    )
+    one.add_argument(
+        "--radius",
+        type=float,
+        help="trust radius of the first step (dp-tr, dp-str, dp-subspace-tr), or of the noise's "
+        "ball (prgd); default: the algorithm's",
     )
     one.add_argument(
         "--domain", metavar="BALL:RADIUS", help="ball to stay in, l1:10 or l2:10 (dp-accmd)"
