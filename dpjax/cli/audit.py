@@ -19,11 +19,6 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="attack our own guarantee: claimed epsilon, audited lower bound, ratio",
         description="Play distinguishing games against dpjax's own mechanisms, on made-up records. "
         "Exits with 1 if a claim is refuted, or if an attack is too weak to mean anything.",
-        examples="""
-            dpjax audit dp-tr
-            dpjax audit gaussian --seed 0 --plot audit.png
-            dpjax audit --all --quick --json audits.json
-            """,
     )
     one.set_defaults(command=command)
     one.add_argument("name", nargs="?", metavar="NAME", help="one audit; see --all for the others")

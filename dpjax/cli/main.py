@@ -31,14 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    whole = Parser(
-        prog="dpjax",
-        description="Train a model on records that must not leak.",
-        examples="""
-            dpjax run                     trains on data that come with dpjax
-            dpjax COMMAND --help          options and examples of a command
-            """,
-    )
+    whole = Parser(prog="dpjax", description="Train a model on records that must not leak.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     _run_parser(commands)
     _calibrate_parser(commands)
@@ -54,13 +47,6 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         "run",
         help="train privately and print the guarantee",
         description="Train privately. Everything printed is private unless --exact is given.",
-        examples="""
-            dpjax run
-            dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
-            dpjax run dp-gd --data patients.csv --label sick --bounds ranges.json --save model
-            dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
-            dpjax run dp-tr --epsilon 0.5 --dry-run
-            """,
     )
     one.set_defaults(command=run.command)
     _problem_arguments(one)
@@ -93,10 +79,6 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
         help="what noise a budget buys, and the epsilon that noise gives back",
         description="Compute the noise for a budget, and recompute epsilon from it. Of the data "
         "only the shape is used, and nothing with --data-size and --dimension.",
-        examples="""
-            dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
-            dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
-            """,
     )
     one.set_defaults(command=calibrate.command)
     _problem_arguments(one)
@@ -105,15 +87,7 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _data_parser(commands: argparse._SubParsersAction) -> None:
-    one = commands.add_parser(
-        "data",
-        help="what data there are, where from, checksums",
-        examples="""
-            dpjax data
-            dpjax data covtype
-            dpjax data patients.csv --label sick --bounds ranges.json --check
-            """,
-    )
+    one = commands.add_parser("data", help="what data there are, where from, checksums")
     one.set_defaults(command=data.command)
     one.add_argument("name", nargs="?", metavar="NAME", help="a name, or a CSV or NPZ file")
     one.add_argument(
@@ -123,25 +97,9 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _ledger_parser(commands: argparse._SubParsersAction) -> None:
-    every = commands.add_parser(
-        "ledger",
-        help="what may be spent on some data, and what was",
-        examples="""
-            dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
-            dpjax run dp-tr --epsilon 1 --ledger visits.ledger
-            dpjax ledger show visits.ledger
-            dpjax ledger verify visits.ledger
-            """,
-    )
+    every = commands.add_parser("ledger", help="what may be spent on some data, and what was")
     verbs = every.add_subparsers(required=True, metavar="VERB")
-    one = verbs.add_parser(
-        "create",
-        help="declare a budget in a new file",
-        examples="""
-            dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
-            dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --renyi-order 16
-            """,
-    )
+    one = verbs.add_parser("create", help="declare a budget in a new file")
     one.set_defaults(command=ledger.create)
     one.add_argument("file", metavar="FILE")
     one.add_argument("--epsilon", type=float, required=True, help="for all runs together")
@@ -157,18 +115,10 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
         metavar="ALPHA",
         help="admit runs that sample, by Renyi DP at this order (default: unsampled ones only)",
     )
-    one = verbs.add_parser(
-        "show",
-        help="declared, taken by each run, remaining",
-        examples="dpjax ledger show visits.ledger",
-    )
+    one = verbs.add_parser("show", help="declared, taken by each run, remaining")
     one.set_defaults(command=ledger.show)
     one.add_argument("file", metavar="FILE")
-    one = verbs.add_parser(
-        "verify",
-        help="check every line of the file",
-        examples="dpjax ledger verify visits.ledger",
-    )
+    one = verbs.add_parser("verify", help="check every line of the file")
     one.set_defaults(command=ledger.verify)
     one.add_argument("file", metavar="FILE")
     one.add_argument("--anchor", metavar="HASH", help="a hash noted before, that must be in it")
@@ -211,6 +161,12 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         type=int,
         help="declared n; needed under add_or_remove_one, else that of the data",
     )
+    _step_arguments(one)
+    _table_arguments(one)
+
+
+def _step_arguments(one: argparse.ArgumentParser) -> None:
+    # An algorithm that lacks one of them says so, and which have it.
     one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
     one.add_argument(
         "--batch-size", type=int, help="expected records of a batch, where batches are drawn"
@@ -237,7 +193,6 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--domain", metavar="BALL:RADIUS", help="ball to stay in, l1:10 or l2:10 (dp-accmd)"
     )
-    _table_arguments(one)
 
 
 def _table_arguments(one: argparse.ArgumentParser) -> None:

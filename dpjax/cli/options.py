@@ -6,6 +6,49 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+_EXAMPLES = {
+    "dpjax": """
+        dpjax run                     trains on data that come with dpjax
+        dpjax COMMAND --help          options and examples of a command
+    """,
+    "dpjax run": """
+        dpjax run
+        dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
+        dpjax run dp-gd --data patients.csv --label sick --bounds ranges.json --save model
+        dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
+        dpjax run dp-tr --epsilon 0.5 --dry-run
+    """,
+    "dpjax calibrate": """
+        dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
+        dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
+    """,
+    "dpjax data": """
+        dpjax data
+        dpjax data covtype
+        dpjax data patients.csv --label sick --bounds ranges.json --check
+    """,
+    "dpjax ledger": """
+        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
+        dpjax run dp-tr --epsilon 1 --ledger visits.ledger
+        dpjax ledger show visits.ledger
+    """,
+    "dpjax ledger create": """
+        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
+        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --renyi-order 16
+    """,
+    "dpjax ledger show": "dpjax ledger show visits.ledger",
+    "dpjax ledger verify": "dpjax ledger verify visits.ledger",
+    "dpjax audit": """
+        dpjax audit dp-tr
+        dpjax audit gaussian --seed 0 --plot audit.png
+        dpjax audit --all --quick --json audits.json
+    """,
+    "dpjax reproduce": """
+        dpjax reproduce erm table1 --quick
+        dpjax reproduce trust-region --out pictures
+    """,
+}
+
 # What other libraries, or people, call an option of ours.
 _OTHER_NAMES = {
     "--epochs": "--steps",
@@ -19,21 +62,13 @@ _OTHER_NAMES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser, also of every subcommand.
+    """The parser of ``dpjax`` and of each of its commands, whose examples are found by its name."""
 
-    Args:
-      examples: commands, one a line, to show below the help.
-      **kwargs: as ``argparse.ArgumentParser``.
-    """
-
-    def __init__(self, *, examples: str = "", **kwargs: Any):
-        lines = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
+    def __init__(self, **kwargs: Any):
         kwargs["description"] = textwrap.fill(kwargs.get("description") or "", 80)
-        super().__init__(
-            epilog=f"examples:\n{lines}" if lines else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **kwargs,
-        )
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        lines = textwrap.dedent(_EXAMPLES[self.prog]).strip()
+        self.epilog = f"examples:\n{textwrap.indent(lines, '  ')}"
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] # as it is called
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -49,5 +84,5 @@ class Parser(argparse.ArgumentParser):
         word = word.partition("=")[0].casefold().replace("_", "-")
         options = [text for action in self._actions for text in action.option_strings]
         other = _OTHER_NAMES.get(word)
-        near = [other] if other in options else difflib.get_close_matches(word, options, n=2)
-        return f"; did you mean {' or '.join(near)}?" if near else "; see --help"
+        near = [other] if other in options else difflib.get_close_matches(word, options, n=1)
+        return f"; did you mean {near[0]}?" if near else "; see --help"

@@ -17,33 +17,45 @@ def check(arguments: argparse.Namespace) -> None:
     """
     given = vars(arguments)
     read = {name: given.get(name) for name in ("data", "bounds", "ledger")}
-    taken = {os.path.realpath(path): f"--{name}" for name, path in read.items() if path}
+    taken = {
+        os.path.realpath(path): f"--{name}"
+        for name, path in read.items()
+        if path and os.path.exists(path)
+    }
     for name in ("json", "save", "plot"):
         path = given.get(name)
         if not path:
             continue
-        check_path(f"--{name}", path)
+        _check_file(f"--{name}", path)
         own = os.path.realpath(path)
         if own in taken:
             raise ValueError(f"--{name} and {taken[own]} both name {path}; choose another file.")
         taken[own] = f"--{name}"
+    if given.get("checkpoint"):
+        _check_folder("--checkpoint", arguments.checkpoint)
     if given.get("plot"):
         dpjax.plotting.check_path(arguments.plot)
 
 
-def check_path(option: str, path: str) -> None:
-    """Raises if ``path`` cannot be written, by trying to write beside it.
-
-    Raises:
-      ValueError: naming the option and the path.
-    """
-    folder, refused = os.path.dirname(path) or ".", f"{option} {path} cannot be written"
-    if not os.path.isdir(folder):
-        raise ValueError(f"{refused}: its folder does not exist.")
+def _check_file(option: str, path: str) -> None:
+    refused = f"{option} {path} cannot be written"
     if os.path.isdir(path):
         raise ValueError(f"{refused}: it is a folder.")
     if os.path.exists(path) and not (os.path.isfile(path) and os.access(path, os.W_OK)):
         raise ValueError(f"{refused}: it is there, and may not be replaced.")
+    _check_writable(os.path.dirname(path) or ".", refused)
+
+
+def _check_folder(option: str, path: str) -> None:
+    refused = f"{option} {path} cannot be written"
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"{refused}: it is a file, and must be a folder.")
+    _check_writable(path if os.path.isdir(path) else os.path.dirname(path) or ".", refused)
+
+
+def _check_writable(folder: str, refused: str) -> None:
+    if not os.path.isdir(folder):
+        raise ValueError(f"{refused}: its folder does not exist.")
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -100,10 +100,12 @@ def _settings(
     arguments: argparse.Namespace, name: str, factories: dict[str, Callable]
 ) -> dict[str, Any]:
     """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
+    given: dict[str, Any] = {option: getattr(arguments, option) for option in _OPTIONS}
+    if given["domain"] is not None:
+        given["domain"] = ball(given["domain"])
     found = {}
     for option, parameters in _OPTIONS.items():
-        value: Any = getattr(arguments, option)
-        if value is None:
+        if (value := given[option]) is None:
             continue
         taking = {
             algorithm: parameter
@@ -119,7 +121,7 @@ def _settings(
             )
         if isinstance(value, float):
             _validate.positive(flag, value)
-        found[taking[name]] = ball(value) if option == "domain" else value
+        found[taking[name]] = value
     return found
 
 

@@ -18,10 +18,6 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         description="Reproduce a paper's tables and figures as CSV, PNG and a Markdown page. NOT "
         "PRIVATE: they hold exact values of public benchmark data. Interrupted, the same command "
         "goes on where it was.",
-        examples="""
-            dpjax reproduce erm table1 --quick
-            dpjax reproduce trust-region --out pictures
-            """,
     )
     one.set_defaults(command=command)
     one.add_argument(

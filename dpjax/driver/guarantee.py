@@ -26,18 +26,13 @@ _SAMPLED_ACCOUNTANTS = {
     "pld": _LOSSES,
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
-
-
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-
 _REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
     "what follows holds for exact Gaussian noise only.\n"
 )
-
-
 _ORDER = (
     "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
 )
