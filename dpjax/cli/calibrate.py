@@ -5,7 +5,7 @@ import contextlib
 
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
-from dpjax.cli import problem, report
+from dpjax.cli import outputs, problem, report
 from dpjax.driver import guarantee
 
 
@@ -20,6 +20,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
     if arguments.data is None and not any(given):
         arguments.data = "randhie"
+    outputs.check(arguments)
     unit, objective = "row", problem.objective(arguments)
     if all(given):
         n, dimension = arguments.data_size, arguments.dimension
@@ -31,6 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
             dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, n, dimension)
     algorithm, budget = setting.algorithm, setting.budget
+    report.warn(algorithm)
     spent = {"pld": epsilon(algorithm.event, budget.delta, budget.relation)}
     looser = "no bound by Renyi accounting"
     # None is known for Poisson batches under replace_one.

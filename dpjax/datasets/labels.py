@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 Label = str | bool | int | float
+Classes = tuple[Label, ...]
 
 _HOLDS = {
     "b": "True and False",

@@ -176,9 +176,9 @@ def _names(table: Any) -> dict[str, Any] | None:
 
 def _numbers(name: str, column: Any) -> np.ndarray:
     declared = str(getattr(column, "dtype", ""))
-    cells = np.asarray(column)
+    cells = _cells_of(column)
     words = declared in ("str", "string", "category") or cells.dtype.kind not in "biufO"
-    if words or cells.ndim != 1:
+    if words:
         held = declared or str(cells.dtype)
         raise ValueError(
             f"the column {name!r} must hold one number for each record, got {held}: leave out "
@@ -190,9 +190,11 @@ def _numbers(name: str, column: Any) -> np.ndarray:
 
 
 def _cells_of(column: Any) -> np.ndarray:
-    cells = np.asarray(column)
+    # A list has no dtype, and one record would decide on the one that NumPy gives it.
+    typed = hasattr(column, "dtype") or hasattr(column, "__array__")
+    cells = np.asarray(column) if typed else np.array(list(column), dtype=object)
     if cells.ndim != 1:
-        raise ValueError(f"labels must be (n,), one for each record, got {cells.ndim} axes.")
+        raise ValueError(f"a column must be (n,), one cell a record, got {cells.ndim} axes.")
     return cells
 
 

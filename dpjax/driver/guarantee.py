@@ -6,9 +6,10 @@ import jax
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, Release, epsilon
+from dpjax.accounting import remarks as remarks_on
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
-from dpjax.datasets.labels import Label, null_labels
+from dpjax.datasets.labels import Classes, null_labels
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
@@ -26,21 +27,14 @@ _SAMPLED_ACCOUNTANTS = {
     "pld": _LOSSES,
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
-
-
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-
 _REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
     "what follows holds for exact Gaussian noise only.\n"
 )
-
-
-_ORDER = (
-    "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
-)
+_ORDER = "Assumed, as rows shift when one is added: others contribute the same to the last bit.\n"
 
 
 def unsafe(algorithm: Algorithm) -> bool:
@@ -48,11 +42,20 @@ def unsafe(algorithm: Algorithm) -> bool:
     return any(query.unsafe_fast_noise for query in algorithm.queries)
 
 
+def remarks(algorithm: Algorithm) -> list[str]:
+    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
+
+    Privacy: reads declared numbers only.
+    """
+    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
+    if only_balls(algorithm.event):
+        return []
+    epsilon, delta = map(float, algorithm.declared)
+    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
+
+
 def statement(
-    algorithm: Algorithm,
-    unit: str,
-    reproducible: bool = False,
-    classes: tuple[Label, ...] | None = None,
+    algorithm: Algorithm, unit: str, reproducible: bool = False, classes: Classes | None = None
 ) -> str:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
@@ -81,10 +84,12 @@ def statement(
     if only_balls(event):
         group = "k times that delta"
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
+    notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return f"""\
 {warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
-{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}
+{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
+{notes}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
 {null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
