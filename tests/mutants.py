@@ -17,6 +17,7 @@ import pytest
 
 from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
+from dpjax.accounting import chain
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     apart,
@@ -264,6 +265,15 @@ def _(patch):
 @mutant("key reused across purposes")
 def _(patch):
     patch.setattr(keys, "zlib", types.SimpleNamespace(crc32=lambda purpose: 0))
+
+
+# Two at once.
+
+
+@mutant("a ledger without a lock between threads")
+def _(patch):
+    unlocked = types.SimpleNamespace(Lock=contextlib.nullcontext)
+    patch.setattr(chain, "threading", unlocked)
 
 
 # Clipping.

@@ -83,7 +83,8 @@ class Journal:
           ValueError: if the ledger does not admit the run.
           OSError: if something cannot be written; then nothing may be asked.
         """
-        if self.resumed:
+        resumed = self.resumed  # a run that begins here is not, once its checkpoint is written
+        if resumed:
             carry = _restore(carry, self._checkpoint.leaves)
         elif self._folder is not None:
             if self._ledger is not None:
@@ -97,6 +98,7 @@ class Journal:
                 event=self._algorithm.event,
                 label=self._label,
                 config_hash=self._checkpoint.manifest["config"],
+                resumed=resumed,
             )
         self._carry, self._written = carry, time.monotonic()
         return carry
