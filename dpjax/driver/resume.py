@@ -27,7 +27,7 @@ _HASHES = ("config", "params", "data_shape", "data", "ledger")
 
 
 class Chosen(NamedTuple):
-    """The root key, None to resume with the checkpoint's, and whether it came from a seed."""
+    """The root key, None to resume with the checkpoint's, and whether it may come from a seed."""
 
     key: Array | None
     reproducible: bool
@@ -42,7 +42,7 @@ class Journal:
       folder: where checkpoints go, or None.
       ledger: where the intent goes, or None.
       label: the caller's word for the data.
-      reproducible: whether the key came from a seed.
+      reproducible: whether the key may come from a seed.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -67,6 +67,11 @@ class Journal:
     def key(self) -> Array:
         """The root key."""
         return self._checkpoint.key
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run, which it keeps when it is resumed."""
+        return self._checkpoint.run_id
 
     @property
     def resumed(self) -> bool:

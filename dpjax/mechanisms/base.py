@@ -1,6 +1,5 @@
 """Where keys come from and how they branch: purpose, then step, then leaf."""
 
-import contextlib
 import os
 import zlib
 
@@ -10,13 +9,16 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
+from dpjax.mechanisms.registry import note_random
 
 
 def random_key() -> Array:
-    """Returns a fresh threefry key from operating-system entropy: 128 bits, or 64 where JAX is old.
+    """Returns a fresh threefry key of 128 bits from operating-system entropy, for one training.
 
     ``jax.random.key(seed)`` keeps 32 bits of its seed unless x64 is on, which is few enough to
-    search; noise for a release should start here.
+    search; noise for a release should start here. Call it for every training, in the process that
+    trains: where a key that was folded or split from another one comes from cannot be seen, so
+    that its results are not ``releasable``.
 
     Returns:
       A typed key, shape ().
@@ -29,11 +31,9 @@ def random_key() -> Array:
     >>> random_key().shape
     ()
     """
-    for name, count in (("threefry4x32", 4), ("threefry2x32", 2)):
-        words = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
-        with contextlib.suppress(ValueError):  # a JAX without the wider key
-            return jax.random.wrap_key_data(jnp.asarray(words), impl=name)
-    raise AssertionError("JAX always has threefry2x32")
+    words = np.frombuffer(os.urandom(16), dtype=np.uint32)
+    note_random(words)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
 
 
 def seed_key(seed: int) -> Array:
