@@ -189,6 +189,60 @@ def test_c64_a_batch_of_short_keys_is_not_for_release():
     assert batch(jax.random.split(dpjax.random_key(), 2)).releasable
 
 
+# A key in the wrong place.
+
+WORDS = (1137562370, 3437641404, 2206785069, 3306660511)
+KEYS = {
+    "list": list(WORDS),
+    "tuple": WORDS[:2],
+    "numpy": np.uint32(WORDS),
+    "raw": jnp.uint32(WORDS),
+    "half": np.int64(WORDS[:2]),
+    "text": " ".join(map(str, WORDS)),
+    "number": WORDS[0] << 64 | WORDS[1],
+    "bytes": np.uint32(WORDS).tobytes(),
+    "batch": jax.random.wrap_key_data(jnp.uint32([WORDS]), impl="threefry4x32"),
+    "rbg": jax.random.wrap_key_data(jnp.uint32(WORDS), impl="rbg"),
+    "typed": jax.random.wrap_key_data(jnp.uint32(WORDS), impl="threefry4x32"),
+}
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+MISPLACED = {
+    "key of solve": lambda key: dpjax.solve(build(), records(), key=key),
+    "seed of solve": lambda key: dpjax.solve(build(), records(), seed=key),
+    "key of run": lambda key: dpjax.run(build(), records(), key=key),
+    "key of a chain": lambda key: dpjax.transforms.add_gaussian_noise(1.0, key),
+    "stddev": lambda key: dpjax.transforms.add_gaussian_noise(key, KEY),
+    "budget": lambda key: dpjax.dp_trust_region(dpjax.objectives.logistic(), key),
+    "sampler": lambda key: dpjax.transforms.noisy_mean(
+        1.0, noise_multiplier=1.0, sampler=key, key=KEY
+    ),
+    "optimizer": lambda key: dpjax.fit(
+        lambda w, x: x @ w,
+        "cross_entropy",
+        (records()[0], np.zeros(40, int)),
+        BUDGET,
+        key,
+        key=KEY,
+        batch_size=10,
+        steps=2,
+        params=jnp.zeros((3, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("place", MISPLACED)
+def test_c62_no_error_prints_the_words_of_a_key(place, kind):
+    key = KEYS[kind]
+    if kind == "typed" and place.startswith("key"):
+        return  # where it belongs
+    if kind in ("text", "number") and not place.startswith(("key", "seed")):
+        return  # elsewhere numbers and words are shown, for nobody keeps a key as one
+    with pytest.raises((ValueError, TypeError)) as error:
+        MISPLACED[place](key)
+    assert not any(str(word) in str(error.value) for word in (*WORDS, KEYS["number"]))
+
+
 # Keys of two users at once.
 
 

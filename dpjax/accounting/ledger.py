@@ -77,7 +77,9 @@ class Ledger:
           FileExistsError: if the file exists.
         """
         if not isinstance(budget, PrivacyBudget):
-            raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+            raise ValueError(
+                f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+            )
         if renyi_order is not None:
             renyi_order = float(renyi_order)
         Filter(budget, renyi_order)  # raises while there is no file yet
@@ -245,7 +247,9 @@ class Ledger:
             if self._is_booked(intent, resumed):
                 return None
             if parent is not None and parent not in self:
-                raise ValueError(f"parent must be a run in {self.path}, got {parent!r}.")
+                raise ValueError(
+                    f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
+                )
             cost = self.check(event)
             return {**intent, "cost": cost, "overflow": event.overflow, "at": _now()}
 

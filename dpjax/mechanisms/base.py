@@ -51,7 +51,8 @@ def seed_key(seed: int) -> Array:
     (True, False)
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
+        got = "another one" if isinstance(seed, int | np.integer) else _type_of(seed)
+        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {got}.")
     words = np.array([int(seed) >> 32, int(seed) & 0xFFFF_FFFF], np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
@@ -71,7 +72,7 @@ def as_key(key: Array) -> Array:
     """
     advice = "pass key=dpjax.random_key(), or seed=INTEGER for research runs."
     if key is None or not hasattr(key, "dtype"):
-        raise ValueError(f"key must be a JAX random key, got {key!r}; {advice}")
+        raise ValueError(f"key must be a JAX random key, got {_type_of(key)}; {advice}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if key.dtype != jnp.uint32 or key.shape != (2,):
             raise ValueError(
@@ -85,6 +86,11 @@ def as_key(key: Array) -> Array:
             "run many seeds with jax.vmap(lambda key: solve(algorithm, data, key=key))(keys)."
         )
     return key
+
+
+def _type_of(key: object) -> str:
+    # Whatever it is, its digits may be a secret.
+    return "None" if key is None else f"an object of type {type(key).__name__}"
 
 
 def derive(key: Array, purpose: str, step: Array | int) -> Array:

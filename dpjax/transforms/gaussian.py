@@ -170,7 +170,8 @@ def check_draws(sampler: Sampler) -> None:
     """
     if not isinstance(sampler, Sampler):
         raise ValueError(
-            f"sampler must be one of dpjax.sampling, such as poisson(...), got {sampler!r}."
+            "sampler must be one of dpjax.sampling, such as poisson(...), got "
+            f"{_validate.shown(sampler)}."
         )
     if isinstance(sampler, SinglePass):
         raise ValueError(
