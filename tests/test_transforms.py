@@ -14,6 +14,7 @@ import dpjax
 from dpjax import transforms
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.auditing import GaussianClaim, estimate
+from dpjax.derivatives import rounding
 from dpjax.oracles import GradientQuery
 from dpjax.sampling import SinglePass, fixed_size, full_batch, poisson
 from dpjax.transforms import aggregate
@@ -480,7 +481,7 @@ def test_the_joint_vector_moves_as_far_as_one_gaussian_of_that_multiplier(
     ends = vectors if relation == "replace_one" else null[None]
     moved = np.linalg.norm(vectors[:, None] - ends[None], axis=-1).max()
     bound = (2 if relation == "replace_one" else 1) / multiplier
-    assert 0.9999 * bound < moved <= bound * (1 + aggregate.sum_slack(3, relation))
+    assert 0.9999 * bound < moved <= bound * (1 + rounding.sum_slack(3, relation))
 
 
 def attacked(make, runs=100_000):
