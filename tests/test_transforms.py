@@ -243,8 +243,9 @@ def test_the_event_is_that_of_the_matching_query(sampler, relation, of_records):
     for field in ("name", "count", "noise_multiplier", "sampling", "sampling_probability",
                   "capacity", "data_size", "overflow", "mechanism"):  # fmt: skip
         assert getattr(ours, field) == getattr(theirs, field), field
-    # Our sum passes through float32; the query's does not.
-    assert theirs.sensitivity <= ours.sensitivity <= 1.003 * theirs.sensitivity
+    # Our sum passes through float32; the query's does not, and is charged for more rows.
+    assert theirs.sensitivity <= 1.00002 * ours.sensitivity
+    assert ours.sensitivity <= 1.003 * theirs.sensitivity
     assert ours.components[0][0] == "gradient"
     assert ours.components[0][1] == pytest.approx(ours.stddev)
     spent = [epsilon(event, 1e-5, relation) for event in (optimizer.event(10), asked.event(10))]
