@@ -8,6 +8,7 @@ from jax import lax
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax._wide import float64
+from dpjax.accounting.budget import records_moved
 
 BLOCK = 128
 """Most rows that are added in float32; everything above is added in float64."""
@@ -79,12 +80,25 @@ def rounding_slack(data_size: int, relation: Relation) -> float:
 
 
 def sum_slack(rows: int, relation: Relation, any_order: bool = False) -> float:
-    """Bound on what rounding adds to the distance of neighbouring float32 sums, per unit of norm.
+    """Bound on what rounding adds to the distance of neighbouring sums as they are returned.
+
+    W and W' are the neighbours' sums with all the digits that were added, at most
+    (records moved + ``rounding_slack``) C apart. The array returned is R, W rounded to float32,
+    which moves a coordinate by at most 2^-24 of itself, so that |R - W| <= 2^-24 |W|, and |W| is at
+    most the number of rows times C, but for the rounding of adding up. Hence
+    |R - R'| <= |W - W'| + 2^-24 (|W| + |W'|), of which the last term is 2^-23 rows C: it grows with
+    the rows. In float64 nothing is rounded off, and the same bound holds.
 
     Args:
       rows: that are summed at most.
       relation: of the budget.
       any_order: whether blocks are added in float64.
+
+    Returns:
+      The slack, in clip norms C, to be added to ``records_moved(relation)``.
+
+    Raises:
+      ValueError: if ``rows`` is not a whole number of at least 1.
 
     >>> print(f"{sum_slack(417, 'zero_out'):.5f}, {sum_slack(417, 'add_or_remove_one'):.5f}")
     0.00205, 0.00805
@@ -95,6 +109,26 @@ def sum_slack(rows: int, relation: Relation, any_order: bool = False) -> float:
         return rounding_slack(rows, relation) + narrowing
     # Rows behind the one that leaves move on, and every block is added anew.
     return math.ceil(rows / BLOCK) * rounding_slack(rows, "zero_out") + narrowing
+
+
+def sum_sensitivity(
+    clip_norm: Array | float, relation: Relation, rows: int, any_order: bool = False
+) -> Array | float:
+    """Returns how far one record moves a sum of clipped rows as it is returned, rounding included.
+
+    Args:
+      clip_norm: C, the bound on one record's contribution.
+      relation: the neighbouring relation.
+      rows: that are summed at most, those that are masked included.
+      any_order: as in ``sum_slack``.
+
+    Raises:
+      ValueError: for an unknown relation, or rows that are not a whole number of at least 1.
+
+    >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
+    0.5031
+    """
+    return clip_norm * (records_moved(relation) + sum_slack(rows, relation, any_order))
 
 
 def _error(additions: int, unit: float) -> float:

@@ -14,7 +14,6 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import wide_dtype, zeros
-from dpjax.accounting import records_moved
 from dpjax.derivatives import clipping, keeps_positions, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -48,8 +47,7 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
 
     def sensitivity(self, relation: Relation, *, rows: int) -> float:
         """Returns how far one record moves the sum of at most ``rows`` rows, rounding included."""
-        slack = rounding.sum_slack(rows, relation, self.any_order)
-        return self.clip_norm * records_moved(relation) * (1 + slack)
+        return float(rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order))
 
 
 def clip_and_sum(
