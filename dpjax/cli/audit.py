@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import os
 import sys
 
 import jax
@@ -10,7 +9,7 @@ from rich import progress as _rich
 from rich.console import Console
 
 import dpjax
-from dpjax.cli import report
+from dpjax.cli import outputs, report
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -40,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     names = list(auditing.AUDITS) if arguments.all else [arguments.name]
     plans = {name: auditing.plan(name, arguments.runs, arguments.quick) for name in names}
-    _check_outputs(arguments)
+    outputs.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     found = []
     print(_HEADER)
@@ -100,14 +99,6 @@ def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -
         dpjax.auditing.plot_audits(found, arguments.plot)
         print(f"wrote {arguments.plot}")
     return 1 if failed else 0
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.plot:
-        dpjax.plotting.check_path(arguments.plot)
-    for path in (arguments.json, arguments.plot):
-        if path and not os.path.isdir(os.path.dirname(path) or "."):
-            raise ValueError(f"{path} cannot be written: its folder does not exist.")
 
 
 def _advance(bar: _rich.Progress, task: _rich.TaskID, runs: int) -> None:
