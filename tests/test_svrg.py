@@ -113,7 +113,7 @@ def test_what_a_step_does_not_ask_for_is_not_computed_before_it_all_the_same(run
 
 
 def without_noise(factory, **more):
-    budget = dpjax.PrivacyBudget(1e9, 0.5)
+    budget = dpjax.PrivacyBudget(1e9, 0.4)
     return factory(LOGISTIC, budget, data_size=N, dimension=P, batch_size=N, step_size=1.0, **more)
 
 

@@ -1,13 +1,12 @@
 """``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
 
 import argparse
-import os
 
 import jax
 
 import dpjax
 from dpjax._bar import Bar
-from dpjax.cli import report
+from dpjax.cli import outputs, report
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -37,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     names = list(auditing.AUDITS) if arguments.all else [arguments.name]
     plans = {name: auditing.plan(name, arguments.runs, arguments.quick) for name in names}
-    _check_outputs(arguments)
+    outputs.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     found = []
     print(_HEADER)
@@ -99,11 +98,3 @@ def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -
         dpjax.auditing.plot_audits(found, arguments.plot)
         print(f"wrote {arguments.plot}")
     return 1 if failed else 0
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.plot:
-        dpjax.plotting.check_path(arguments.plot)
-    for path in (arguments.json, arguments.plot):
-        if path and not os.path.isdir(os.path.dirname(path) or "."):
-            raise ValueError(f"{path} cannot be written: its folder does not exist.")

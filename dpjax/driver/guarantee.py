@@ -6,6 +6,7 @@ import jax
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, Release, epsilon
+from dpjax.accounting import remarks as remarks_on
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 
@@ -25,18 +26,13 @@ _SAMPLED_ACCOUNTANTS = {
     "pld": _LOSSES,
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
-
-
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-
 _REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
     "what follows holds for exact Gaussian noise only.\n"
 )
-
-
 _ORDER = (
     "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
 )
@@ -45,6 +41,18 @@ _ORDER = (
 def unsafe(algorithm: Algorithm) -> bool:
     """Returns whether any noise is plain float32."""
     return any(query.unsafe_fast_noise for query in algorithm.queries)
+
+
+def remarks(algorithm: Algorithm) -> list[str]:
+    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
+
+    Privacy: reads declared numbers only.
+    """
+    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
+    if only_balls(algorithm.event):
+        return []
+    epsilon, delta = map(float, algorithm.declared)
+    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
 
 
 def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
@@ -74,10 +82,12 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
     if only_balls(event):
         group = "k times that delta"
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
+    notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return f"""\
 {warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
-{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}
+{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
+{notes}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
 {sampling(event, algorithm.queries[0].data_size)}
