@@ -14,7 +14,7 @@ from dpjax.accounting import Event
 from dpjax.derivatives import keeps_positions
 from dpjax.mechanisms import add_gaussian, as_key, derive, perturb
 from dpjax.sampling import Sampler
-from dpjax.transforms.aggregate import check_rows, clipped_sum, sum_slack
+from dpjax.transforms.aggregate import check_rows, clipped_sum, draw_slack
 from dpjax.transforms.gaussian import check_batch, check_draws
 from dpjax.transforms.noise import NoiseState, NoiseTransformation, first_state
 
@@ -107,7 +107,8 @@ def adaptive_clip_and_noise(
       noise_multiplier: z, of the gradient and the count together; as in ``noisy_mean``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
       quantile: gamma, from 0 to 1, the share of norms that C is to hold.
       rate: eta_C, how fast C moves: a factor of exp(rate gamma) a step at most, but for noise.
       count_stddev: sigma_b, as in ``gradient_multiplier``; by default 1/20 of the expected batch.
@@ -150,7 +151,7 @@ def adaptive_clip_and_noise(
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
     moved = float(sampler.scale(1.0, relation)) * expected
     any_order = not keeps_positions(relation)
-    slack = sum_slack(sampler.capacity, relation, any_order)
+    slack = draw_slack(sampler.capacity, relation, any_order)
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
 
@@ -173,7 +174,7 @@ def adaptive_clip_and_noise(
     ) -> tuple[PyTree, AdaptiveState]:
         del extra
         check_rows(updates, params)
-        check_batch(updates, mask, sampler)
+        check_batch(updates, mask, sampler, relation)
         (key, taken), clip = state.noise, state.clip_norm
         total, balance = clipped_sum(updates, (clip,), mask, any_order)
         with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted
