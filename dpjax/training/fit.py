@@ -16,7 +16,7 @@ from dpjax.accounting import Ledger, PrivacyBudget, epsilon
 from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset, Preprocessing
-from dpjax.driver import Watch, holds_run, root_key, run
+from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
 from dpjax.objectives import Objective
@@ -151,15 +151,13 @@ def fit(
     (16, (200,), True)
     """
     if loss == "cross_entropy":
-        held_out = None if held_out is None else class_numbers(held_out, data)
-        data = class_numbers(data, data)
+        data, held_out = class_numbers(data, data), class_numbers(held_out, data)
     records = records_of("data", data, bounds)
     one, sizes = one_of(records), sizes_of(records, budget, data_size, batch_size, epochs, steps)
     root = functools.partial(_root, key, seed, checkpoint)
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
-    if loss == "cross_entropy":
-        check_logits(data, jax.eval_shape(net, params, one[0]))
+    check_logits(loss, data, net, params, one[0])
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
@@ -180,12 +178,16 @@ def fit(
         watch=_watch(algorithm, evaluator, every),
     )
     evaluator(int(solution.steps), solution.params)
-    if net.bounds is not None:
-        # So that whoever loads the parameters can scale as the network does.
-        scale = Preprocessing((), (net.bounds,))
-        solution = dataclasses.replace(solution, preprocessing=scale)
+    solution = _scaled_by(net.bounds, solution)
     tables = evaluator.table("held_out"), evaluator.table("training")
     return Trained(solution, net, loss == "cross_entropy", *tables)
+
+
+def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+    # So that whoever loads the parameters can scale as the network does.
+    if bounds is None:
+        return solution
+    return dataclasses.replace(solution, preprocessing=Preprocessing((), (bounds,)))
 
 
 def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:

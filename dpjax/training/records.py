@@ -84,7 +84,7 @@ def class_numbers(data: Any, like: Any) -> Any:
     """Returns ``data`` with -1 and +1 as the classes 0 and 1, where two classes are declared.
 
     Args:
-      data: a ``Dataset``, or ``(x, y)``.
+      data: a ``Dataset``, ``(x, y)``, or None.
       like: the training data, whose labels those of ``data`` are coded as.
 
     Privacy: each label depends on its own record alone.
@@ -96,7 +96,7 @@ def class_numbers(data: Any, like: Any) -> Any:
     [0. 1.]
     """
     scale = like.preprocessing if isinstance(like, Dataset) else None
-    if scale is None or scale.classes is None or len(scale.classes) != 2:
+    if data is None or scale is None or scale.classes is None or len(scale.classes) != 2:
         return data
     if isinstance(data, Dataset):
         return dataclasses.replace(data, y=(data.y + 1) / 2)
@@ -104,18 +104,24 @@ def class_numbers(data: Any, like: Any) -> Any:
     return x, (y + 1) / 2
 
 
-def check_logits(data: Any, outputs: Any) -> None:
-    """Raises if more classes are declared for ``data`` than there are logits.
+def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
+    """Raises if more classes are declared for ``data`` than there are logits of cross-entropy.
 
     Args:
+      loss: as in ``fit``.
       data: as in ``fit``.
-      outputs: shape and dtype of one example's logits.
+      net: the network of one example.
+      params: its parameters.
+      x: shapes and dtypes of one example's features.
 
     Raises:
       ValueError: naming both numbers; some records would contribute nothing.
     """
     scale = data.preprocessing if isinstance(data, Dataset) else None
-    if scale is not None and scale.classes is not None and len(scale.classes) > outputs.shape[-1]:
+    if loss != "cross_entropy" or scale is None or scale.classes is None:
+        return
+    outputs = jax.eval_shape(net, params, x)
+    if len(scale.classes) > outputs.shape[-1]:
         raise ValueError(
             f"the data declare {len(scale.classes)} classes, and the network gives "
             f"{outputs.shape[-1]} logits: give it one for each class."
