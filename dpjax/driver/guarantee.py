@@ -234,9 +234,10 @@ def describe(release: Release) -> str:
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
+    why = "a record counts 0 or 1" if release.name == "accuracy" else "enforced by clipping"
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
-        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
+        f"{release.sensitivity:.4g} ({why}){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     ) + (_nearer(release) + _idle(release) + _ball(release))
 

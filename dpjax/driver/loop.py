@@ -207,6 +207,7 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
         status=jnp.where(finite, ended, Status.NOT_FINITE).astype(jnp.int32),
         certificate=certificate,
         certified_params=certified_params,
+        accuracy=algorithm.accuracy(state),
         algorithm=algorithm,
         unit=unit,
     )
