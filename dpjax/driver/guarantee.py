@@ -35,6 +35,7 @@ _UNSAFE = (
 )
 _ORDER = (
     "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
+    "Rounding is charged for sums of twice the rows declared, and of 262,144 at least.\n"
 )
 
 
@@ -194,9 +195,8 @@ def sampling(event: Event, data_size: int) -> str:
     kinds = {
         "none": f"every pass reads all records; sums are divided by the declared n = {data_size:,}",
         "poisson": (
-            "each of {r.data_size:,} records (declared{bound}) is drawn with probability "
-            "{r.sampling_probability:.6g}, by 64 random bits; at most {r.capacity:,} are read; "
-            "sums are divided by the declared expectation"
+            "{drawn} is drawn with probability {r.sampling_probability:.6g}, by 64 random bits; at "
+            "most {r.capacity:,} are read{more}; sums are divided by the declared expectation"
         ),
         "fixed_size": (
             "a uniformly random {r.capacity:,} of the declared {r.data_size:,} records; sums are "
@@ -211,10 +211,15 @@ def sampling(event: Event, data_size: int) -> str:
         )
     if all(release.sampling == "none" for release in event.releases):
         return f"Sampling: none, {kinds['none']}."
-    bound = ", an upper bound on n" if event.relation == "add_or_remove_one" else ""
+    words = {"drawn": f"each of {data_size:,} records (declared)", "more": ""}
+    if event.relation == "add_or_remove_one":
+        words = {
+            "drawn": "each record",
+            "more": f" for every {data_size:,} present (declared; there may be more)",
+        }
     lines = {
         f"  - {r.name.replace('_', ' ')}: {r.sampling.replace('_', ' ')}, "
-        f"{kinds[r.sampling].format(r=r, bound=bound)}; one draw per release"
+        f"{kinds[r.sampling].format(r=r, **words)}; one draw per release"
         for r in event.releases
     }
     return "\n".join(["Sampling, per kind of release:", *sorted(lines)])
