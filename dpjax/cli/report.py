@@ -17,6 +17,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
 from dpjax.driver import guarantee
+from dpjax.driver.remarks import remarks
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 
@@ -26,7 +27,7 @@ _CONFIDENCE = 0.95
 
 def warn(algorithm: Algorithm) -> None:
     """Prints what the budget leaves to be desired, before it is spent."""
-    for remark in guarantee.remarks(algorithm):
+    for remark in remarks(algorithm):
         print(f"warning: {remark}", file=sys.stderr)
 
 
