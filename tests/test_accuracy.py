@@ -178,6 +178,42 @@ def test_what_cannot_be_estimated_is_refused(call, message):
         call()
 
 
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Scores that are a table, not one number a row."""
+
+    def parameters(self, features):
+        return features
+
+    def score(self, params, x):
+        return x * params
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (Table(), records(), "one score to each row"),
+        (dpjax.objectives.two_layer().model, records()[0], r"examples \(x, y\)"),
+        (dpjax.objectives.two_layer().model, (records()[0][:, :2], records()[1]), "does not score"),
+    ],
+)
+def test_what_has_no_score_is_refused_before_anything_is_spent(model, data, message, monkeypatch):
+    def spent(*args):
+        raise AssertionError("the budget was spent")
+
+    loss = dpjax.Objective(lambda w, e: jnp.sum(w**2), model=model, name="own")
+    make = functools.partial(
+        dpjax.dp_gradient_descent, loss, data_size=N, dimension=model.parameters(P), clip_norm=1.0,
+        steps=2, step_size=0.1, certify=None,
+    )  # fmt: skip
+    for loop in ("advance", "finish", "bind_records"):
+        monkeypatch.setattr(f"dpjax.driver.loop.{loop}", spent)
+    algorithm = dpjax.with_accuracy(make, BUDGET)
+    for run in (dpjax.solve, dpjax.run):
+        with pytest.raises(ValueError, match=message):
+            run(algorithm, data, key=jax.random.key(0))
+
+
 def plain():
     return dpjax.dp_gradient_descent(LOGISTIC, BUDGET, data_size=N, dimension=P, steps=4)
 

@@ -130,7 +130,7 @@ def with_accuracy(
     ...     data_size=10_000, dimension=10)
     >>> algorithm = with_accuracy(make, PrivacyBudget(epsilon=1.0, delta=1e-6))
     >>> [release.name for release in algorithm.event.releases]
-    ['gradient and hessian', 'accuracy']
+    ['gradient_and_hessian', 'accuracy']
     """
     share = _validate.positive("epsilon", epsilon)
     if share >= budget.epsilon:

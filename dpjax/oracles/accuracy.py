@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, PyTree, Relation, static
 from dpjax._wide import Wide, accumulate, zeros
 from dpjax.derivatives import linear_model
 from dpjax.mechanisms import derive, perturb
@@ -91,6 +91,25 @@ class AccuracyQuery(GaussianQuery):
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
         return noisy / self.data_size
+
+    def check_examples(self, examples: PyTree, params: Params) -> None:
+        """Raises unless the examples are rows with labels, which the model scores one by one.
+
+        Raises:
+          ValueError: before anything is spent, since the question comes when the steps are over.
+
+        Privacy: reads shapes and dtypes, no value; no message names n.
+        """
+        if not (isinstance(examples, tuple) and len(examples) == 2):
+            raise ValueError("accuracy is of examples (x, y): pass the tuple (x, y) or a Dataset.")
+        try:
+            found = jax.eval_shape(self._correct, examples, params)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"the model of {self.objective.name} does not score rows of these x: {error}"
+            ) from error
+        if self.objective.model is not None and found.shape != jnp.shape(examples[1]):
+            raise ValueError(f"the model of {self.objective.name} must give one score to each row.")
 
     def exact_count(self, records: Records, params: Params) -> Wide:
         """Returns the number of records whose label is predicted. NOT PRIVATE."""
