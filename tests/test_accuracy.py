@@ -72,6 +72,29 @@ def test_a_record_moves_the_count_by_one_at_most_whatever_it_holds(name):
     assert query.sensitivity == 1 / N == query_of(objective, "replace_one").sensitivity
 
 
+@dataclasses.dataclass(frozen=True)
+class Mixing:
+    """Scores of which each depends on all rows that are shown together."""
+
+    def parameters(self, features):
+        return features
+
+    def score(self, params, x):
+        return x @ params * jnp.sign(jnp.sum(x[:, 0]))
+
+
+def test_a_model_that_mixes_rows_lets_no_record_decide_about_another():
+    objective = dpjax.Objective(lambda w, e: jnp.sum(w**2), model=Mixing())
+    query, params = query_of(objective), jnp.ones(P)
+    x, y = records()
+    other = x.copy()
+    other[0] = -1e6 * np.sign(x[:, 0].sum())  # turns the sum of all, and would turn every label
+    counts = [float(query.exact_count((rows, y), params).narrow) for rows in (x, other)]
+    assert abs(counts[0] - counts[1]) <= 1
+    plain = [(objective.predict(params, rows) == y).sum() for rows in (x, other)]
+    assert abs(int(plain[0]) - int(plain[1])) > 10  # the model does mix
+
+
 def follows(draws, mean, stddev):
     """Whether a KS and a two-sided variance test at LEVEL accept N(mean, stddev^2)."""
     z = (np.asarray(draws, np.float64) - mean) / stddev
@@ -180,13 +203,13 @@ def test_what_cannot_be_estimated_is_refused(call, message):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Scores that are a table, not one number a row."""
+    """Scores that are a column: times labels (n,) they would be a table, a record n entries."""
 
     def parameters(self, features):
         return features
 
     def score(self, params, x):
-        return x * params
+        return (x @ params)[:, None]
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,11 @@ class AccuracyQuery(GaussianQuery):
         if not (isinstance(examples, tuple) and len(examples) == 2):
             raise ValueError("accuracy is of examples (x, y): pass the tuple (x, y) or a Dataset.")
         try:
-            found = jax.eval_shape(self._correct, examples, params)
+            jax.eval_shape(self._correct, examples, params)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"the model of {self.objective.name} does not score rows of these x: {error}"
             ) from error
-        if self.objective.model is not None and found.shape != jnp.shape(examples[1]):
-            raise ValueError(f"the model of {self.objective.name} must give one score to each row.")
 
     def exact_count(self, records: Records, params: Params) -> Wide:
         """Returns the number of records whose label is predicted. NOT PRIVATE."""
@@ -123,6 +121,9 @@ class AccuracyQuery(GaussianQuery):
             return linear_model.unit_margins(records, params) > 0
         x, y = records
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
-        # Zeros in place of what is not finite, which a product of matrices could spread.
-        scores = self.objective.model.score(params, jnp.where(valid[:, None], x, 0))  # pyright: ignore
-        return valid & (scores * y > 0)
+        # One row at a time, so that no model can let a record decide about another.
+        score = self.objective.model.score  # pyright: ignore
+        scores = jax.vmap(lambda row: score(params, row[None]))(jnp.where(valid[:, None], x, 0))
+        if scores.shape != (len(y), 1):
+            raise ValueError("there must be one score to each row.")
+        return valid & (scores[:, 0] * y > 0)
