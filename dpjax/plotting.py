@@ -8,18 +8,25 @@ import importlib.util
 import math
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and two dark ones beside them.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and three dark ones.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#555555"
+SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#6B6B6B"
+BLACK, BROWN = "#000000", "#5C4A00"
+# Opacity of a band: where several overlap, the lines in them still stand out.
+_BAND = 0.1
 # For the titles of pictures that show what is not released.
 EXACT = "exact values (NOT PRIVATE)"
 # Inches that a character and a line of a title or a legend take, at most.
 _CHARACTER, _LINE = 0.08, 0.23
+# Inches that the title of the axes and the labels of x take of a panel's height.
+_AROUND = 0.9
+# Added in the legend to the name of a curve that no panel shows.
+_OUT_OF_VIEW = " (out of view)"
 
 
 def require() -> None:
@@ -52,11 +59,12 @@ def panels(
     title: str,
     *,
     size: tuple[float, float] = (4.7, 4.0),
-    legend: Literal["below", "right", "inside"] = "below",
+    legend: Literal["below", "right", "inside", "none"] = "below",
 ) -> Iterator[Any]:
     """Gives a grid of axes to draw on, and writes the picture once all is drawn.
 
-    Axes on which nothing was drawn are left out. One legend serves all axes that have none.
+    Axes on which nothing was drawn are left out. One legend serves all axes that have none; it
+    says which curves are out of view.
 
     Args:
       path: file to write; its ending fixes the format.
@@ -64,7 +72,8 @@ def panels(
       columns: of the grid.
       title: printed above; its lines are broken where they are wider than the picture.
       size: width and height of one panel in inches; title and legend come on top.
-      legend: where it stands, beside all panels or inside each.
+      legend: where it stands, beside all panels or inside each; ``"none"`` where the curves
+        have their names beside them.
 
     Yields:
       The (rows, columns) array of axes.
@@ -89,8 +98,9 @@ def panels(
         if not axes.has_data():
             axes.set_axis_off()
         elif legend == "inside":
-            axes.legend(fontsize="small", framealpha=0.8)
-    if legend != "inside":
+            entries = _entries([axes])
+            axes.legend(entries.values(), entries, fontsize="small", framealpha=0.8)
+    if legend in ("below", "right"):
         _common_legend(figure, legend)
     width = figure.get_figwidth()
     lines = [
@@ -123,7 +133,7 @@ def band(
 
     Privacy: as what is drawn.
     """
-    axes.fill_between(where, *ends, color=color, alpha=0.15, linewidth=0)
+    axes.fill_between(where, *ends, color=color, alpha=_BAND, linewidth=0, zorder=1)
     axes.plot(where, middle, color=color, **line)
 
 
@@ -139,6 +149,77 @@ def mark(color: str, marker: str, size: float = 6.0, filled: bool = True) -> dic
         "markersize": 1.5 * size if marker == "*" else size,
         "markerfacecolor": color if filled else "white",
     }
+
+
+def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Writes the names of lines at the right edge, in the order in which the lines end there.
+
+    Names that would overlap are moved apart, and a thin line leads from each to its end.
+
+    Args:
+      axes: whose; its limits and scales must be final.
+      ends: by name, y of the line's end and the colour; of an end out of view, the nearest edge.
+    """
+    height = axes.get_figure().get_figheight() / axes.get_subplotspec().get_gridspec().nrows
+    apart = 0.17 / max(height - _AROUND, 1.0)
+    to_axes = axes.transScale + axes.transLimits
+    at = {
+        name: float(np.clip(to_axes.transform((axes.get_xlim()[1], y))[1], 0, 1))
+        for name, (y, _) in ends.items()
+    }
+    order = sorted(at, key=at.__getitem__)
+    places = _moved_apart(np.array([at[name] for name in order]), apart)
+    for name, place in zip(order, places, strict=True):
+        color = ends[name][1]
+        axes.annotate(
+            name, (1.0, at[name]), (1.05, place), xycoords="axes fraction", color=color,
+            fontsize="small", va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkB": 0,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip
+
+
+def in_view(values: np.ndarray, decades: float = 4.0, gap: float = 30.0) -> np.ndarray:
+    """Returns which of some positive values a logarithmic axis should show.
+
+    What diverged would squash all others: left out are those that are more than ``decades`` above
+    the least, and fewer than half of all where they are ``gap`` times as large as the next.
+
+    Args:
+      values: positive and finite.
+      decades: that the axis spans at most.
+      gap: ratio from which on values stand apart.
+
+    >>> in_view(np.array([1e-6, 60.0, 1e-4])).tolist()
+    [True, False, True]
+    """
+    ordered = np.sort(values)
+    half = (len(values) - 1) // 2
+    apart = np.flatnonzero(ordered[half + 1 :] > gap * ordered[half:-1])
+    most = ordered[half + apart[0]] if len(apart) else ordered[-1]
+    return values <= min(most, 10**decades * ordered[0])
+
+
+def point_beyond(axes: Any, where: float, text: str, marker: Mapping[str, Any]) -> None:
+    """Draws a marker under the upper edge with an arrow out of the panel, for a value above it.
+
+    Args:
+      axes: where to.
+      where: x.
+      text: what stands beside it: whose value, and the value.
+      marker: from ``mark``.
+    """
+    both = axes.get_xaxis_transform()
+    axes.plot([where], [0.9], transform=both, linestyle="none", clip_on=False, **marker)
+    axes.annotate(
+        "", (where, 1.0), (where, 0.91), xycoords=both, textcoords=both,
+        arrowprops={"arrowstyle": "-|>", "color": marker["color"]},
+    )  # fmt: skip
+    left = axes.transScale.transform((where, 1))[0] < np.mean(axes.viewLim.intervalx)
+    axes.annotate(
+        text, (where, 0.9), (9 if left else -9, 0), xycoords=both, textcoords="offset points",
+        ha="left" if left else "right", va="center", fontsize="x-small", color=marker["color"],
+    )  # fmt: skip
 
 
 def percent(axis: Any) -> None:
@@ -190,18 +271,23 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
     with panels(path, 1, columns, title, size=(4.5, 3.8), legend="inside") as ((first, *rest),):
         _median(first, history["gradient_norm"], BLUE, "noisy gradient norm")
         _certificate(first, solution.certificate, steps)
-        first.set(ylabel="gradient norm", yscale="log", title="Stationarity")
+        first.set(
+            ylabel="gradient norm", yscale="log", title="Gradient norm\n(0 at a stationary point)"
+        )
         _median(rest[0], history["step_norm"], GREEN, "step length")
         if "radius" in history:
             _median(rest[0], history["radius"], PINK, "trust radius", linestyle="--")
-        rest[0].set(ylabel="length (parameter units)", yscale="log", title="Steps")
+        bounded = "\n(at most the trust radius)" if "radius" in history else ""
+        rest[0].set(
+            ylabel="length (parameter units)", yscale="log", title=f"Length of each step{bounded}"
+        )
         if "multiplier" in history:
             # The multiplier is 0 inside the radius, which a logarithm cannot show.
             _median(rest[1], history["multiplier"], ORANGE, "multiplier")
             rest[1].set(
                 ylabel="dual variable (curvature units)",
                 ylim=(0, None),
-                title="Multiplier, 0 inside the radius",
+                title="Trust-region multiplier\n(0 when the step stays inside the radius)",
             )
         for axes in (first, *rest):
             axes.set(xlabel="step")
@@ -209,11 +295,7 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
 
 def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
     """One entry a label of the axes without a legend; the figure grows by what it takes."""
-    entries: dict[str, Any] = {}
-    for axes in figure.axes:
-        if axes.get_legend() is None:
-            handles, labels = axes.get_legend_handles_labels()
-            entries |= {k: v for k, v in zip(labels, handles, strict=True) if k not in entries}
+    entries = _entries([axes for axes in figure.axes if axes.get_legend() is None])
     if not entries:
         return
     entry = _CHARACTER * max(map(len, entries)) + 0.6
@@ -229,6 +311,36 @@ def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
         entries.values(), entries, loc="outside lower center",
         ncols=math.ceil(len(entries) / lines), fontsize="small",
     )  # fmt: skip
+
+
+def _entries(every: Iterable[Any]) -> dict[str, Any]:
+    """The legend's handles by their labels; those of curves that no panel shows say so."""
+    handles: dict[str, Any] = {}
+    seen: set[str] = set()
+    for axes in every:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+            if _shows(axes, handle):
+                seen.add(label)
+    return {k if k in seen else k + _OUT_OF_VIEW: handle for k, handle in handles.items()}
+
+
+def _shows(axes: Any, handle: Any) -> bool:
+    """Whether a point of a line is within the axes; what is no line, or has no data, is a key."""
+    if not hasattr(handle, "get_xydata") or handle.get_transform() != axes.transData:
+        return True
+    (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    x, y = np.reshape(handle.get_xydata(), (-1, 2)).T
+    return len(x) == 0 or bool(((left <= x) & (x <= right) & (low <= y) & (y <= high)).any())
+
+
+def _moved_apart(places: np.ndarray, apart: float) -> np.ndarray:
+    """Growing places, moved as little as can be to be ``apart``, and not above 1."""
+    from scipy.optimize import isotonic_regression
+
+    steps = apart * np.arange(len(places))
+    moved = steps + isotonic_regression(places - steps).x
+    return np.minimum(moved, 1.0 - steps[::-1])
 
 
 def _median(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str = "-") -> None:
