@@ -45,7 +45,7 @@ def plot_risks(
         for label in _best_first([table for row in grid for table in row]):
             rows[0, 0].plot([], [], **looks.mark(label, 8), linestyle="none", label=label)
         rows[0, 0].plot(
-            [], [], color="0.7", linewidth=4, label="none is better and\nnone is cheaper"
+            [], [], color="0.7", linewidth=4, label="no method is both\nbetter and cheaper"
         )
         for row, shown in zip(rows, grid, strict=True):
             for axes, table in zip(row, shown, strict=False):
