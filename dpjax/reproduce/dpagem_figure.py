@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import plotting
-from dpjax.reproduce import looks
+from dpjax.reproduce import annotations, looks
 from dpjax.reproduce.accuracies import FIELDS
 from dpjax.reproduce.page import percent
 from dpjax.reproduce.tables import Table
@@ -101,7 +101,7 @@ def _panel(axes: Any, looked: Table, field: str) -> None:
     ticks = [error for error in _TICKS if 0.85 * low < error < worst]
     axes.set_yticks(ticks, [f"{100 * (1 - error):.4g} %" for error in ticks])
     axes.set_yticks([], minor=True)
-    plotting.name_ends(axes, ends)
+    annotations.name_ends(axes, ends)
 
 
 def _behind(axes: Any, gaps: Table) -> None:

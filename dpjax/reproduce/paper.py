@@ -248,13 +248,11 @@ def redraw(chosen: Plan, out: str | os.PathLike) -> list[pathlib.Path]:
 
     Raises:
       FileNotFoundError: if a table is missing.
-      OSError: if ``out`` cannot be written.
 
     Privacy: NOT PRIVATE, as the tables are.
     """
-    folder = pathlib.Path(out)
-    draw = chosen.parts.pages.draw
-    return [path for name, one in chosen.figures.items() for path in draw(folder, name, one)]
+    draw, folder = chosen.parts.pages.draw, pathlib.Path(out)
+    return [path for figure in chosen.figures.items() for path in draw(folder, *figure)]
 
 
 def _head(chosen: Plan, found: dict[Problem, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import plotting
-from dpjax.reproduce import looks
+from dpjax.reproduce import annotations, looks
 from dpjax.reproduce.tables import Table
 
 # Under this an excess risk is rounding of float32 parameters.
@@ -90,7 +90,7 @@ def _panel(axes: Any, table: Table) -> None:
     means = np.maximum(table.numbers("exact_excess_risk"), _LEAST)
     errors = 2 * np.nan_to_num(table.numbers("standard_error"))
     costs = table.numbers("gradient_evaluations")
-    shown = plotting.in_view(means)
+    shown = annotations.in_view(means)
     labels = [row["method"] for row in table.rows]
     for i in np.flatnonzero(shown):
         axes.errorbar(
@@ -127,7 +127,7 @@ def _panel(axes: Any, table: Table) -> None:
     _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
     for i in np.flatnonzero(~shown):
         text = f"off the scale:\n{labels[i]} {means[i]:.2g}"
-        plotting.point_beyond(axes, costs[i], text, looks.mark(labels[i], 8))
+        annotations.point_beyond(axes, costs[i], text, looks.mark(labels[i], 8))
     _front(axes, costs[shown], means[shown])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import plotting
-from dpjax.reproduce import looks, spider, spider_rates
+from dpjax.reproduce import annotations, looks, spider, spider_rates
 from dpjax.reproduce.escapes import quartiles
 from dpjax.reproduce.tables import Table
 
@@ -199,7 +199,7 @@ def _alphas(axes: Any, runs: Table, saddles: Table, group: Sequence[str]) -> Non
     }
     # What stays at the saddle has the saddle's alpha, which may be far below all others.
     every = np.concatenate([three[:, 1] for three in medians.values()])
-    shown = plotting.in_view(1 / every[every > 0], gap=10)
+    shown = annotations.in_view(1 / every[every > 0], gap=10)
     low = every[every > 0][shown].min()
     grey = [label for label in medians if label not in group]
     for label in grey:
@@ -227,7 +227,7 @@ def _alphas(axes: Any, runs: Table, saddles: Table, group: Sequence[str]) -> Non
             below = last < low / 2
             name = f"{label}: at the saddle,\nalpha {at_saddle} (out of view)" if below else label
             ends[name] = (last if last > 0 else low / 4, looks.look(label).color)
-    plotting.name_ends(axes, ends)
+    annotations.name_ends(axes, ends)
 
 
 def _alpha(runs: Table, label: str, size: float) -> tuple[float, ...]:
