@@ -43,7 +43,7 @@ def in_view(values: np.ndarray, decades: float = 4.0, gap: float = 30.0) -> np.n
     """Returns which of some positive values a logarithmic axis should show.
 
     What diverged would squash all others: left out are those that are more than ``decades`` above
-    the least, and fewer than half of all where they are ``gap`` times as large as the next.
+    the least, and at most half of all where these are ``gap`` times as large as the next.
 
     Args:
       values: positive and finite.
