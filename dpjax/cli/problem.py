@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import csv
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -105,14 +106,18 @@ def configure(
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    algorithm = factories[name](
+    make = functools.partial(
+        factories[name],
         objective,
-        budget,
         data_size=size,
         dimension=dimension,
         accountant=arguments.accountant,
         **_settings(arguments, name, factories),
     )
+    if arguments.estimate is None:
+        algorithm = make(budget)
+    else:
+        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
     return Setting(algorithm, budget, name, arguments.objective, size, dimension)
 
 
