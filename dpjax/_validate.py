@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+_LARGEST_CLIP_NORM = 1e14
+# No count is larger: rows are numbered, and steps counted, by 32 bits.
+_LARGEST_COUNT = 2**63 - 1
+
 
 def positive(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number above 0.
@@ -18,6 +22,32 @@ def positive(name: str, value: Any) -> float:
     number = _number(name, value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+    return number
+
+
+def normal(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not above 0 and normal in float32.
+
+    For the settings that theory multiplies and divides by: no product of a few leaves float64.
+    """
+    number = positive(name, value)
+    if not 2.0**-126 <= number < 2.0**128:
+        raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
+    return number
+
+
+def clip_norm(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not above 0 and at most 1e14.
+
+    Two such numbers multiply, a bound and a weight, and 2^31 rows of their product, the most that
+    there can be, are within float32: a sum overflows on no data, where noise could not hide it.
+    """
+    number = positive(name, value)
+    if number > _LARGEST_CLIP_NORM:
+        raise ValueError(
+            f"{name} must be at most {_LARGEST_CLIP_NORM:g}, got {value!r}: sums of contributions "
+            "that large may leave float32. Rescale the loss."
+        )
     return number
 
 
@@ -80,7 +110,9 @@ def positive_int(name: str, value: Any) -> int:
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {value!r}.") from None
     if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {value!r}.")
+        raise ValueError(f"{name} must be at least 1, got {_short(value)}.")
+    if number > _LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most {_LARGEST_COUNT:,}, got {_short(value)}.")
     return number
 
 
@@ -136,11 +168,23 @@ def word(name: str, value: Any) -> str:
     return value
 
 
+def _short(value: Any) -> str:
+    """A number for an error: Python refuses to print one of thousands of digits."""
+    number = operator.index(value)
+    if abs(number) < 10**40:
+        return repr(value)
+    return f"a number of {number.bit_length()} bits"
+
+
 def _number(name: str, value: Any) -> float:
     # float() reads text too, and text that holds a number is a mistake further up.
     if isinstance(value, bool | str | bytes | bytearray) or value is None:
         raise ValueError(f"{name} must be a number, got {value!r}.")
     try:
         return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name} must be a number that float64 can hold, got {_short(value)}."
+        ) from None
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a number, got {value!r}.") from None

@@ -101,6 +101,7 @@ def dp_gradient_descent_with_selection(
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")
     if step_size is None:
         step_size = default_step_size(objective)
+    step_size = _validate.normal("step_size", step_size)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
@@ -166,7 +167,7 @@ def _tolerances(
         if objective.constants is None:
             raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
         hessian_lipschitz = objective.constants.hessian_lipschitz
-    rho = _validate.positive("hessian_lipschitz", hessian_lipschitz)
+    rho = _validate.normal("hessian_lipschitz", hessian_lipschitz)
     return alpha, base.positive_leaf("sqrt(hessian_lipschitz alpha)", math.sqrt(rho * alpha))
 
 
