@@ -1,8 +1,10 @@
 """Fixtures that several test files share."""
 
+import contextlib
 import itertools
 import os
 import pathlib
+import threading
 
 import jax
 import pytest
@@ -40,6 +42,23 @@ def crash(monkeypatch):
         monkeypatch.setattr(progress, "_advance", whole if step is None else advance)
 
     monkeypatch.setattr(resume, "SAVE_SECONDS", 0.0)
+    return at
+
+
+@pytest.fixture
+def meeting(monkeypatch):
+    """Lets two threads wait for each other where both enter a function, or for a while in vain."""
+
+    def at(place, name, timeout=1.0):
+        whole, both = getattr(place, name), threading.Barrier(2)
+
+        def entered(*args, **kwargs):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(timeout)
+            return whole(*args, **kwargs)
+
+        monkeypatch.setattr(place, name, entered)
+
     return at
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
+from dpjax.accounting import chain
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     apart,
@@ -29,8 +30,8 @@ from dpjax.derivatives import (
     parts,
     per_example,
 )
-from dpjax.driver import loop
-from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree
+from dpjax.driver import loop, progress
+from dpjax.mechanisms import PrefixNoise, ball, gaussian, registry, symmetric, tree
 from dpjax.mechanisms import base as keys
 from dpjax.oracles import (
     AnchoredQuery,
@@ -49,7 +50,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import base as oracles
 from dpjax.sampling import gaps, samplers
-from dpjax.transforms import adaptive, aggregate
+from dpjax.transforms import adaptive, aggregate, noise
 
 TESTS = pathlib.Path(__file__).parent
 MUTANTS = {}
@@ -264,6 +265,34 @@ def _(patch):
 @mutant("key reused across purposes")
 def _(patch):
     patch.setattr(keys, "zlib", types.SimpleNamespace(crc32=lambda purpose: 0))
+
+
+# Two at once.
+
+
+@mutant("a ledger without a lock between threads")
+def _(patch):
+    unlocked = types.SimpleNamespace(Lock=contextlib.nullcontext)
+    patch.setattr(chain, "threading", unlocked)
+
+
+@mutant("a key claimed after the training")
+def _(patch):
+    @contextlib.contextmanager
+    def late(key, advice, owner=None):
+        if registry.claim(key, advice, owner):
+            registry._CLAIMED.clear()
+        yield
+        with contextlib.suppress(ValueError):
+            registry.claim(key, advice, owner)
+
+    for place in (loop, progress):
+        patch.setattr(place, "claimed", late)
+
+
+@mutant("an optimizer chain that claims no key")
+def _(patch):
+    patch.setattr(noise, "claim", lambda *arguments: None)
 
 
 # Clipping.

@@ -99,9 +99,8 @@ def dp_gradient_descent_with_selection(
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     if certify not in (None, "output"):
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")
-    if step_size is None:
-        step_size = default_step_size(objective)
-    step_size = _validate.normal("step_size", step_size)
+    usual = default_step_size(objective) if step_size is None else step_size
+    step_size = _validate.normal("step_size", usual)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)

@@ -74,8 +74,7 @@ def result(
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": _certificate(solution.certificate),
         **_exact(arguments, setting, data, solution),
-        "seconds_compile": seconds[0],
-        "seconds_run": seconds[1],
+        **_seconds(setting, seconds),
     }
 
 
@@ -121,14 +120,22 @@ def summary(content: dict[str, Any]) -> list[str]:
         if certificate["min_eigenvalue_lower"] is not None:
             lower = _each(certificate["min_eigenvalue_lower"], _number, min)
             lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
-    lines.append(
-        f"time: {content['seconds_compile']:.2f} s to compile, "
-        f"{content['seconds_run']:.2f} s to run"
-    )
+    if content["seconds_run"] is not None:
+        lines.append(
+            f"time: {content['seconds_compile']:.2f} s to compile, "
+            f"{content['seconds_run']:.2f} s to run"
+        )
     for name in EXACT:
         if content[name] is not None:
             lines.append(f"{name}: {_each(content[name], _number)}  (NOT PRIVATE)")
     return lines
+
+
+def _seconds(setting: Setting, seconds: tuple[float, float]) -> dict[str, float | None]:
+    # Time grows with the true number of records, which this relation keeps private.
+    private = setting.budget.relation == "add_or_remove_one"
+    spent = (None, None) if private else seconds
+    return dict(zip(("seconds_compile", "seconds_run"), spent, strict=True))
 
 
 def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None:

@@ -28,7 +28,10 @@ _SAMPLED_ACCOUNTANTS = {
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-_REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
+_REPRODUCIBLE = (
+    "NOT FOR RELEASE: reproducible, by a seed or a key that may come from one; whoever guesses\n"
+    "the seed can remove the noise. For a release pass key=dpjax.random_key().\n"
+)
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
@@ -63,7 +66,7 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
     Args:
       algorithm: configured, on the host.
       unit: what one record stands for.
-      reproducible: whether the noise came from a seed.
+      reproducible: whether the noise came from a seed, or from a key that may come from one.
 
     Privacy: holds public numbers only.
     """

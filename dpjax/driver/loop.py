@@ -13,10 +13,11 @@ from dpjax._wide import on_device, wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
-from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key, training_key
+from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.registry import claimed, guessable
 from dpjax.oracles import bind, check_examples
 from dpjax.sampling import SinglePass, ordered
 
@@ -59,7 +60,10 @@ def solve(
         tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
-        Under ``jit`` and ``vmap`` a key that is repeated, or made of a seed, cannot be noticed.
+        Only with a key that ``random_key`` returned in this process is the result ``releasable``:
+        of any other one, such as a key that was folded or split, nobody can see whether it comes
+        from a seed. Under ``jit`` and ``vmap`` a key that is repeated cannot be noticed, nor where
+        one of 128 bits comes from.
       seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
         says that it is not for release.
       params: public starting point; by default zeros of shape (dimension,), in JAX's default
@@ -71,7 +75,8 @@ def solve(
 
     Raises:
       ValueError: before anything is spent, for data, params, key and declared numbers that do not
-        fit together, or a key of ``random_key`` that another training of this process has used.
+        fit together, or a key of ``random_key`` that another training or optimizer chain of this
+        process has used, in whichever thread.
 
     Privacy: the guarantee of ``algorithm.event`` holds for everything returned.
 
@@ -89,10 +94,9 @@ def solve(
     root = root_key(key, seed)
     for query in algorithm.queries:
         check_examples(query, examples, params)
-    check_unclaimed(root)
     records = on_device(examples)
-    solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
-    claim(root)
+    with claimed(root, ADVICE):
+        solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
     return dataclasses.replace(solution, reproducible=seed is not None or guessable(root))
 
 

@@ -29,7 +29,8 @@ class Solution:
       certified_params: the parameters the certificate speaks of, or None.
       algorithm: what was run, with its calibrated noise.
       unit: what one record stands for, from the data set.
-      reproducible: whether the noise came from a seed, which can be guessed.
+      reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
+        come from one, as every key may that ``random_key`` did not return in this process.
 
     Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
       computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
@@ -48,7 +49,7 @@ class Solution:
 
     @property
     def releasable(self) -> bool:
-        """Whether the guarantee may be relied on: neither a seed nor unsafe noise was used."""
+        """Whether the guarantee may be relied on: no key that a seed may make, no unsafe noise."""
         return not self.reproducible and not _guarantee.unsafe(self.algorithm)
 
     @property
