@@ -6,10 +6,10 @@ import jax
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon
-from dpjax.accounting import remarks as remarks_on
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.driver.release_words import ceil, describe
+from dpjax.driver.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
@@ -46,18 +46,6 @@ _ORDER = (
 def unsafe(algorithm: Algorithm) -> bool:
     """Returns whether any noise is plain float32."""
     return any(query.unsafe_fast_noise for query in algorithm.queries)
-
-
-def remarks(algorithm: Algorithm) -> list[str]:
-    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
-
-    Privacy: reads declared numbers only.
-    """
-    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
-    if only_balls(algorithm.event):
-        return []
-    epsilon, delta = map(float, algorithm.declared)
-    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
 
 
 def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:

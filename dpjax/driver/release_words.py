@@ -8,6 +8,7 @@ _HOW = {
     "perturbed_minimizer": (
         "of the gradient: rows are cut to length 1, slopes to the constant of the loss"
     ),
+    "accuracy": "a record counts 0 or 1",
     "distance_from_minimum": "twice what the solver may be from the exact minimum",
 }
 
