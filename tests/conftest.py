@@ -84,3 +84,17 @@ def no_data(monkeypatch, tmp_path):
     sklearn_datasets = pytest.importorskip("sklearn.datasets")
     monkeypatch.setattr(sklearn_datasets, "fetch_covtype", offline)
     return cache
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """The figures that are written while the test runs, by the name of their file."""
+    figure = pytest.importorskip("matplotlib.figure")
+    save, saved = figure.Figure.savefig, {}
+
+    def kept(self, path, **more):
+        saved[pathlib.Path(path).stem] = self
+        save(self, path, **more)
+
+    monkeypatch.setattr(figure.Figure, "savefig", kept)
+    return saved
