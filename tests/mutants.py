@@ -18,6 +18,7 @@ import pytest
 from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
 from dpjax.accounting import chain
+from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     apart,
@@ -42,6 +43,7 @@ from dpjax.oracles import (
     NewtonQuery,
     ObjectiveQuery,
     SelectionQuery,
+    accuracy,
     curvature,
     gradient,
     hessian,
@@ -213,6 +215,19 @@ def _(patch):
         return whole(key, scores, half, **kwargs)
 
     patch.setattr(selection, "noisy_argmax", quieter)
+
+
+@mutant("half the noise on the accuracy")
+def _(patch):
+    def perturb(key, value, stddev, **kwargs):
+        return gaussian.perturb(key, value, stddev / 2, **kwargs)
+
+    patch.setattr(accuracy, "perturb", perturb)
+
+
+@mutant("an accuracy that is not booked")
+def _(patch):
+    patch.setattr(WithAccuracy, "event", property(lambda self: self.algorithm.event))
 
 
 @mutant("a selection at every step")

@@ -143,6 +143,10 @@ class Algorithm(Protocol):
         """Returns bounds on the true derivatives, and the parameters they hold at."""
         ...
 
+    def accuracy(self, state: Any) -> Array | None:
+        """Returns the noisy accuracy that was asked for at the end, or None."""
+        ...
+
 
 class Problem(NamedTuple):
     """What every factory is given, checked."""

@@ -17,13 +17,17 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
 from dpjax.driver import guarantee
+from dpjax.driver.remarks import remarks
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 
 
+_CONFIDENCE = 0.95
+
+
 def warn(algorithm: Algorithm) -> None:
     """Prints what the budget leaves to be desired, before it is spent."""
-    for remark in guarantee.remarks(algorithm):
+    for remark in remarks(algorithm):
         print(f"warning: {remark}", file=sys.stderr)
 
 
@@ -73,6 +77,7 @@ def result(
         "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": _certificate(solution.certificate),
+        "accuracy": _accuracy(solution),
         **_exact(arguments, setting, data, solution),
         **_seconds(setting, seconds),
     }
@@ -103,6 +108,14 @@ def summary(content: dict[str, Any]) -> list[str]:
             for name in _distinct(content["status"])
         ),
     ]
+    if content["accuracy"] is not None:
+        estimate, low, high = (
+            _each(content["accuracy"][name], _share) for name in ("estimate", "lower", "upper")
+        )
+        lines.append(
+            f"accuracy on the training records: {estimate}, and from {low} to {high} with "
+            f"{_CONFIDENCE:.0%} confidence (released with noise)"
+        )
     counted = content["gradient_evaluations"]
     lines.append(
         f"gradients of one record: {counted['declared']:,} planned, {counted['padded']:,} computed "
@@ -149,6 +162,15 @@ def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None
         "gradient_norm_upper": np.asarray(certificate.gradient_norm_upper).tolist(),
         "min_eigenvalue_lower": None if lower is None else np.asarray(lower).tolist(),
     }
+
+
+def _accuracy(solution: dpjax.Solution) -> dict[str, Any] | None:
+    if solution.accuracy is None:
+        return None
+    lower, upper = solution.accuracy_interval(_CONFIDENCE)
+    named = {"estimate": solution.accuracy, "lower": lower, "upper": upper}
+    numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
+    return {**numbers, "confidence": _CONFIDENCE}
 
 
 def _exact(
@@ -210,6 +232,10 @@ def _distinct(value: Any) -> list[str]:
 
 def _one(value: Any) -> float:
     return value[0] if isinstance(value, list) else value
+
+
+def _share(value: float) -> str:
+    return f"{min(max(value, 0.0), 1.0):.3f}"
 
 
 def _number(value: float) -> str:

@@ -6,9 +6,9 @@ import jax
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.accounting import remarks as remarks_on
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
+from dpjax.driver.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
@@ -45,18 +45,6 @@ _ORDER = (
 def unsafe(algorithm: Algorithm) -> bool:
     """Returns whether any noise is plain float32."""
     return any(query.unsafe_fast_noise for query in algorithm.queries)
-
-
-def remarks(algorithm: Algorithm) -> list[str]:
-    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
-
-    Privacy: reads declared numbers only.
-    """
-    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
-    if only_balls(algorithm.event):
-        return []
-    epsilon, delta = map(float, algorithm.declared)
-    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
 
 
 def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
@@ -242,9 +230,10 @@ def describe(release: Release) -> str:
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
+    why = "a record counts 0 or 1" if release.name == "accuracy" else "enforced by clipping"
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
-        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
+        f"{release.sensitivity:.4g} ({why}){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     ) + (_nearer(release) + _idle(release) + _ball(release))
 

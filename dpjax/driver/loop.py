@@ -57,7 +57,10 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. Scale rows to norm 1 at most, by
+        declared bounds: the constants of margin losses, and so their default clip norms, are for
+        such rows. Of longer ones the derivatives are clipped, which keeps the guarantee, and biases
+        the training; no error says so, for norms are private.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
         Only with a key that ``random_key`` returned in this process is the result ``releasable``:
@@ -211,6 +214,7 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
         status=jnp.where(finite, ended, Status.NOT_FINITE).astype(jnp.int32),
         certificate=certificate,
         certified_params=certified_params,
+        accuracy=algorithm.accuracy(state),
         algorithm=algorithm,
         unit=unit,
     )
