@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import wide_dtype
+from dpjax._wide import on_device, wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset
@@ -97,8 +97,9 @@ def solve(
     root = root_key(key, seed)
     for query in algorithm.queries:
         check_examples(query, examples, params)
+    records = on_device(examples)
     with claimed(root, ADVICE):
-        solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
+        solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
     return dataclasses.replace(solution, reproducible=seed is not None or guessable(root))
 
 
