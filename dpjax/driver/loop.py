@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import wide_dtype
+from dpjax._wide import on_device, wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset, Preprocessing
@@ -59,11 +59,10 @@ def solve(
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
         tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. No other label counts, 0 neither:
-        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1.
-        Scale rows to norm 1 at most, by
-        declared bounds: the constants of margin losses, and so their default clip norms, are for
-        such rows. Of longer ones the derivatives are clipped, which keeps the guarantee, and biases
-        the training; no error says so, for norms are private.
+        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1. Scale
+        rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
+        default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
+        keeps the guarantee, and biases the training; no error says so, for norms are private.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
         Only with a key that ``random_key`` returned in this process is the result ``releasable``:
@@ -99,8 +98,9 @@ def solve(
     root = root_key(key, seed)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data)
+    records = on_device(examples)
     with claimed(root, ADVICE):
-        solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
+        solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
     return dataclasses.replace(
         solution,
         reproducible=seed is not None or guessable(root),

@@ -13,6 +13,7 @@ import jax
 
 from dpjax._bar import Bar
 from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import on_device
 from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
@@ -102,7 +103,7 @@ def run(
     known = seed is not None or (root is not None and guessable(root))
     chosen = resume.Chosen(root, known)
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
-        bound, carry = _start(algorithm, examples, journal.key, params)
+        bound, carry = _start(algorithm, on_device(examples), journal.key, params)
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
         steps = int(algorithm.steps)
@@ -135,7 +136,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
       examples: made-up records; the real ones would be asked, which spends budget.
     """
     params = loop.starting_point(algorithm, None)
-    bound, carry = _start(algorithm, examples, jax.random.key(0), params)
+    bound, carry = _start(algorithm, on_device(examples), jax.random.key(0), params)
     few = min(_TRIAL_STEPS, int(algorithm.steps))
     jax.block_until_ready(_advance(bound, carry, few))
     begin = time.perf_counter()
