@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.cli.main import main
+from dpjax.cli import main
 from dpjax.reproduce import exact, figure, page, paper, perturbed, results, runs, trust_region
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.study import Curve, Figure, Found, Problem

@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax import plotting
-from dpjax.cli.main import main
+from dpjax.cli import main
 from dpjax.reproduce import (
     accuracies,
     dpagem,
