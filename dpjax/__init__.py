@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         paper_schedule,
         perturbed_gradient_descent,
         stochastic_spider,
+        with_accuracy,
     )
     from dpjax.datasets import Dataset
     from dpjax.derivatives import (
@@ -104,6 +105,7 @@ __all__ = [
     "training",
     "transforms",
     "trust_region_step",
+    "with_accuracy",
 ]
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
@@ -126,6 +128,7 @@ _NAMES = {
         "paper_schedule",
         "perturbed_gradient_descent",
         "stochastic_spider",
+        "with_accuracy",
     ],
     "datasets": ["Dataset"],
     "derivatives": ["clipped_grad", "clipped_grad_difference", "clipped_hessian", "joint_clipped"],

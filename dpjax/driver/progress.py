@@ -13,12 +13,14 @@ import jax
 
 from dpjax._bar import Bar
 from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import on_device
 from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
-from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key
+from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
+from dpjax.mechanisms.registry import claimed, guessable
 from dpjax.oracles import check_examples
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
@@ -102,11 +104,9 @@ def run(
     known = seed is not None or (root is not None and guessable(root))
     chosen = resume.Chosen(root, known)
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
-        bound, carry = _start(algorithm, examples, journal.key, params)
-        if not journal.resumed:
-            check_unclaimed(journal.key)
-        carry = journal.begin(carry)
-        claim(journal.key)
+        bound, carry = _start(algorithm, on_device(examples), journal.key, params)
+        with claimed(journal.key, ADVICE, owner=journal.run_id):
+            carry = journal.begin(carry)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
         with Bar(watched.words(carry), steps, shown=progress) as bar:
@@ -133,7 +133,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
       examples: made-up records; the real ones would be asked, which spends budget.
     """
     params = loop.starting_point(algorithm, None)
-    bound, carry = _start(algorithm, examples, jax.random.key(0), params)
+    bound, carry = _start(algorithm, on_device(examples), jax.random.key(0), params)
     few = min(_TRIAL_STEPS, int(algorithm.steps))
     jax.block_until_ready(_advance(bound, carry, few))
     begin = time.perf_counter()

@@ -105,7 +105,9 @@ def sizes_of(
     3516
     """
     if not isinstance(budget, PrivacyBudget):
-        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        raise ValueError(
+            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+        )
     if data_size is None and budget.relation == "add_or_remove_one":
         raise ValueError(
             "data_size is required under relation='add_or_remove_one', where the number of records "
@@ -117,5 +119,8 @@ def sizes_of(
     if (epochs is None) == (steps is None):
         raise ValueError(f"pass epochs= or steps=, one of them: got {epochs!r} and {steps!r}.")
     if epochs is not None:
-        steps = max(1, round(_validate.positive("epochs", epochs) * n / batch_size))
+        exact = _validate.positive("epochs", epochs) * n / batch_size
+        if exact > 2**31:
+            raise ValueError(f"epochs={epochs!r} are more steps than there can be; lower it.")
+        steps = max(1, round(exact))
     return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))
