@@ -49,7 +49,7 @@ def normal(name: str, value: Any) -> float:
     For the settings that theory multiplies and divides by: no product of a few leaves float64.
     """
     number = positive(name, value)
-    if not 2.0**-126 <= number < 2.0**128:
+    if not float(np.finfo(np.float32).tiny) <= number <= float(np.finfo(np.float32).max):
         raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
     return number
 

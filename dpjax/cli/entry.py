@@ -21,7 +21,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its status.
 
-    0, or 1 for a failed audit, 2 for a bad request, 130 for Ctrl-C.
+    0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C.
 
     >>> main(["data", "no-such-set"])
     2

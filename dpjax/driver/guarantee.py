@@ -8,6 +8,7 @@ from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets.labels import Classes, null_labels
 from dpjax.driver.release_words import ceil, describe
 from dpjax.driver.remarks import remarks
 
@@ -48,13 +49,16 @@ def unsafe(algorithm: Algorithm) -> bool:
     return any(query.unsafe_fast_noise for query in algorithm.queries)
 
 
-def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
+def statement(
+    algorithm: Algorithm, unit: str, reproducible: bool = False, classes: Classes | None = None
+) -> str:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
     Args:
       algorithm: configured, on the host.
       unit: what one record stands for.
       reproducible: whether the noise came from a seed, or from a key that may come from one.
+      classes: the labels that were declared for the data, or None.
 
     Privacy: holds public numbers only.
     """
@@ -83,7 +87,7 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
 {notes}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
-{sampling(event, algorithm.queries[0].data_size)}
+{null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
 Released, {_noise(event)}:
 {releases}
 Covered: every iterate, noisy answer, multiplier and certificate. {_end(event)}

@@ -18,10 +18,10 @@ from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
+from dpjax.driver.checks import check_data
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.registry import claimed, guessable
-from dpjax.oracles import check_examples
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64
@@ -95,10 +95,9 @@ def run(
     >>> int(run(algorithm, (x, jnp.ones(50)), key=jax.random.key(0)).steps)
     4
     """
-    examples, unit, unit_rows = loop.unpack(data)
     params = loop.starting_point(algorithm, params)
-    for query in algorithm.queries:
-        check_examples(query, examples, params)
+    check_data(algorithm, data, params)
+    examples, unit, unit_rows = loop.unpack(data)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
     known = seed is not None or (root is not None and guessable(root))
@@ -122,7 +121,11 @@ def run(
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return dataclasses.replace(solution, reproducible=journal.reproducible)
+    return dataclasses.replace(
+        solution,
+        reproducible=journal.reproducible,
+        preprocessing=loop.preprocessing_of(data),
+    )
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
