@@ -19,6 +19,7 @@ from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
+from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key
 from dpjax.driver.solution import Solution
 from dpjax.oracles import check_examples
@@ -95,6 +96,7 @@ def run(
     params = loop.starting_point(algorithm, params)
     for query in algorithm.queries:
         check_examples(query, examples, params)
+    drop_outdated(algorithm.objective, examples, params)
     shown = bool(sys.stderr) and (sys.stderr.isatty() if progress is None else progress)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)

@@ -150,7 +150,7 @@ def fit(
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root)
+    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root, params)
     every = _validate.positive("evaluate_every", evaluate_every) * epoch
     solution = run(
         algorithm,
