@@ -31,12 +31,14 @@ class Program(NamedTuple):
       digest: SHA-256 of the traced program and its constants.
       traced: constants that are tracers of a transformation around it, such as a number that
         ``vmap`` runs over: they have no bytes, and are not in the digest.
+      shapes: of the constants.
       rules_left: whether a function with a rule of its own for derivatives is called where no
         derivative is taken. The rule is not in the digest; that of a derivative holds it.
     """
 
     digest: str
     traced: tuple[Array, ...]
+    shapes: tuple[tuple[int, ...], ...]
     rules_left: bool
 
 
@@ -60,7 +62,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Program:
     closed = jax.make_jaxpr(lambda *arguments: function(*arguments))(*arguments)
     writer = _Writer()
     digest = writer.closed(closed)
-    return Program(digest, tuple(writer.traced), writer.rules_left)
+    return Program(digest, tuple(writer.traced), tuple(writer.shapes), writer.rules_left)
 
 
 def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
@@ -95,6 +97,7 @@ class _Writer:
 
     def __init__(self):
         self.traced: list[Array] = []
+        self.shapes: list[tuple[int, ...]] = []
         self.rules_left = False
         # The program is kept beside its digest, so that no other one gets its id.
         self._known: dict[int, tuple[core.Jaxpr, str]] = {}
@@ -159,6 +162,7 @@ class _Writer:
         return _ADDRESS.sub("", repr(value))
 
     def _constant(self, constant: Any) -> str:
+        self.shapes.append(np.shape(constant))
         if isinstance(constant, Tracer):
             self.traced.append(constant)
             return f"traced {constant.aval}"

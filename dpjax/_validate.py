@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -82,6 +83,19 @@ def positive_int(name: str, value: Any) -> int:
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {value!r}.")
     return number
+
+
+def arrays(name: str, tree: Any) -> None:
+    """Raises if a leaf of ``tree`` is no array, without printing what it holds.
+
+    >>> arrays("data", (np.zeros(2), np.zeros(2)))
+    """
+    for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
+            raise ValueError(
+                f"{name} holds a {type(leaf).__name__} where an array belongs. Of a pandas table "
+                "pass the numbers, such as table.to_numpy(dtype='float32')."
+            )
 
 
 def choice(name: str, value: Any, options: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import derivatives, sampling
+from dpjax import _program, derivatives, sampling
 from dpjax._wide import Wide, float64
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
@@ -29,7 +29,7 @@ from dpjax.derivatives import (
     parts,
     per_example,
 )
-from dpjax.driver import loop
+from dpjax.driver import configuration, loop
 from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree
 from dpjax.mechanisms import base as keys
 from dpjax.oracles import (
@@ -254,6 +254,16 @@ def _(patch):
 
 
 # Keys used twice.
+
+
+@mutant("a hash of a program without its constants")
+def _(patch):
+    patch.setattr(_program._Writer, "_constant", lambda writer, constant: str(np.shape(constant)))
+
+
+@mutant("a hash of a loss without its gradient")
+def _(patch):
+    patch.setattr(configuration._Reader, "_differentiated", configuration._Reader._program)
 
 
 @mutant("key reused across steps")

@@ -101,29 +101,21 @@ def by_module(w, e):
     return base(w, e, TARGET)
 
 
-def helper():
-    return TARGET
+def in_a_module(source):
+    """Returns what makes a loss in a module of its own, whose text is ``source`` at a target."""
+
+    def make_loss(target):
+        module = {"base": base}
+        exec(source.format(target=target), module)
+        return module["loss"]
+
+    return make_loss
 
 
-def by_helper(w, e):
-    return base(w, e, helper())
-
-
-def module_variable(target, function=by_module):
-    # A function that reads the module anew whenever it is traced.
-    def loss(w, e):
-        module, before = sys.modules[__name__], TARGET
-        module.TARGET = target
-        try:
-            return function(w, e)
-        finally:
-            module.TARGET = before
-
-    return loss
-
-
-def with_helper(target):
-    return module_variable(target, by_helper)
+module_variable = in_a_module("TARGET = {target}\ndef loss(w, e): return base(w, e, TARGET)")
+helper_function = in_a_module(
+    "def target(): return {target}\ndef loss(w, e): return base(w, e, target())"
+)
 
 
 def nested_jit(target):
@@ -186,7 +178,7 @@ KINDS = {
     "callable object with slots": Slots,
     "bound method": lambda target: Callable(target).method,
     "module variable": module_variable,
-    "helper function": with_helper,
+    "helper function": helper_function,
     "partial": lambda target: functools.partial(base, target=target),
     "jitted": lambda target: jax.jit(closure(target)),
     "jitted inside": nested_jit,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import keeps_positions, linear_model, rounding_slack
@@ -246,6 +247,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     Privacy: reads shapes and dtypes, no value. Where n is private no message names it; that empty
       data are refused does tell n = 0 from n = 1.
     """
+    _validate.arrays("data", examples)
     leaves = jax.tree.leaves(examples)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")

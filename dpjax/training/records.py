@@ -45,6 +45,7 @@ def records_of(
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row.")
     x, y = data
+    _validate.arrays(name, (x, y))
     leaves = jax.tree.leaves((x, y))
     if not leaves or any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError(f"{name} must hold arrays with one row per record.")
