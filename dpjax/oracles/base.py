@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
-from dpjax.derivatives import keeps_positions, linear_model, rounding_slack
+from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
@@ -141,7 +140,7 @@ class GaussianQuery:
     def slack(self) -> float:
         """What rounding adds to the distance of neighbouring sums, in contributions."""
         rows = self.data_size if self.sampler is None else self.sampler.capacity
-        return rounding_slack(rows, self.relation)
+        return rounding_slack(most_rows(rows, self.relation), self.relation)
 
     @property
     def any_order(self) -> bool:
@@ -232,6 +231,19 @@ def bind(query: Query, examples: PyTree) -> Records:
     return jax.tree.map(jnp.asarray, examples)
 
 
+def check_arrays(name: str, tree: PyTree) -> None:
+    """Raises if a leaf of ``tree`` is no array, without printing what it holds.
+
+    >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
+    """
+    for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
+            raise ValueError(
+                f"{name} holds a {type(leaf).__name__} where an array belongs. Of a pandas table "
+                "pass the numbers, such as table.to_numpy(dtype='float32')."
+            )
+
+
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     """Raises if data, parameters and the declared numbers do not fit together.
 
@@ -247,7 +259,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     Privacy: reads shapes and dtypes, no value. Where n is private no message names it; that empty
       data are refused does tell n = 0 from n = 1.
     """
-    _validate.arrays("data", examples)
+    check_arrays("data", examples)
     leaves = jax.tree.leaves(examples)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
