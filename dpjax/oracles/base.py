@@ -10,6 +10,7 @@ import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
+from dpjax.datasets.base import check_arrays
 from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
@@ -229,19 +230,6 @@ def bind(query: Query, examples: PyTree) -> Records:
     if query.objective.margin is not None and query.closed_form:
         return linear_model.prepare(examples)
     return jax.tree.map(jnp.asarray, examples)
-
-
-def check_arrays(name: str, tree: PyTree) -> None:
-    """Raises if a leaf of ``tree`` is no array, without printing what it holds.
-
-    >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
-    """
-    for leaf in jax.tree.leaves(tree):
-        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
-            raise ValueError(
-                f"{name} holds a {type(leaf).__name__} where an array belongs. Of a pandas table "
-                "pass the numbers, such as table.to_numpy(dtype='float32')."
-            )
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:

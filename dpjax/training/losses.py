@@ -99,7 +99,9 @@ def check_closures(
     >>> objective = Objective(lambda w, e: jnp.sum(w) * held[0])
     >>> check_closures(objective, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())), 98)
     """
-    functions = {"loss or model": (objective.loss, (params, record))}
+    functions: dict[str, tuple[Callable[..., Array], tuple[PyTree, ...]]] = {
+        "loss or model": (objective.loss, (params, record))
+    }
     if objective.regularizer is not None:
         functions["regularizer"] = objective.regularizer, (params,)
     # A number that is also a size of the model says nothing.

@@ -10,7 +10,7 @@ from dpjax import _validate
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset
-from dpjax.oracles.base import check_arrays
+from dpjax.datasets.base import check_arrays
 
 
 class Sizes(TypedDict):
