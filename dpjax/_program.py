@@ -13,8 +13,6 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core
 
-from dpjax._typing import Array
-
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback")
 _RULES = ("custom_jvp_call", "custom_vjp_call")
@@ -37,7 +35,7 @@ class Program(NamedTuple):
     """
 
     digest: str
-    traced: tuple[Array, ...]
+    traced: tuple[jax.Array, ...]
     shapes: tuple[tuple[int, ...], ...]
     rules_left: bool
 
@@ -96,7 +94,7 @@ class _Writer:
     """Writes programs down: variables by their number, constants by their bytes, no addresses."""
 
     def __init__(self):
-        self.traced: list[Array] = []
+        self.traced: list[jax.Array] = []
         self.shapes: list[tuple[int, ...]] = []
         self.rules_left = False
         # The program is kept beside its digest, so that no other one gets its id.

@@ -1,6 +1,7 @@
 """What a training is: its settings by name, its functions by the programs that JAX traces."""
 
 import dataclasses
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -93,6 +94,28 @@ def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> Non
         jax.clear_caches()
         held.clear()
     held[place] = programs
+
+
+def difference(was: dict[str, str], is_: dict[str, str]) -> str:
+    """Returns words for the first setting that differs since a checkpoint was made.
+
+    >>> difference({"radius": "2.0"}, {"radius": "3.0"})
+    'radius was 2.0 when this checkpoint was made, and is 3.0 now'
+    """
+
+    def derived(name: str) -> tuple[bool, int]:
+        # What a caller chose is at the top, and most often no flag; the rest follows from it.
+        return was.get(name) in ("True", "False"), len(re.findall(r"[.\[]", name))
+
+    changed = [name for name in {**was, **is_} if was.get(name) != is_.get(name)]
+    name = min(changed, key=derived)
+    before, after = was.get(name, "absent"), is_.get(name, "absent")
+    if FUNCTION in before + after:
+        return (
+            f"{name} computes something else than when this checkpoint was made (its traced "
+            "program differs)"
+        )
+    return f"{name} was {before} when this checkpoint was made, and is {after} now"
 
 
 class _Reader:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
-from dpjax.driver.configuration import FUNCTION
+from dpjax.driver.configuration import difference
 from dpjax.driver.loop import Carry, describe, unpack
 from dpjax.mechanisms import as_key
 
@@ -247,13 +246,13 @@ def _manifest(
     return {
         **fingerprint.environment(),
         "key_impl": str(jax.random.key_impl(key)),
+        "params": fingerprint.arrays(params),
+        "data_shape": fingerprint.shapes(examples, key),
         "settings": chosen.settings,
         "config": chosen.digest,
-        "params": fingerprint.arrays(params),
         "label": label,
         "unit": unit,
         "unit_rows": unit_rows,
-        "data_shape": fingerprint.shapes(examples, key),
         "data": fingerprint.content(examples, key),
         "ledger": None if ledger is None else ledger.identity,
     }
@@ -265,7 +264,7 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
         if was == is_:
             continue
         if field == "settings":
-            differs = _setting(was or {}, is_ or {})
+            differs = difference(was or {}, is_ or {})
         else:
             if field in _HASHES:
                 was, is_ = (f"#{value[:12]}" if value else value for value in (was, is_))
@@ -274,20 +273,6 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
             f"{differs}; resumed, run {held.run_id} would not repeat itself bit for bit. Put it "
             "back; or begin another run with another folder and a new key: a new spend."
         )
-
-
-def _setting(was: dict[str, str], is_: dict[str, str]) -> str:
-    # What a caller chose is at the top; what follows from it is further down.
-    names = {**was, **is_}
-    changed = [name for name in names if was.get(name) != is_.get(name)]
-    name = min(changed, key=lambda name: len(re.findall(r"[.\[]", name)))
-    before, after = was.get(name, "absent"), is_.get(name, "absent")
-    if FUNCTION in before + after:
-        return (
-            f"{name} computes something else than when this checkpoint was made (its traced "
-            "program differs)"
-        )
-    return f"{name} was {before} when this checkpoint was made, and is {after} now"
 
 
 def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:

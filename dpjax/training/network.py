@@ -137,8 +137,22 @@ def network(
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
     made = Network(apply, batched, None)
+    program = _program(made, params, example)
+    layer = None if not batched else mixing_layer(apply, params, example, watch)
+    if layer is not None:
+        raise ValueError(
+            f"{layer} mixes the examples of a batch: its output for one changes with another. "
+            "Private training takes the gradient of each example alone, so the model would be "
+            "shown batches of one, and compute something else there: a mean over a batch of one is "
+            "the example. Take it out, or let it work within one example, as LayerNorm and "
+            "GroupNorm do."
+        )
+    return dataclasses.replace(made, bounds=bounds, program=program), params
+
+
+def _program(made: Network, params: Params, example: PyTree) -> str:
     try:
-        program = program_hash((made, (jax.eval_shape(lambda: params), example)))
+        return program_hash((made, (jax.eval_shape(lambda: params), example)))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
         raise ValueError(_state_words(layer, "random stream", str(error))) from error
@@ -153,16 +167,6 @@ def network(
             f"the model cannot be computed with params {shapes} for an example {needed}: {error} "
             "params= is its public starting point, in the shapes that it reads."
         ) from error
-    layer = None if not batched else mixing_layer(apply, params, example, watch)
-    if layer is not None:
-        raise ValueError(
-            f"{layer} mixes the examples of a batch: its output for one changes with another. "
-            "Private training takes the gradient of each example alone, so the model would be "
-            "shown batches of one, and compute something else there: a mean over a batch of one is "
-            "the example. Take it out, or let it work within one example, as LayerNorm and "
-            "GroupNorm do."
-        )
-    return dataclasses.replace(made, bounds=bounds, program=program), params
 
 
 def _split(module: nnx.Module, params: Params | None) -> tuple[Nnx, Params]:
