@@ -143,6 +143,10 @@ class Algorithm(Protocol):
         """Returns bounds on the true derivatives, and the parameters they hold at."""
         ...
 
+    def accuracy(self, state: Any) -> Array | None:
+        """Returns the noisy accuracy that was asked for at the end, or None."""
+        ...
+
 
 class Problem(NamedTuple):
     """What every factory is given, checked."""
@@ -160,11 +164,13 @@ def check_problem(
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if not isinstance(objective, Objective):
         raise ValueError(
-            f"objective must be a dpjax Objective, got {objective!r}; wrap a loss of one example "
-            "as dpjax.objectives.Objective(loss)."
+            f"objective must be a dpjax Objective, got {_validate.shown(objective)}; wrap a loss "
+            "of one example as dpjax.objectives.Objective(loss)."
         )
     if not isinstance(budget, PrivacyBudget):
-        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        raise ValueError(
+            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+        )
     _validate.choice("accountant", accountant, (*ACCOUNTANTS, "paper"))
     if accountant == "paper" and budget.relation != "replace_one":
         raise ValueError(

@@ -161,6 +161,13 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         type=int,
         help="declared n; needed under add_or_remove_one, else that of the data",
     )
+    one.add_argument(
+        "--estimate",
+        type=float,
+        metavar="EPSILON",
+        help="release the accuracy on the training records as well, with noise, for this part of "
+        "the budget, such as 0.1",
+    )
     _step_arguments(one)
     _table_arguments(one)
 

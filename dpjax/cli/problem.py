@@ -1,6 +1,7 @@
 """From arguments to a configured algorithm, shared by ``run`` and ``calibrate``."""
 
 import argparse
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -74,14 +75,18 @@ def configure(
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    algorithm = factories[name](
+    make = functools.partial(
+        factories[name],
         objective,
-        budget,
         data_size=size,
         dimension=dimension,
         accountant=arguments.accountant,
         **_settings(arguments, name, factories),
     )
+    if arguments.estimate is None:
+        algorithm = make(budget)
+    else:
+        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
     return Setting(algorithm, budget, name, arguments.objective, size, dimension)
 
 

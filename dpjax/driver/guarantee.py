@@ -6,9 +6,9 @@ import jax
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.accounting import remarks as remarks_on
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
+from dpjax.driver.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
@@ -27,7 +27,10 @@ _SAMPLED_ACCOUNTANTS = {
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-_REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
+_REPRODUCIBLE = (
+    "NOT FOR RELEASE: reproducible, by a seed or a key that may come from one; whoever guesses\n"
+    "the seed can remove the noise. For a release pass key=dpjax.random_key().\n"
+)
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
@@ -44,25 +47,13 @@ def unsafe(algorithm: Algorithm) -> bool:
     return any(query.unsafe_fast_noise for query in algorithm.queries)
 
 
-def remarks(algorithm: Algorithm) -> list[str]:
-    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
-
-    Privacy: reads declared numbers only.
-    """
-    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
-    if only_balls(algorithm.event):
-        return []
-    epsilon, delta = map(float, algorithm.declared)
-    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
-
-
 def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
     Args:
       algorithm: configured, on the host.
       unit: what one record stands for.
-      reproducible: whether the noise came from a seed.
+      reproducible: whether the noise came from a seed, or from a key that may come from one.
 
     Privacy: holds public numbers only.
     """
@@ -239,9 +230,10 @@ def describe(release: Release) -> str:
     units = " in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     what = "sensitivity" if release.sampling == "none" else "one record's bound"
+    why = "a record counts 0 or 1" if release.name == "accuracy" else "enforced by clipping"
     return (
         f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
-        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
+        f"{release.sensitivity:.4g} ({why}){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
     ) + (_nearer(release) + _idle(release) + _ball(release))
 

@@ -18,8 +18,9 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
 from dpjax.driver.configuration import drop_outdated
-from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key
+from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
+from dpjax.mechanisms.registry import claimed, guessable
 from dpjax.oracles import check_examples
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
@@ -105,10 +106,8 @@ def run(
     chosen = resume.Chosen(root, known)
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
         bound, carry = _start(algorithm, examples, journal.key, params)
-        if not journal.resumed:
-            check_unclaimed(journal.key)
-        carry = journal.begin(carry)
-        claim(journal.key)
+        with claimed(journal.key, ADVICE, owner=journal.run_id):
+            carry = journal.begin(carry)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
         with Bar(watched.words(carry), steps, shown=progress) as bar:

@@ -268,6 +268,8 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     if query.objective.margin is not None:
         _check_margin_examples(examples, params)
+    if hasattr(query, "check_examples"):
+        query.check_examples(examples, params)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _check_margin_examples(examples: PyTree, params: Params) -> None:

@@ -65,7 +65,9 @@ def poisson(
     n = _validate.positive_int("data_size", data_size)
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
     if not isinstance(budget, PrivacyBudget):
-        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        raise ValueError(
+            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+        )
     threshold = round(_validate.positive("expected_batch", expected_batch) / n * 2**64)
     if not 1 <= threshold < 2**64:
         raise ValueError(

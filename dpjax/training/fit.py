@@ -205,7 +205,8 @@ def _algorithm(
     except TypeError as error:
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
-            f"dpjax.dp_adam that takes batches, got {optimizer!r}: {error}."
+            f"dpjax.dp_adam that takes batches, got "
+            f"{_validate.shown(optimizer)}: {error}."
         ) from error
     return factory(objective, budget, **given)
 

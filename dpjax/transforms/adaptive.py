@@ -107,7 +107,8 @@ def adaptive_clip_and_noise(
       noise_multiplier: z, of the gradient and the count together; as in ``noisy_mean``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
       quantile: gamma, from 0 to 1, the share of norms that C is to hold.
       rate: eta_C, how fast C moves: a factor of exp(rate gamma) a step at most, but for noise.
       count_stddev: sigma_b, as in ``gradient_multiplier``; by default 1/20 of the expected batch.
