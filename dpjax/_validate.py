@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+_LARGEST_CLIP_NORM = 1e14
+# No count is larger: rows are numbered, and steps counted, by 32 bits.
+_LARGEST_COUNT = 2**63 - 1
+
 
 def shown(value: Any) -> str:
     """Returns ``value`` as an error may print it: a number or a word, of anything else the type.
@@ -17,6 +21,8 @@ def shown(value: Any) -> str:
     >>> shown(-1.0), shown("zero"), shown([113756237, 3437641404])
     ('-1.0', "'zero'", 'an object of type list')
     """
+    if isinstance(value, int) and abs(value) >= 10**40:  # Python does not print thousands of digits
+        return f"a number of {value.bit_length()} bits"
     # A key of JAX has a dtype of its own, and would print its words.
     ordinary = isinstance(getattr(value, "dtype", None), np.dtype)
     number = ordinary and getattr(value, "shape", None) == ()
@@ -34,6 +40,32 @@ def positive(name: str, value: Any) -> float:
     number = _number(name, value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {shown(value)}.")
+    return number
+
+
+def normal(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not above 0 and normal in float32.
+
+    For the settings that theory multiplies and divides by: no product of a few leaves float64.
+    """
+    number = positive(name, value)
+    if not float(np.finfo(np.float32).tiny) <= number <= float(np.finfo(np.float32).max):
+        raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
+    return number
+
+
+def clip_norm(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not above 0 and at most 1e14.
+
+    Two such numbers multiply, a bound and a weight, and 2^31 rows of their product, the most that
+    there can be, are within float32: a sum overflows on no data, where noise could not hide it.
+    """
+    number = positive(name, value)
+    if number > _LARGEST_CLIP_NORM:
+        raise ValueError(
+            f"{name} must be at most {_LARGEST_CLIP_NORM:g}, got {value!r}: sums of contributions "
+            "that large may leave float32. Rescale the loss."
+        )
     return number
 
 
@@ -97,6 +129,8 @@ def positive_int(name: str, value: Any) -> int:
         raise ValueError(f"{name} must be a whole number, got {shown(value)}.") from None
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {shown(value)}.")
+    if number > _LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most {_LARGEST_COUNT:,}, got {shown(value)}.")
     return number
 
 
@@ -158,5 +192,9 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(f"{name} must be a number, got {shown(value)}.")
     try:
         return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name} must be a number that float64 can hold, got {shown(value)}."
+        ) from None
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a number, got {shown(value)}.") from None

@@ -467,7 +467,8 @@ def table(tmp_path):
     ]
     (tmp_path / "my.csv").write_text("\n".join(["age,score,sick", *rows]) + "\n")
     (tmp_path / "my.json").write_text(json.dumps({"age": [0, 120], "score": [0, 1]}))
-    return [str(tmp_path / "my.csv"), "--label", "sick", "--bounds", str(tmp_path / "my.json")]
+    declared = ["--bounds", str(tmp_path / "my.json"), "--classes", "0,1"]
+    return [str(tmp_path / "my.csv"), "--label", "sick", *declared]
 
 
 @pytest.mark.parametrize(("more", "p"), [([], 2), (["--intercept"], 3)])
@@ -536,6 +537,9 @@ BAD = {
     ),
     "strength of welsch": (["run", "--objective", "welsch", "--data", "a.csv"], "--regularization"),
     "label of a named set": (["run", "--label", "y"], "label"),
+    "n of the run, dry": (["run", "--dry-run", "--data-size", "100"], "data_size=100 was declared"),
+    "half a shape": (["calibrate", "--data-size", "100"], "--data-size alone leaves"),
+    "other half": (["calibrate", "--dimension", "10"], "--dimension alone leaves"),
     "calibrate, algorithm": (["calibrate", "dpgd"], "did you mean 'dp-gd'"),
     "calibrate, size 0": (["calibrate", "--data-size", "0", "--dimension", "2"], "data_size"),
     "data, name": (["data", "covtyp"], "did you mean 'covtype'"),

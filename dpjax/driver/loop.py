@@ -10,17 +10,18 @@ from jax.core import Tracer
 
 from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import wide_dtype
+from dpjax._wide import on_device, wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
-from dpjax.datasets import Dataset
+from dpjax.datasets import Dataset, Preprocessing
+from dpjax.driver.checks import check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.registry import claimed, guessable
-from dpjax.oracles import bind, check_examples
+from dpjax.oracles import bind
 from dpjax.sampling import SinglePass, ordered
 
 
@@ -59,10 +60,11 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. Scale rows to norm 1 at most, by
-        declared bounds: the constants of margin losses, and so their default clip norms, are for
-        such rows. Of longer ones the derivatives are clipped, which keeps the guarantee, and biases
-        the training; no error says so, for norms are private.
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. No other label counts, 0 neither:
+        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1. Scale
+        rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
+        default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
+        keeps the guarantee, and biases the training; no error says so, for norms are private.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
         Only with a key that ``random_key`` returned in this process is the result ``releasable``:
@@ -94,15 +96,19 @@ def solve(
     >>> solution.epsilon(1e-3) <= 1.0
     True
     """
-    examples, unit, unit_rows = unpack(data)
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
-    for query in algorithm.queries:
-        check_examples(query, examples, params)
+    check_data(algorithm, data, params)
+    examples, unit, unit_rows = unpack(data)
     drop_outdated(algorithm.objective, examples, params)
+    records = on_device(examples)
     with claimed(root, ADVICE):
-        solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
-    return dataclasses.replace(solution, reproducible=seed is not None or guessable(root))
+        solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
+    return dataclasses.replace(
+        solution,
+        reproducible=seed is not None or guessable(root),
+        preprocessing=preprocessing_of(data),
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
@@ -119,6 +125,11 @@ def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
     if isinstance(data, Dataset):
         return data.examples, data.unit, data.max_norm is not None and data.max_norm <= 1
     return data, "row", False
+
+
+def preprocessing_of(data: Dataset | PyTree) -> Preprocessing | None:
+    """Returns how the rows and labels of ``data`` were made, if that is known."""
+    return data.preprocessing if isinstance(data, Dataset) else None
 
 
 def starting_point(algorithm: Algorithm, params: Params | None) -> Params:

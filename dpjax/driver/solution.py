@@ -14,12 +14,14 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
+from dpjax.driver.prediction import Predictions, Score, score_of
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Solution:
+class Solution(Predictions):
     """The result of a private training, a pytree.
 
     Args:
@@ -34,6 +36,7 @@ class Solution:
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
         come from one, as every key may that ``random_key`` did not return in this process.
+      preprocessing: how the table's columns became rows and labels, from the data set; declared.
 
     Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
       computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
@@ -50,6 +53,7 @@ class Solution:
     accuracy: Array | None = None
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
+    preprocessing: Preprocessing | None = static(default=None)
 
     @property
     def releasable(self) -> bool:
@@ -78,8 +82,9 @@ class Solution:
 
     def guarantee(self) -> str | list:
         """Returns the guarantee in words a person can publish."""
+        classes = None if self.preprocessing is None else self.preprocessing.classes
         return self._each(
-            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible)
+            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
         )
 
     def accuracy_interval(self, confidence: float = 0.95) -> tuple[Array, Array]:
@@ -96,6 +101,15 @@ class Solution:
         level = (1 + _validate.open_unit("confidence", confidence)) / 2
         half = jax.scipy.special.ndtri(level) * query.stddev  # pyright: ignore
         return tuple(jnp.clip(self.accuracy + side * half, 0, 1) for side in (-1, 1))  # pyright: ignore
+
+    def _score(self) -> Score:
+        found = score_of(self.algorithm.objective)
+        if not found.kind:
+            raise ValueError(
+                f"a solution of {self.algorithm.objective.name} predicts no label by itself: call "
+                "your model at solution.params; of a network that fit returned, Trained.predict."
+            )
+        return found
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

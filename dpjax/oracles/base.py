@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._wide import on_device
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.datasets.base import check_arrays
 from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
@@ -227,9 +228,10 @@ def bind(query: Query, examples: PyTree) -> Records:
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
+    examples = on_device(examples)
     if query.objective.margin is not None and query.closed_form:
         return linear_model.prepare(examples)
-    return jax.tree.map(jnp.asarray, examples)
+    return examples
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:
