@@ -10,7 +10,7 @@ from factories import Crash, in_threads, make
 import dpjax
 from dpjax.driver import loop, resume
 from dpjax.driver.loop import own_key
-from dpjax.mechanisms import registry, seed_key
+from dpjax.mechanisms import base, registry, seed_key
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
@@ -289,14 +289,17 @@ def test_c57_a_thread_that_is_refused_the_key_spends_nothing(tmp_path, meeting):
         assert len(ledger.entries) == 1
 
 
-def test_c57_a_training_that_did_not_begin_gives_its_key_back(tmp_path):
+def test_c57_a_training_that_did_not_begin_gives_its_key_back(tmp_path, monkeypatch):
     key, small = dpjax.random_key(), dpjax.PrivacyBudget(0.1, 1e-4)
     ledger = dpjax.Ledger.create(tmp_path / "ledger", small)
     with ledger, pytest.raises(ValueError, match="exceed the budget"):
         dpjax.run(build(), records(), key=key, ledger=ledger, label="rows")
     broken = dpjax.Objective(lambda w, e: w @ e[0] + None, constants=(1.0, 1.0, 1.0))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="loss of objective"):
         dpjax.solve(build(objective=broken, initial_gap=1.0), records(), key=key)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(loop, "_solve", lambda *args, **more: None + 1)
+        dpjax.solve(build(), records(), key=key)
     dpjax.solve(build(), records(), key=key)
     with pytest.raises(ValueError, match="has been used"):
         dpjax.solve(build(), records(), key=key)
@@ -325,3 +328,15 @@ def test_c8_the_pieces_refuse_other_generators_too(kind):
     ):
         with pytest.raises(ValueError, match="threefry"):
             call()
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "threefry4x32"])
+def test_folding_is_that_of_jax_to_the_bit(impl):
+    words = np.random.default_rng(0).integers(0, 2**32, (2, 1_000), np.uint64).astype(np.uint32)
+    words[:, :4] = [[0, 1, 2**31, 2**32 - 1], [0, 2**32 - 1, 2**31, 1]]
+    keys = jax.random.split(jax.random.key(3, impl=impl), 1_000)
+    both = jax.jit(jax.vmap(base.fold))(keys, jnp.asarray(words.T))
+    again = jax.vmap(jax.random.fold_in)(jax.vmap(jax.random.fold_in)(keys, words[0]), words[1])
+    assert bool((both == again).all())
+    one = base.fold(keys[0], jnp.asarray(words[:, 0]))
+    assert word(one) == word(both[0])
