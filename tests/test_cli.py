@@ -12,7 +12,7 @@ from factories import ANCHORED, DELTA_ONLY, SPIDERS
 
 import dpjax
 from dpjax.cli import main, problem
-from dpjax.cli.main import parser
+from dpjax.cli.arguments import parser
 from dpjax.derivatives import rounding_slack
 
 EVERY = [*dpjax.ALGORITHMS, *dpjax.baselines.BASELINES]

@@ -10,7 +10,7 @@ from factories import Crash, in_threads, make
 import dpjax
 from dpjax.driver import loop, resume
 from dpjax.driver.keys import training_key
-from dpjax.mechanisms import registry, seed_key
+from dpjax.mechanisms import base, registry, seed_key
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
@@ -326,3 +326,15 @@ def test_c8_the_pieces_refuse_other_generators_too(kind):
     ):
         with pytest.raises(ValueError, match="threefry"):
             call()
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "threefry4x32"])
+def test_folding_is_that_of_jax_to_the_bit(impl):
+    words = np.random.default_rng(0).integers(0, 2**32, (2, 1_000), np.uint64).astype(np.uint32)
+    words[:, :4] = [[0, 1, 2**31, 2**32 - 1], [0, 2**32 - 1, 2**31, 1]]
+    keys = jax.random.split(jax.random.key(3, impl=impl), 1_000)
+    both = jax.jit(jax.vmap(base.fold))(keys, jnp.asarray(words.T))
+    again = jax.vmap(jax.random.fold_in)(jax.vmap(jax.random.fold_in)(keys, words[0]), words[1])
+    assert bool((both == again).all())
+    one = base.fold(keys[0], jnp.asarray(words[:, 0]))
+    assert word(one) == word(both[0])
