@@ -181,7 +181,7 @@ def test_runs_differ_and_a_seed_fixes_them():
 
 def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
     # Watched it is another configuration, which its key would be folded with.
-    monkeypatch.setattr(loop, "training_key", lambda key, algorithm, params: key)
+    monkeypatch.setattr(loop, "own_key", lambda key, algorithm, examples, params: key)
     jax.clear_caches()
     algorithm = dpjax.dp_gradient_descent(
         canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
