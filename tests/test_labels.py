@@ -136,7 +136,7 @@ def test_classes_that_no_value_of_the_dtype_equals(y, classes, message):
 # The command line
 
 
-@pytest.mark.parametrize("labels", TRUE.values(), ids=TRUE.keys())
+@pytest.mark.parametrize("labels", [TRUE["words"], TRUE["booleans"]], ids=["words", "booleans"])
 def test_undeclared_labels_of_a_file_are_refused_before_anything_is_spent(
     labels, call, tmp_path, bounds, spends_nothing
 ):
@@ -147,9 +147,28 @@ def test_undeclared_labels_of_a_file_are_refused_before_anything_is_spent(
     status, out, err = call("run", *where, "--ledger", ledger)
     assert (status, out) == (2, "") and "--classes No,Yes" in err and "--check" in err
     assert call("run", *where, "--ledger", ledger)[2] == err
-    table(tmp_path, (-1, 1))
-    assert call("run", *where)[2] == err  # it does not depend on the labels
+    table(tmp_path, ("Yes", "maybe"))
+    assert call("run", *where)[2] == err  # it does not depend on which words they are
+    path.write_text(path.read_text().replace("Yes", "1", 1))
+    assert call("run", *where)[2] == err  # nor on one record
     assert ledger.read_bytes() == before
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), (0, 1)], ids=str)
+def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_path, bounds):
+    path = table(tmp_path, labels)
+    where = ["--data", path, "--label", "churned", "--bounds", bounds]
+    run = ["run", *where, "--epsilon", 8, "--exact", "--seed", 0]
+    status, out, _ = call(*run)
+    said = "labels counted: -1 and 0 (as -1), 1 (as +1); every other value makes a null record"
+    assert status == 0 and out.startswith(said)
+    (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
+    assert float(accuracy.split()[1]) > 0.7
+    assert call("data", path, "--check", "--label", "churned", "--bounds", bounds)[0] == 0
+    *lines, _ = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, "30,50,perhaps", ""]))
+    status, out, _ = call(*run)
+    assert status == 0 and out.startswith(said)  # one strange record is no error
 
 
 @pytest.mark.parametrize("labels", TRUE.values(), ids=TRUE.keys())

@@ -1,5 +1,6 @@
 """Labels as they are declared, and the numbers that stand for them in training."""
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +47,32 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
         if any(same_label(label, other) for other in labels[:position]):
             raise ValueError(f"classes must differ from one another, got {label!r} twice.")
     return labels
+
+
+def typed(cells: np.ndarray) -> np.ndarray:
+    """Returns the cells of a file, which have no dtype, as numbers if most of them are numbers.
+
+    Args:
+      cells: (n,) of any dtype; one other than object is kept.
+
+    Returns:
+      (n,) float64, NaN for a cell that is no number; or ``cells``.
+
+    Privacy: whether a column holds numbers or words is public, as the dtype of an array is. It goes
+      by the majority, so that one strange record among many does not decide on it.
+
+    >>> typed(np.array(["0", "1", "?"], object)), typed(np.array(["No", "Yes", "1"], object))
+    (array([ 0.,  1., nan]), array(['No', 'Yes', '1'], dtype=object))
+    """
+    if cells.dtype.kind not in "OT":
+        return cells
+    known = {str(cell): _number(cell) for cell in cells.flat if isinstance(cell, str)}
+    values = [
+        known[str(cell)] if isinstance(cell, str) else None if isinstance(cell, bool) else cell
+        for cell in cells.flat
+    ]
+    found = np.array([float(n) if isinstance(n, numbers.Real) else np.nan for n in values])
+    return found if 2 * np.isfinite(found).sum() > len(found) else cells
 
 
 def encode_labels(
