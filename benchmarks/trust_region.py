@@ -1,10 +1,17 @@
 """The numbers of the README's table that are about DP-TR as a whole: gap, time, memory, seeds.
 
-Run ``python benchmarks/trust_region.py ijcnn1``, ``covtype`` or ``seeds``. Gaps are NOT PRIVATE:
-they compare with the optimum on public benchmark data.
+Run ``python benchmarks/trust_region.py ijcnn1``, ``covtype``, ``seeds`` or ``time``. Gaps are NOT
+PRIVATE: they compare with the optimum on public benchmark data.
+
+``time`` holds a whole run against its floor: as many steps of one weighted product X^T diag(a) X,
+one product X^T a and one Cholesky factorisation, as one program, by the faster of two layouts of X.
+It does so alone and beside one process that keeps a core busy. For another version of dpjax, put
+its folder on PYTHONPATH. ``time --rows 6000 --dimensions 124 200`` takes part of the table.
 """
 
 import argparse
+import contextlib
+import functools
 import os
 import resource
 import subprocess
@@ -148,10 +155,109 @@ def seeds():
     )
 
 
+# Steps and rounds of a timed run: a step on 581,012 rows of 500 features takes seconds.
+TIMED = {6_000: (32, 7), 581_012: (4, 3)}
+DIMENSIONS = (22, 60, 124, 200, 500)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def made_rows(n, p):
+    """Rows of norm 1 with noisy linear labels, made on the device."""
+    x = jax.random.normal(jax.random.key(0), (n, p))
+    x = x / jnp.linalg.norm(x, axis=1, keepdims=True)
+    noise = jax.random.normal(jax.random.key(1), (n,)) / jnp.sqrt(p)
+    return x, jnp.where(x @ jnp.ones(p) / jnp.sqrt(p) + noise > 0, 1.0, -1.0)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "columns"))
+def floor_run(x, scale, steps, columns):
+    """The products and factorisations of a run; each step needs the one before."""
+    n, p = scale.size, x.size // scale.size
+
+    def step(_, w):
+        a = scale * (1 + w[0])
+        if columns:
+            hessian, gradient = (x * a) @ x.T, x @ a
+        else:
+            hessian, gradient = (x * a[:, None]).T @ x, a @ x
+        factor = jnp.linalg.cholesky(hessian / n + jnp.eye(p))
+        return (gradient + jnp.diagonal(factor)) / n
+
+    return jax.lax.fori_loop(0, steps, step, jnp.zeros(p))
+
+
+@contextlib.contextmanager
+def busy_process():
+    """One other process that keeps a core busy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def in_turn(calls, rounds):
+    """Median seconds of each call, taken in turn."""
+    for call in calls:
+        jax.block_until_ready(call())
+    spent = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, times in zip(calls, spent, strict=True):
+            begin = time.perf_counter()
+            jax.block_until_ready(call())
+            times.append(time.perf_counter() - begin)
+    return [float(np.median(times)) for times in spent]
+
+
+def timed_row(n, p):
+    """Seconds of a run and of its floor, alone and beside a busy process."""
+    steps, rounds = TIMED[n]
+    x, y = made_rows(n, p)
+    objective, budget = dpjax.objectives.logistic_nonconvex(1e-3), dpjax.PrivacyBudget(1.0, 0.1 / n)
+    algorithm = dpjax.dp_trust_region(objective, budget, data_size=n, dimension=p, steps=steps)
+    turned, scale = x.T.copy(), jnp.full(n, 0.25)
+    seed = iter(range(10**6))
+    calls = [
+        lambda: dpjax.solve(algorithm, (x, y), key=jax.random.key(next(seed))).params,
+        lambda: floor_run(x, scale, steps, False),
+        lambda: floor_run(turned, scale, steps, True),
+    ]
+    found = []
+    for beside in (contextlib.nullcontext(), busy_process()):
+        with beside:
+            run, *floors = in_turn(calls, rounds)
+        found.append((run, min(floors)))
+    return found
+
+
+def runs(rows, dimensions):
+    each = ", ".join(f"{steps} steps on {n:,} rows" for n, (steps, _) in TIMED.items())
+    print(f"DP-TR, epsilon 1, logistic_nonconvex; {each}. Medians, run and floor in turn.\n")
+    print(
+        "| n | p | run, s | floor, s | ratio | beside a busy process: run, s | floor, s | ratio |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for n in rows:
+        for p in dimensions:
+            cells = [
+                f"{run:.3f} | {floor:.3f} | {run / floor:.1f} [3]" for run, floor in timed_row(n, p)
+            ]
+            print(f"| {n:,} | {p} | " + " | ".join(cells) + " |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("which", choices=["ijcnn1", "covtype", "seeds"])
-    chosen = {"ijcnn1": ijcnn1, "covtype": covtype, "seeds": seeds}[parser.parse_args().which]
+    parser.add_argument("which", choices=["ijcnn1", "covtype", "seeds", "time"])
+    parser.add_argument("--rows", type=int, nargs="+", choices=list(TIMED), default=list(TIMED))
+    parser.add_argument("--dimensions", type=int, nargs="+", default=DIMENSIONS)
+    arguments = parser.parse_args()
+    chosen = {
+        "ijcnn1": ijcnn1,
+        "covtype": covtype,
+        "seeds": seeds,
+        "time": lambda: runs(arguments.rows, arguments.dimensions),
+    }[arguments.which]
     try:
         chosen()
     except FileNotFoundError as error:

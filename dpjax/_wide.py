@@ -10,6 +10,7 @@ from jax import lax
 from dpjax._typing import Array, PyTree
 
 _WORDS = 3  # three float32 of 24 bits hold the 53 bits of a float64
+_UNROLLED = 32  # parts added one by one; more are small ones
 
 
 @jax.tree_util.register_dataclass
@@ -92,7 +93,15 @@ def accumulate(total: Wide, parts: Array) -> Wide:
     1.0
     """
     with jax.enable_x64(True):
-        return split(join(total) + jnp.sum(float64(parts), axis=0), total.narrow.dtype)
+        whole, count = join(total), parts.shape[0]
+        # One after the other: on CPU a reduction over a leading axis strides through memory, at
+        # 5 to 20 times the cost.
+        if count <= _UNROLLED:
+            for index in range(count):
+                whole = whole + float64(lax.index_in_dim(parts, index, keepdims=False))
+        else:
+            whole = whole + jnp.sum(float64(parts), axis=0)
+        return split(whole, total.narrow.dtype)
 
 
 def widen(value: Array) -> Wide:

@@ -1,6 +1,7 @@
 """The trust-region step: optimality conditions, CVXPY's optimum, transformations, bad input."""
 
 import functools
+from unittest import mock
 
 import cvxpy as cp
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpjax.linalg import trust_region_step
+from dpjax.linalg._newton import try_newton
 
 SIZES = (1, 2, 5, 22, 54, 200, 500)
 NEAR_HARD = {f"near hard {size:g}": size for size in (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)}
@@ -187,6 +189,55 @@ def test_jit_and_vmap_agree_with_a_loop(size, dtype):
             np.testing.assert_allclose(
                 batch.multiplier[index], multiplier, rtol=tolerance, atol=tolerance
             )
+
+
+def noisy_model(size, radius):
+    """What DP-TR meets in a step: noise on the Hessian, damped by half its size, and a gradient."""
+    rng = np.random.default_rng([size, int(10 * radius)])
+    noise, half = rng.standard_normal((size, size)), rng.standard_normal((size, 3))
+    hessian = (noise + noise.T) / 2 + np.sqrt(size / 2) * np.eye(size) + half @ half.T
+    weight = max(abs(hessian).max() * radius, 10)
+    gradient = 3.3 * rng.standard_normal(size) / weight
+    return hessian / abs(hessian).max(), gradient, abs(hessian).max() * radius / weight
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [60, 124, 200])
+def test_steps_of_dp_tr_need_no_eigendecomposition(size, dtype):
+    """Which fights with XLA for the cores: the step is found by a few Cholesky factorisations."""
+    factorised = []
+
+    def cholesky(matrix, **options):
+        jax.debug.callback(lambda: factorised.append(1))
+        return factorise(matrix, **options)
+
+    factorise = jnp.linalg.cholesky
+    with jax.enable_x64(dtype == np.float64), mock.patch.object(jnp.linalg, "cholesky", cholesky):
+        attempt = jax.jit(lambda *parts: try_newton(*parts))
+        for radius in (0.1, 0.5, 2.0, 5.0, 12.0):
+            factorised.clear()
+            parts = [jnp.asarray(part, dtype) for part in noisy_model(size, radius)]
+            found = attempt(*parts)[2]
+            jax.effects_barrier()
+            assert found and len(factorised) <= 5
+        program = str(jax.make_jaxpr(try_newton)(*parts))
+        assert "cholesky" in program and "eigh" not in program and "householder" not in program
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kind", ["interior", "boundary", "indefinite", "huge radius, convex"])
+def test_newton_proves_what_it_returns_and_gives_up_on_the_rest(kind, dtype):
+    with jax.enable_x64(dtype == np.float64):
+        gradient, hessian, _ = cast(kind, 54, dtype)
+        weight = jnp.ones((), dtype)
+        for size in (1e-6, 1e-3, 1.0, 30.0):
+            step, multiplier, found = try_newton(hessian, size * gradient, weight)
+            step = step / jnp.where(multiplier > 0, jnp.linalg.norm(step), 1)
+            problem = size * gradient, hessian, 1.0
+            if found:
+                assert not broken(residuals(*problem, step, multiplier), TOLERANCE[dtype])
+            # The planted bug, a multiplier that is off, would show.
+            assert broken(residuals(*problem, step, 1.001 * multiplier + 1e-3), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("kind", ["hard", "repeated", "critical", "near hard 1e-12"])

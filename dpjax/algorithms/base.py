@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
@@ -172,7 +173,7 @@ def check_problem(
             f"PrivacyBudget(..., relation='replace_one'), not {budget.relation!r}."
         )
     return Problem(
-        objective,
+        rounded(objective),
         budget,
         _validate.positive_int("data_size", data_size),
         _validate.positive_int("dimension", dimension),
@@ -222,6 +223,15 @@ def to_leaf(value: float) -> float:
     What is accounted on the host is then the very number the program reads.
     """
     return float(jnp.float32(value))
+
+
+def rounded(objective: Objective) -> Objective:
+    """Returns ``objective`` with the numbers of its regularizer as ``to_leaf`` rounds them.
+
+    The key of a training depends on numbers as float32 has them: those it cannot tell apart must be
+    the same in the program too, also in float64.
+    """
+    return jax.tree.map(lambda leaf: to_leaf(leaf) if type(leaf) is float else leaf, objective)
 
 
 def positive_leaf(name: str, value: float) -> float:

@@ -11,12 +11,12 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dpjax import _validate
+from dpjax.linalg._newton import try_interior, try_newton
 from dpjax.linalg._secular import by_eigenvectors, or_one
-from dpjax.linalg._tridiagonal import try_interior, try_tridiagonal
 from dpjax.linalg.lanczos import try_lanczos
 
 SOLVERS = ("auto", "exact", "lanczos")
-_TRIDIAGONAL_SIZE = 128  # below it an eigendecomposition is about as cheap
+_NEWTON_SIZE = 48  # below it an eigendecomposition is about as cheap, and on one thread
 _LANCZOS_SIZE = 256  # below it an exact solution takes at most a few milliseconds
 
 
@@ -40,8 +40,8 @@ def trust_region_step(
     Exactly, by one symmetric eigendecomposition and a bracketed Newton iteration on the secular
     equation; that is exact in the hard case and near it, where iterations on Cholesky factors
     (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside the ball
-    is found by one Cholesky factorisation instead and, from p = 128, one on the sphere on
-    tridiagonal factors, 2 to 10 times faster; a hard one pays for all. The exact step satisfies
+    is found by one Cholesky factorisation instead and, from p = 48, one on the sphere by 2 to 5,
+    which do not fight with XLA for the cores; a hard one pays for all. The exact step satisfies
     (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and H + lambda I >= 0, each to a
     relative residual of 1e-12 in float64 and 1e-5 in float32. What lies below rounding is not taken
     for a direction: eigenvalues within 4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat
@@ -138,18 +138,14 @@ def _exactly(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]
 
 
 def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-    def on_the_sphere():
-        if linear.size < _TRIDIAGONAL_SIZE:
-            return _by_eigenvectors(matrix, linear, weight)
-        step, multiplier, found = try_tridiagonal(matrix, linear, weight)
-        return lax.cond(
-            found,
-            lambda: (step, multiplier),
-            lambda: _by_eigenvectors(matrix, linear, weight),
-        )
-
-    step, found = try_interior(matrix, linear, weight)
-    return lax.cond(found, lambda: (step, jnp.zeros_like(weight)), on_the_sphere)
+    if linear.size < _NEWTON_SIZE:
+        step, found = try_interior(matrix, linear, weight)
+        multiplier = jnp.zeros_like(weight)
+    else:
+        step, multiplier, found = try_newton(matrix, linear, weight)
+    return lax.cond(
+        found, lambda: (step, multiplier), lambda: _by_eigenvectors(matrix, linear, weight)
+    )
 
 
 def _by_eigenvectors(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:

@@ -61,17 +61,20 @@ class Unlabelled:
         return features * self.columns
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """The average over records of ``loss``, plus ``regularizer``.
 
     Frozen and hashable, and equal when rebuilt from the same functions, so that rebuilding one does
-    not compile anything again.
+    not compile anything again. As a pytree its leaves are those of the regularizer: the strength of
+    a penalty of dpjax is a number like a step size, and another one compiles nothing anew.
 
     Args:
       loss: ``loss(params, example) -> scalar``, sees one record.
       regularizer: ``regularizer(params) -> scalar``, reads no record; hashable. It enters value,
-        gradient and Hessian after the noise, exactly, and is never clipped.
+        gradient and Hessian after the noise, exactly, and is never clipped. Unless its class is
+        registered as a pytree, it is structure.
       margin: where the loss is ``phi(y <x, w>)`` with example ``(x, y)`` and y in {-1, +1}: the
         scalar function phi, which turns on the closed form.
       constants: bounds used as default clip norms and step sizes. Clipping runs all the same.
@@ -113,6 +116,25 @@ class Objective:
     def __call__(self, params: Params, example: Any) -> Array:
         """Returns the loss of one example, without the regularizer. NOT PRIVATE."""
         return self.loss(params, example)
+
+    def tree_flatten(self) -> tuple[tuple, "Objective"]:
+        """Returns the regularizer, if it is a pytree, and everything else."""
+        if jax.tree_util.all_leaves([self.regularizer]):  # a function, say
+            return (None,), self
+        return (self.regularizer,), self.data_term
+
+    @classmethod
+    def tree_unflatten(cls, structure: "Objective", children: tuple) -> "Objective":
+        """Returns the objective of a regularizer whose numbers may be tracers."""
+        (regularizer,) = children
+        if regularizer is None:
+            return structure
+        return dataclasses.replace(structure, regularizer=regularizer)
+
+    @property
+    def data_term(self) -> "Objective":
+        """The same without the regularizer: all of it that reads records, and no numbers."""
+        return dataclasses.replace(self, regularizer=None)
 
     @property
     def smoothness(self) -> float | None:
