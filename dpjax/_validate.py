@@ -3,7 +3,7 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,16 @@ def positive_int(name: str, value: Any) -> int:
     return number
 
 
-def choice(name: str, value: Any, options: Iterable[str]) -> str:
+def choice(
+    name: str, value: Any, options: Iterable[str], other_names: Mapping[str, str] | None = None
+) -> str:
     """Returns ``value``, or raises with the nearest of ``options``.
+
+    Args:
+      name: what is chosen.
+      value: the choice.
+      options: all choices.
+      other_names: names that a user may know an option by, and the option.
 
     >>> choice("relation", "zero-out", ["zero_out", "replace_one"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -95,9 +103,30 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
     options = list(options)
     if value in options:
         return value
-    near = difflib.get_close_matches(str(value), options, n=2, cutoff=0.5)
+    near = nearest(str(value), {option: option for option in options} | dict(other_names or {}))
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise ValueError(f"unknown {name} {value!r}{hint} Choose from: {', '.join(options)}.")
+
+
+def nearest(word: str, names: Mapping[str, str]) -> list[str]:
+    """Returns what at most two of ``names`` that look like ``word`` stand for, the nearest first.
+
+    Case, hyphens and underscores make no difference.
+
+    >>> nearest("DP_TR", {"dp-tr": "dp-tr", "dp-gd": "dp-gd"})
+    ['dp-tr']
+    """
+    plain = {_plain(name): meaning for name, meaning in names.items()}
+    exact = plain.get(_plain(word))
+    if exact is not None:
+        return [exact]
+    # At 0.6 half of a word of three letters is not enough: 'prv' is not like 'paper'.
+    near = difflib.get_close_matches(_plain(word), plain, n=2, cutoff=0.6)
+    return list(dict.fromkeys(plain[name] for name in near))
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("_", "-")
 
 
 def word(name: str, value: Any) -> str:
@@ -108,7 +137,8 @@ def word(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or value is None:
+    # float() reads text too, and text that holds a number is a mistake further up.
+    if isinstance(value, bool | str | bytes | bytearray) or value is None:
         raise ValueError(f"{name} must be a number, got {value!r}.")
     try:
         return float(value)

@@ -48,7 +48,7 @@ from dpjax.oracles import (
     subspace,
 )
 from dpjax.oracles import base as oracles
-from dpjax.sampling import samplers
+from dpjax.sampling import gaps, samplers
 from dpjax.transforms import adaptive, aggregate
 
 TESTS = pathlib.Path(__file__).parent
@@ -521,12 +521,20 @@ def _(patch):
         drawn = np.random.default_rng(0).binomial(self.data_size, self.probability)
         return record_norm / max(drawn, 1)
 
-    patch.setattr(samplers.Poisson, "scale", scale)
+    patch.setattr(sampling.Poisson, "scale", scale)
+
+
+@mutant("a full batch drops records")
+def _(patch):
+    def sample(self, key, n):
+        return sampling.Batch(*gaps.gaps(key, self.table, self.capacity, n))
+
+    patch.setattr(sampling.Poisson, "sample", sample)
 
 
 @mutant("overflow not charged")
 def _(patch):
-    patch.setattr(samplers.Poisson, "overflow", property(lambda self: 0.0))
+    patch.setattr(sampling.Poisson, "overflow", property(lambda self: 0.0))
 
 
 @mutant("subsets booked as Poisson")

@@ -352,7 +352,7 @@ def test_neighbours_in_any_order_are_summed_by_rows():
 
 def test_two_passes_have_no_sensitivity():
     with pytest.raises(ValueError, match="no proven sensitivity"):
-        clipped_grad(dense, clip_norm=1.0, method="two_pass").sensitivity("zero_out")
+        clipped_grad(dense, clip_norm=1.0, method="two_pass").sensitivity("zero_out", rows=1)
 
 
 @pytest.mark.parametrize("name", ["dense", "used twice", "sequence", "plain"])
@@ -369,7 +369,7 @@ def test_a_layer_is_clipped_by_itself(name):
         assert distance(np.asarray(got[key]).ravel(), expected.ravel()) < 1e-5
     one = total(params, records[:1])
     assert np.linalg.norm(jax.flatten_util.ravel_pytree(one)[0]) <= 0.3
-    assert total.sensitivity("zero_out") == pytest.approx(0.3)
+    assert total.sensitivity("zero_out", rows=1) == pytest.approx(0.3, rel=3e-3)
 
 
 def test_the_network_of_the_papers_takes_its_convolutions_as_arrays_and_no_others():

@@ -1,7 +1,9 @@
 """The command line, in process: what it prints and writes, what it never does, and its errors."""
 
 import json
+import pathlib
 import re
+import shlex
 
 import jax
 import numpy as np
@@ -143,7 +145,108 @@ def test_run_writes_every_key_of_the_contract_and_is_private(name, call, tmp_pat
 
 def test_run_without_an_algorithm_is_the_trust_region(call):
     status, out, _ = call("run", *SHORT)
-    assert status == 0 and out.startswith("DP-TR is (1, 4.953e-06)-differentially private")
+    assert status == 0 and "\nDP-TR is (1, 4.953e-06)-differentially private" in out
+
+
+def test_the_result_comes_before_the_guarantee(call, tmp_path):
+    status, out, _ = call("run", *SHORT, "--save", tmp_path / "model")
+    lines = ["status: ", "certificate ", "wrote ", "DP-TR is (1, "]
+    places = [out.index(line) for line in lines]
+    assert status == 0 and places == sorted(places) and places[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "parameter", "value"),
+    [
+        (["dp-gd", "--learning-rate", "0.25"], "step_size", 0.25),
+        (["dp-gd", "--step-size", "0.25"], "step_size", 0.25),
+        (["dp-adam", "--learning-rate", "0.25"], "learning_rate", 0.25),
+        (["dp-tr", "--radius", "3"], "radius", 3.0),
+        (["dp-tr", "--clip-norm", "0.5"], "clip_norm", 0.5),
+    ],
+)
+def test_options_reach_the_factory_that_has_them(argv, parameter, value):
+    arguments = parser().parse_args(["run", *argv])
+    name = arguments.algorithm
+    own = [dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-5)]
+    factory = dpjax.ALGORITHMS[name]
+    expected = factory(*own, data_size=1000, dimension=3, **{parameter: value})
+    arguments.delta = 1e-5
+    assert problem.configure(arguments, own[0], 1000, 3).algorithm == expected
+    assert factory(*own, data_size=1000, dimension=3) != expected
+
+
+# Commands and their help.
+
+
+def parsers():
+    """Yields every command with its parser, by way of the help each prints."""
+
+    def below(words, one):
+        yield words, one
+        for action in one._actions:
+            if isinstance(action.choices, dict):
+                for name, other in action.choices.items():
+                    yield from below([*words, name], other)
+
+    return {" ".join(words): one for words, one in below(["dpjax"], parser())}
+
+
+@pytest.mark.parametrize("command", list(parsers()))
+def test_every_help_has_examples_that_parse(command):
+    _, _, examples = parsers()[command].format_help().partition("examples:\n")
+    lines = [shlex.split(line.split("    ")[0]) for line in map(str.strip, examples.splitlines())]
+    lines = [line for line in lines if "COMMAND" not in line]
+    assert lines
+    for line in lines:
+        assert line[0] == "dpjax"
+        arguments = parser().parse_args(line[1:])
+        assert callable(arguments.command)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run", "--epsilom", "2"], "--epsilom; did you mean --epsilon?"),
+        (["run", "--epsilom=2"], "did you mean --epsilon?"),
+        (["run", "--lr", "0.1"], "--lr; did you mean --learning-rate?"),
+        (["run", "--max_grad_norm", "1"], "did you mean --clip-norm?"),
+        (["calibrate", "--data_size", "9"], "did you mean --data-size?"),
+        (["data", "--labels", "y"], "did you mean --label?"),
+        (["audit", "--al"], None),  # an abbreviation
+        (["run", "--zzz"], "see --help"),
+    ],
+)
+def test_an_unknown_option_is_answered_by_the_nearest(argv, message, capsys):
+    if message is None:
+        assert parser().parse_args(argv).all
+        return
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "calibrate"])
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--delta", "0.01"], "publishing 201.9 random records in full"),
+        (["--epsilon", "1000"], "hardly a protection"),
+        (["--epsilon", "1e-5"], "too small to learn from 20,190 declared records"),
+    ],
+)
+def test_a_budget_that_is_hardly_sensible_is_remarked_on(command, argv, words, call):
+    status, out, err = call(command, "dp-gd", *SHORT, *argv)
+    (line,) = err.splitlines()
+    assert status == 0 and line.startswith("warning: ") and words in line
+    assert command == "calibrate" or f"Note: {line.removeprefix('warning: ')}" in out
+
+
+def test_a_remark_tells_the_declared_n_alone(call):
+    more = ["--relation", "add_or_remove_one", "--data-size", 30_000, "--delta", 0.01]
+    status, out, err = call("run", "dp-gd", *SHORT, *more)
+    assert status == 0 and "of 30,000 declared records" in err
+    assert not re.search(r"20[,_]?190", out + err)
 
 
 def test_two_runs_draw_different_noise(call, tmp_path):
@@ -399,6 +502,19 @@ BAD = {
     "epsilon 0": (["run", "--epsilon", "0"], "epsilon must be"),
     "epsilon nan": (["run", "--epsilon", "nan"], "epsilon must be"),
     "delta 1": (["run", "--delta", "1"], "delta must be"),
+    "delta 1/2": (["run", "--delta", "0.5"], "delta must be below 1/2, got 0.5"),
+    "epsilon below delta": (["run", "--epsilon", "1e-9"], "epsilon must be at least delta"),
+    "algorithm, case": (["run", "DP-TR"], "did you mean 'dp-tr'?"),
+    "algorithm, function": (["run", "dp_trust_region"], "did you mean 'dp-tr'?"),
+    "algorithm, baseline": (["run", "dp_newton"], "did you mean 'dp-newton'?"),
+    "objective, underscore": (["run", "--objective", "logistic_l2"], "did you mean 'logistic-l2'?"),
+    "accountant prv": (["run", "--accountant", "prv"], "accountant 'prv'. Choose from: pld, rdp"),
+    "rate of none": (["run", "--learning-rate", "1"], "take one of: dp-gd, dp-adam"),
+    "rate 0": (["run", "dp-gd", "--learning-rate", "0"], "--learning-rate must be"),
+    "radius of none": (["run", "dp-gd", "--radius", "1"], "take one of: dp-tr, dp-str"),
+    "radius nan": (["run", "--radius", "nan"], "--radius must be"),
+    "clip norm 0": (["run", "--clip-norm", "0"], "--clip-norm must be"),
+    "domain, radius of text": (["run", "dp-accmd", "--domain", "l1:x"], "must be a number"),
     "steps 0": (["run", "--steps", "0"], "steps must be"),
     "repeats 0": (["run", "--repeats", "0"], "repeats must be"),
     "wrong n": (["run", "--data-size", "100"], "data_size=100 was declared"),
@@ -440,3 +556,36 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_spent(
 ):
     status, _, err = call("run", *SHORT, flag, tmp_path / "absent" / "file.png")
     assert status == 2 and "absent" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--json", "--plot", "--save", "--checkpoint"])
+def test_a_folder_that_cannot_be_written_is_noticed_before_anything_is_spent(
+    flag, call, spends_nothing
+):
+    status, out, err = call("run", *SHORT, flag, "/proc/file.png")
+    assert status == 2 and "/proc/file.png" in err and len(err.splitlines()) == 1
+    assert out == ""
+
+
+def test_a_result_never_replaces_another_file_of_the_run(call, table, spends_nothing, tmp_path):
+    both = tmp_path / "both"
+    status, _, err = call("run", *SHORT, "--json", both, "--save", both)
+    assert status == 2 and "--save and --json both name" in err and not both.exists()
+    for path, option in ((table[0], "--data"), (table[-1], "--bounds")):
+        before = pathlib.Path(path).read_bytes()
+        status, _, err = call("run", *SHORT, "--data", *table, "--save", path)
+        assert status == 2 and f"--save and {option} both name" in err
+        assert pathlib.Path(path).read_bytes() == before
+    assert call("run", *SHORT, "--json", "/dev/null")[0] == 2
+    (tmp_path / "file").write_text("")
+    status, _, err = call("run", *SHORT, "--checkpoint", tmp_path / "file")
+    assert status == 2 and "must be a folder" in err
+
+
+def test_the_guarantee_is_printed_though_the_model_cannot_be_written(call, monkeypatch, tmp_path):
+    def full(path, solution):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(dpjax, "save", full)
+    status, out, err = call("run", *SHORT, "--save", tmp_path / "model")
+    assert status == 2 and "No space left" in err and "DP-TR is (1, " in out

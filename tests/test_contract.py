@@ -117,7 +117,7 @@ def sweep_of(name):
 def nearly_quiet(name):
     """A budget that leaves hardly any noise, and what has to be said for it."""
     if name in DELTA_ONLY:
-        return dpjax.PrivacyBudget(1e4, 0.9), {"acknowledge_weak_delta": True}
+        return dpjax.PrivacyBudget(1e4, 0.49), {"acknowledge_weak_delta": True}
     return dpjax.PrivacyBudget(1e4, 1e-4), {}
 
 

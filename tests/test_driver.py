@@ -558,7 +558,7 @@ BAD_ONE = {
         ),
         "acknowledge_weak_delta 1": ({"acknowledge_weak_delta": 1}, "must be True or False"),
         "any noise would do": (
-            {"budget": dpjax.PrivacyBudget(1.0, 0.5), "acknowledge_weak_delta": True},
+            {"budget": dpjax.PrivacyBudget(1.0, 0.4), "acknowledge_weak_delta": True},
             "is met by 3 releases without any noise",
         ),
         "sphere": ({"noise": "sphere"}, "no privacy at all"),
@@ -579,6 +579,8 @@ BAD_ONE = {
             "accountant='paper' releases",
         ),
         "radius 0": ({"radius": 0.0}, "radius must be"),
+        "final_radius above": ({"radius": 1.0, "final_radius": 2.0}, "at most radius=1, got 2"),
+        "radius of text": ({"radius": "1"}, "radius must be a number, got '1'"),
         "final_radius negative": ({"final_radius": -1.0}, "final_radius must be"),
         "final_radius NaN": ({"final_radius": float("nan")}, "final_radius must be"),
         "damping negative": ({"damping": -0.1}, "damping must be"),
@@ -625,6 +627,11 @@ def test_bad_arguments_of_a_factory(name, bad, message):
         (float("nan"), 1e-4, "epsilon must be"),
         (1.0, 0.0, "delta must be"),
         (1.0, 1.0, "delta must be"),
+        (1.0, 0.5, "delta must be below 1/2"),
+        (1e-9, 1e-6, "epsilon must be at least delta"),
+        ("1", 1e-5, "epsilon must be a number, got '1'"),
+        (1.0, "1e-5", "delta must be a number, got '1e-5'"),
+        (b"1", 1e-5, "epsilon must be a number"),
     ],
 )
 def test_a_budget_that_is_none_never_reaches_a_factory(epsilon, delta, message):

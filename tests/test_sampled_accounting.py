@@ -435,7 +435,8 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
     else:
         words += ["joint step: poisson", "probability 0.05", f"at most {sampler.capacity}"]
     assert [word for word in words if word not in text] == []
-    assert ("upper bound on n" in text) == (relation == "add_or_remove_one")
+    present = f"{sampler.capacity} are read for every 1,000 present (declared; there may be more)"
+    assert (present in text) == (relation == "add_or_remove_one")
     assert "mu-GDP" not in text and "Sampling: none" not in text
     assert ("privacy loss distributions" in text) == (accountant != "rdp")
 

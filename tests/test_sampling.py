@@ -252,6 +252,25 @@ def test_c40_the_probability_comes_from_the_declared_n():
         sampling.fixed_size(50, 1000).sample(jax.random.key(0), 999)
 
 
+@pytest.mark.parametrize("wrap", [np.uint32, jnp.uint32])
+@pytest.mark.parametrize("changed", ["high", "low", "data_size", "table"])
+def test_c60_the_table_follows_the_probability_that_is_replaced(changed, wrap):
+    """Fails by chance with probability 1e-6."""
+    sampler = raw(2.0**-10, 100, 100)
+    values = {"high": wrap(2**31), "low": wrap(5), "data_size": 10**7, "table": sampler.table * 0}
+    other = dataclasses.replace(sampler, **{changed: values[changed]})
+    expected = gaps.gap_table((int(other.high) << 32) | int(other.low), other.data_size)
+    np.testing.assert_array_equal(other.table, expected)
+    assert (changed == "table") == np.array_equal(other.table, sampler.table)
+    sizes = np.asarray(draws(other, 100, 200).mask).sum()
+    assert consistent(sizes, 100 * 200, other.probability)
+    # What has no value yet is left alone.
+    jax.tree.map(lambda leaf: None, other)
+    jax.jit(lambda one: one.sample(jax.random.key(0), 100).mask)(other)
+    stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), other, other)
+    assert stacked.table.shape == (2, *other.table.shape)
+
+
 @pytest.mark.parametrize(("n", "q"), [(30, Fraction(1, 4)), (200, Fraction(1, 8))])
 def test_c41_overflow_is_the_exact_tail_rounded_up(n, q):
     for capacity in (0, n // 4, n // 2, n - 1, n):

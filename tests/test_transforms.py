@@ -14,6 +14,7 @@ import dpjax
 from dpjax import transforms
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.auditing import GaussianClaim, estimate
+from dpjax.derivatives import rounding
 from dpjax.oracles import GradientQuery
 from dpjax.sampling import SinglePass, fixed_size, full_batch, poisson
 from dpjax.transforms import aggregate
@@ -242,8 +243,9 @@ def test_the_event_is_that_of_the_matching_query(sampler, relation, of_records):
     for field in ("name", "count", "noise_multiplier", "sampling", "sampling_probability",
                   "capacity", "data_size", "overflow", "mechanism"):  # fmt: skip
         assert getattr(ours, field) == getattr(theirs, field), field
-    # Our sum passes through float32; the query's does not.
-    assert theirs.sensitivity <= ours.sensitivity <= 1.003 * theirs.sensitivity
+    # Our sum passes through float32; the query's does not, and is charged for more rows.
+    assert theirs.sensitivity <= 1.00002 * ours.sensitivity
+    assert ours.sensitivity <= 1.003 * theirs.sensitivity
     assert ours.components[0][0] == "gradient"
     assert ours.components[0][1] == pytest.approx(ours.stddev)
     spent = [epsilon(event, 1e-5, relation) for event in (optimizer.event(10), asked.event(10))]
@@ -480,7 +482,7 @@ def test_the_joint_vector_moves_as_far_as_one_gaussian_of_that_multiplier(
     ends = vectors if relation == "replace_one" else null[None]
     moved = np.linalg.norm(vectors[:, None] - ends[None], axis=-1).max()
     bound = (2 if relation == "replace_one" else 1) / multiplier
-    assert 0.9999 * bound < moved <= bound * (1 + aggregate.sum_slack(3, relation))
+    assert 0.9999 * bound < moved <= bound * (1 + rounding.sum_slack(3, relation))
 
 
 def attacked(make, runs=100_000):

@@ -1,7 +1,7 @@
 """Budgets, events and noise scales: everything about epsilon, on the host."""
 
 from dpjax.accounting.ball import ball_composition, ball_delta, ball_radius, ball_share
-from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved
+from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved, remarks
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
 from dpjax.accounting.chain import LedgerError
 from dpjax.accounting.entries import Entry
@@ -36,6 +36,7 @@ __all__ = [
     "parallel",
     "perturbed_delta",
     "records_moved",
+    "remarks",
     "renyi",
     "round_up",
 ]

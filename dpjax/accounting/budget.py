@@ -1,7 +1,9 @@
-"""What may be spent: ``PrivacyBudget``, and what 'neighbouring' means for it."""
+"""What may be spent: ``PrivacyBudget``, what 'neighbouring' means for it, and remarks on it."""
 
 import dataclasses
 from typing import get_args
+
+import dp_accounting
 
 from dpjax import _validate
 from dpjax._typing import Relation
@@ -30,14 +32,18 @@ def records_moved(relation: Relation) -> int:
     return 2 if relation == "replace_one" else 1
 
 
+# Above it a guarantee is hardly one: "weak to no formal privacy" in Ponomareva et al. (2023).
+_WEAK_EPSILON = 10.0
+
+
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
     """An (epsilon, delta) that a whole training may spend, and the relation it is meant under.
 
     Args:
-      epsilon: finite, above 0.
-      delta: strictly between 0 and 1; always required. A delta of 1/n is met by publishing one
-        random record, so take it well below.
+      epsilon: finite, at least ``delta``.
+      delta: above 0 and below 1/2; always required. A delta of 1/n is met by publishing one random
+        record, so take it well below.
       relation: see ``records_moved``. Budgets under different relations must not be compared.
 
     Raises:
@@ -58,4 +64,53 @@ class PrivacyBudget:
         if self.delta is None:
             raise ValueError("delta is required: take it well below 1/n, such as 1/(10 n).")
         object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
+        if self.delta >= 0.5:
+            raise ValueError(
+                f"delta must be below 1/2, got {self.delta:g}: publishing all records on the toss "
+                "of a coin meets a delta of 1/2. Take it well below 1/n, such as 1/(10 n)."
+            )
+        if self.epsilon < self.delta:
+            raise ValueError(
+                f"epsilon must be at least delta, got epsilon={self.epsilon:g} and "
+                f"delta={self.delta:g}: below it the noise depends on delta alone and hides all "
+                "that the data could teach. Raise epsilon."
+            )
         _validate.choice("relation", self.relation, RELATIONS)
+
+
+def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
+    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
+
+    Args:
+      epsilon: of the budget.
+      delta: of the budget.
+      data_size: the declared public number of records n.
+
+    Privacy: reads declared numbers only.
+
+    Reference: Ponomareva et al., "How to DP-fy ML" (2023), section 5.2, for the size of epsilon.
+
+    >>> remarks(1.0, 1e-6, 20_000)
+    []
+    >>> print(*remarks(1.0, 0.01, 3_000))  # doctest: +ELLIPSIS
+    delta = 0.01 is not below 1/n = 0.000333333, of 3,000 declared records: publishing 30 ...
+    """
+    records, found = f"{data_size:,} declared records", []
+    # A delta of exactly 1/n may have gone through float32.
+    if (published := delta * data_size) >= 1 - 1e-6:
+        many = f"{published:.4g} random records" if published >= 2 else "one random record"
+        found.append(
+            f"delta = {delta:.4g} is not below 1/n = {1 / data_size:.6g}, of {records}: publishing "
+            f"{many} in full would meet it. Take 1/(10 n) = {1 / (10 * data_size):.4g} or less."
+        )
+    if epsilon > _WEAK_EPSILON:
+        found.append(
+            f"epsilon = {epsilon:g} is hardly a protection: whoever gives the presence of a record "
+            "even odds may become certain of it. Up to 1 is strong, and up to 10 is usual."
+        )
+    elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
+        found.append(
+            f"epsilon = {epsilon:g} is too small to learn from {records}: noise that hides one of "
+            "them hides all together. Raise epsilon, or use more records."
+        )
+    return found

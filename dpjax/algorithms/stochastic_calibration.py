@@ -21,7 +21,11 @@ from dpjax.algorithms.stochastic_trust_region import (
     event_of,
     steps_of_stage,
 )
-from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
+from dpjax.algorithms.trust_region_calibration import (
+    check_radii,
+    joint_weights,
+    radius_decay,
+)
 from dpjax.linalg import SOLVERS
 from dpjax.objectives import Objective
 from dpjax.oracles import (
@@ -46,7 +50,7 @@ def dp_stochastic_trust_region(
     batch_size: int | Sequence[int] | None = None,
     steps: int = STEPS,
     radius: float = 12.0,
-    final_radius: float = 0.5,
+    final_radius: float | None = None,
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
@@ -72,7 +76,8 @@ def dp_stochastic_trust_region(
         multiplier, so that noise falls as batches grow.
       steps: T, number of iterations.
       radius: trust radius of the first iteration, in the units of the parameters.
-      final_radius: radius of the last one; geometric in between.
+      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
+        that is less.
       damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
         so that noise is not taken for negative curvature.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
@@ -116,8 +121,7 @@ def dp_stochastic_trust_region(
     steps = _validate.positive_int("steps", steps)
     subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
     batches = _batches(batch_size, problem.data_size, steps)
-    radius = base.positive_leaf("radius", radius)
-    final_radius = base.positive_leaf("final_radius", final_radius)
+    radius, final_radius = check_radii(radius, final_radius)
     damping = _validate.non_negative("damping", damping)
     draw = _Draws(problem, sampling, capacity)
     clips = (clip_norm, hessian_clip_norm)

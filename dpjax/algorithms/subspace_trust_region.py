@@ -17,7 +17,11 @@ from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.model_step import Info
-from dpjax.algorithms.trust_region_calibration import joint_weights, radius_decay
+from dpjax.algorithms.trust_region_calibration import (
+    check_radii,
+    joint_weights,
+    radius_decay,
+)
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
 from dpjax.oracles import SubspaceQuery
@@ -120,7 +124,7 @@ def dp_subspace_trust_region(
     batch_size: int | None = None,
     steps: int = STEPS,
     radius: float = 12.0,
-    final_radius: float = 0.5,
+    final_radius: float | None = None,
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
@@ -144,7 +148,8 @@ def dp_subspace_trust_region(
       batch_size: expected size of a Poisson batch; None for all records.
       steps: T, number of iterations.
       radius: trust radius of the first iteration, in the units of the parameters.
-      final_radius: radius of the last one; geometric in between.
+      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
+        that is less.
       damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
         so that noise is not taken for negative curvature.
       clip_norm: w_g, bound on one record's gradient in the subspace, about sqrt(k / p) of the whole
@@ -180,8 +185,7 @@ def dp_subspace_trust_region(
     refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)
     steps = _validate.positive_int("steps", steps)
-    radius = base.positive_leaf("radius", radius)
-    final_radius = base.positive_leaf("final_radius", final_radius)
+    radius, final_radius = check_radii(radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
     query = calibrated_query(

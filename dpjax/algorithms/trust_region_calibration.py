@@ -14,6 +14,7 @@ from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
 STEPS = 32
 RELEASES = ("joint", "separate")
+_FINAL_RADIUS = 0.5
 CERTIFICATES = ("last_query", "output")
 
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
@@ -27,7 +28,7 @@ def dp_trust_region(
     dimension: int,
     steps: int = STEPS,
     radius: float = 12.0,
-    final_radius: float = 0.5,
+    final_radius: float | None = None,
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
@@ -48,7 +49,8 @@ def dp_trust_region(
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
       steps: T, number of iterations, each one pass over the data.
       radius: trust radius of the first iteration, in the units of the parameters.
-      final_radius: radius of the last one; geometric in between.
+      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
+        that is less.
       damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
         so that noise is not taken for negative curvature.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
@@ -95,10 +97,9 @@ def dp_trust_region(
     subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
-    radius = base.positive_leaf("radius", radius)
+    radius, final_radius = check_radii(radius, final_radius)
     kind = _release_kind(release, accountant)
     clips = (clip_norm, hessian_clip_norm)
-    final_radius = base.positive_leaf("final_radius", final_radius)
     typical = math.sqrt(radius * final_radius)
     queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
     queries = base.fast_noise(queries, unsafe_fast_noise)
@@ -127,6 +128,20 @@ def dp_trust_region(
         accountant=accountant,
         subproblem=subproblem,
     )
+
+
+def check_radii(radius: float, final_radius: float | None) -> tuple[float, float]:
+    """Returns the radii of the first and the last iteration, or raises for ones that grow."""
+    first = base.positive_leaf("radius", radius)
+    if final_radius is None:
+        return first, min(first, _FINAL_RADIUS)
+    last = base.positive_leaf("final_radius", final_radius)
+    if last > first:
+        raise ValueError(
+            f"final_radius must be at most radius={radius:g}, got {final_radius:g}: the radius "
+            "shrinks as the steps go on. Lower it, or leave it out."
+        )
+    return first, last
 
 
 def radius_decay(radius: float, final_radius: float, steps: int) -> float:

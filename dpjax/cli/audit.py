@@ -1,16 +1,12 @@
 """``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
 
 import argparse
-import functools
-import os
-import sys
 
 import jax
-from rich import progress as _rich
-from rich.console import Console
 
 import dpjax
-from dpjax.cli import report
+from dpjax._bar import Bar
+from dpjax.cli import outputs, report
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -40,22 +36,24 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     names = list(auditing.AUDITS) if arguments.all else [arguments.name]
     plans = {name: auditing.plan(name, arguments.runs, arguments.quick) for name in names}
-    _check_outputs(arguments)
+    outputs.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     found = []
     print(_HEADER)
-    for i, name in enumerate(names):
-        with _bar() as bar:  # gone before the line is printed, wherever that goes
-            task = bar.add_task(name, total=plans[name][0])
+    with Bar(names[0], len(names), shown=True, keep=False) as bar:
+        for i, name in enumerate(names):
+            bar.update(i, name)
+            total, _ = plans[name]
             one = auditing.audit(
                 name,
                 key=jax.random.fold_in(key, i),
                 runs=arguments.runs,
                 quick=arguments.quick,
-                progress=functools.partial(_advance, bar, task),
+                progress=lambda more, total=total: bar.advance(more / total),
             )
-        print(_line(one), flush=True)
-        found.append(one)
+            with bar.away():
+                print(_line(one), flush=True)
+            found.append(one)
     return _close(arguments, found)
 
 
@@ -100,29 +98,3 @@ def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -
         dpjax.auditing.plot_audits(found, arguments.plot)
         print(f"wrote {arguments.plot}")
     return 1 if failed else 0
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    if arguments.plot:
-        dpjax.plotting.check_path(arguments.plot)
-    for path in (arguments.json, arguments.plot):
-        if path and not os.path.isdir(os.path.dirname(path) or "."):
-            raise ValueError(f"{path} cannot be written: its folder does not exist.")
-
-
-def _advance(bar: _rich.Progress, task: _rich.TaskID, runs: int) -> None:
-    bar.update(task, advance=runs)
-
-
-def _bar() -> _rich.Progress:
-    return _rich.Progress(
-        _rich.TextColumn("{task.description}"),
-        _rich.BarColumn(),
-        _rich.TaskProgressColumn(),
-        _rich.TimeElapsedColumn(),
-        _rich.TextColumn("ETA"),
-        _rich.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not (sys.stderr and sys.stderr.isatty()),
-    )

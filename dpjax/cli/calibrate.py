@@ -5,12 +5,13 @@ import contextlib
 
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
-from dpjax.cli import problem, report
+from dpjax.cli import outputs, problem, report
 from dpjax.driver import guarantee
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
+    outputs.check(arguments)
     unit, objective = "row", problem.objective(arguments)
     if arguments.data_size is not None and arguments.dimension is not None:
         n, dimension = arguments.data_size, arguments.dimension
@@ -22,6 +23,7 @@ def command(arguments: argparse.Namespace) -> int:
             dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, n, dimension)
     algorithm, budget = setting.algorithm, setting.budget
+    report.warn(algorithm)
     spent = {"pld": epsilon(algorithm.event, budget.delta, budget.relation)}
     looser = "no bound by Renyi accounting"
     # None is known for Poisson batches under replace_one.

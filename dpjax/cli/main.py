@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.cli import audit, calibrate, data, ledger, reproduce, run
+from dpjax.cli.options import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    whole = argparse.ArgumentParser(
-        prog="dpjax", description="Train a model on records that must not leak."
-    )
+    whole = Parser(prog="dpjax", description="Train a model on records that must not leak.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     _run_parser(commands)
     _calibrate_parser(commands)
@@ -162,14 +161,38 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         type=int,
         help="declared n; needed under add_or_remove_one, else that of the data",
     )
+    _step_arguments(one)
+    _table_arguments(one)
+
+
+def _step_arguments(one: argparse.ArgumentParser) -> None:
+    # An algorithm that lacks one of them says so, and which have it.
     one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
     one.add_argument(
         "--batch-size", type=int, help="expected records of a batch, where batches are drawn"
     )
     one.add_argument(
+        "--learning-rate",
+        "--step-size",
+        type=float,
+        metavar="RATE",
+        help="length of a step, for algorithms that have it (default: the algorithm's)",
+    )
+    one.add_argument(
+        "--clip-norm",
+        type=float,
+        metavar="C",
+        help="bound on one record's gradient (default: the objective's Lipschitz constant)",
+    )
+    one.add_argument(
+        "--radius",
+        type=float,
+        help="trust radius of the first step (dp-tr, dp-str, dp-subspace-tr), or of the noise's "
+        "ball (prgd); default: the algorithm's",
+    )
+    one.add_argument(
         "--domain", metavar="BALL:RADIUS", help="ball to stay in, l1:10 or l2:10 (dp-accmd)"
     )
-    _table_arguments(one)
 
 
 def _table_arguments(one: argparse.ArgumentParser) -> None:

@@ -2,7 +2,8 @@
 
 import argparse
 import inspect
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import dpjax
 from dpjax import _validate
@@ -61,7 +62,8 @@ def configure(
       ValueError: for unknown names, or a budget that cannot be met.
     """
     factories = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
-    name = _validate.choice("algorithm", arguments.algorithm, factories)
+    functions = {factory.__name__: name for name, factory in factories.items()}
+    name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size
     if arguments.relation == "add_or_remove_one":
         if delta is None or size is None:
@@ -72,26 +74,55 @@ def configure(
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    given = {
-        "steps": arguments.steps,
-        "batch_size": arguments.batch_size,
-        "domain": None if arguments.domain is None else ball(arguments.domain),
-    }
-    more = {key: value for key, value in given.items() if value is not None}
-    takes = inspect.signature(factories[name]).parameters
-    if "batch_size" in more.keys() - takes.keys():
-        raise ValueError(f"{name} asks every record at every step; leave --batch-size out.")
-    if "domain" in more.keys() - takes.keys():
-        raise ValueError(f"{name} stays in no ball; leave --domain out.")
     algorithm = factories[name](
         objective,
         budget,
         data_size=size,
         dimension=dimension,
         accountant=arguments.accountant,
-        **more,
+        **_settings(arguments, name, factories),
     )
     return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+
+
+# Options that some algorithms have, and what their factories call them.
+_OPTIONS = {
+    "steps": ("steps",),
+    "batch_size": ("batch_size",),
+    "learning_rate": ("learning_rate", "step_size"),
+    "clip_norm": ("clip_norm",),
+    "radius": ("radius",),
+    "domain": ("domain",),
+}
+
+
+def _settings(
+    arguments: argparse.Namespace, name: str, factories: dict[str, Callable]
+) -> dict[str, Any]:
+    """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
+    given: dict[str, Any] = {option: getattr(arguments, option) for option in _OPTIONS}
+    if given["domain"] is not None:
+        given["domain"] = ball(given["domain"])
+    found = {}
+    for option, parameters in _OPTIONS.items():
+        if (value := given[option]) is None:
+            continue
+        taking = {
+            algorithm: parameter
+            for algorithm, factory in factories.items()
+            for parameter in parameters
+            if parameter in inspect.signature(factory).parameters
+        }
+        flag = f"--{option.replace('_', '-')}"
+        if name not in taking:
+            raise ValueError(
+                f"{name} takes no {flag[2:].replace('-', ' ')}; leave {flag} out, or take one of: "
+                f"{', '.join(taking)}."
+            )
+        if isinstance(value, float):
+            _validate.positive(flag, value)
+        found[taking[name]] = value
+    return found
 
 
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
@@ -107,4 +138,11 @@ def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
     if not colon:
         raise ValueError(f"domain must be l1:RADIUS or l2:RADIUS, such as l1:10, got {text!r}.")
     balls = {"l1": dpjax.objectives.L1Ball, "l2": dpjax.objectives.L2Ball}
-    return balls[_validate.choice("domain", shape, balls)](_validate.positive("radius", radius))
+    chosen = balls[_validate.choice("domain", shape, balls)]
+    try:
+        length = float(radius)
+    except ValueError:
+        raise ValueError(
+            f"the radius of domain {text!r} must be a number, such as l1:10."
+        ) from None
+    return chosen(_validate.positive("radius", length))

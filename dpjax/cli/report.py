@@ -4,6 +4,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,18 @@ import numpy as np
 
 import dpjax
 from dpjax.accounting import Event, epsilon
+from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
 from dpjax.driver import guarantee
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
+
+
+def warn(algorithm: Algorithm) -> None:
+    """Prints what the budget leaves to be desired, before it is spent."""
+    for remark in guarantee.remarks(algorithm):
+        print(f"warning: {remark}", file=sys.stderr)
 
 
 def header(arguments: argparse.Namespace, setting: Setting) -> dict[str, Any]:

@@ -1,13 +1,10 @@
 """``dpjax reproduce``: a paper's table or figure as CSV, picture and page, with ours beside it."""
 
 import argparse
-import sys
 import time
 
-from rich import progress as _rich
-from rich.console import Console
-
 import dpjax
+from dpjax._bar import Bar
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -57,28 +54,15 @@ def command(arguments: argparse.Namespace) -> int:
             print(f"{wanted} is not on this machine (set DPJAX_DATA); {found} for it.")
     if chosen.left_out:
         print(f"left out of the quick run: {', '.join(chosen.left_out)}")
-    with _bar() as bar:
-        task = bar.add_task(chosen.paper, total=chosen.trainings)
-        paths = reproduce.reproduce(
-            chosen,
-            folder,
-            advance=lambda what, more: bar.update(task, description=what, advance=more),
-        )
+    with Bar(chosen.paper, chosen.trainings, shown=True, keep=False) as bar:
+        try:
+            paths = reproduce.reproduce(
+                chosen, folder, advance=lambda what, more: bar.advance(more, what)
+            )
+        except KeyboardInterrupt:
+            words = "interrupted; the same command goes on where it was."
+            raise KeyboardInterrupt(words) from None
     for path in paths:
         print(f"wrote {path}")
     print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
     return 0
-
-
-def _bar() -> _rich.Progress:
-    return _rich.Progress(
-        _rich.TextColumn("{task.description}"),
-        _rich.BarColumn(),
-        _rich.TaskProgressColumn(),
-        _rich.TimeElapsedColumn(),
-        _rich.TextColumn("ETA"),
-        _rich.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not (sys.stderr and sys.stderr.isatty()),
-    )

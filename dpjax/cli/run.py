@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import jax
 import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
-from dpjax.cli import plan, problem, report
+from dpjax.cli import outputs, plan, problem, report
 from dpjax.driver import guarantee, holds_run, root_key
 
 _COMPILE_EVENT = "/jax/core/compile/"
@@ -20,14 +19,13 @@ _COMPILE_EVENT = "/jax/core/compile/"
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
-    if arguments.repeats is not None:
-        _validate.positive_int("repeats", arguments.repeats)
+    _check(arguments)
     objective = problem.objective(arguments)
     data = problem.load(arguments)
     dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm
-    _check_outputs(arguments)
+    report.warn(algorithm)
     if arguments.dry_run:
         print(guarantee.statement(algorithm, data.unit))
         print("\n".join(plan.lines(algorithm, data)))
@@ -42,27 +40,24 @@ def command(arguments: argparse.Namespace) -> int:
     passed = time.perf_counter() - begin
     seconds = (min(sum(compiling), passed), passed - min(sum(compiling), passed))
     content = report.result(arguments, setting, data, solution, seconds)
-    print(guarantee.statement(algorithm, data.unit, arguments.seed is not None))
-    print()
     print("\n".join(report.summary(content)))
     if not content["releasable"]:
         print("releasable: false (a research run: seeded, repeated, or with exact values)")
-    _write(arguments, setting, solution, content)
+    try:
+        _write(arguments, setting, solution, content)
+    finally:  # what is spent is said, whether or not it could be written
+        print()
+        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None))
     return 0
 
 
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    # A result that cannot be written is budget spent for nothing.
-    if arguments.plot:
-        dpjax.plotting.check_path(arguments.plot)
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.repeats is not None:
+        _validate.positive_int("repeats", arguments.repeats)
     for name in ("save", "checkpoint", "ledger"):
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
-    for path in (arguments.json, arguments.plot, arguments.save):
-        if path and not os.path.isdir(os.path.dirname(path) or "."):
-            raise ValueError(f"{path} cannot be written: its folder does not exist.")
-        if path and os.path.isdir(path):
-            raise ValueError(f"{path} cannot be written: it is a folder.")
+    outputs.check(arguments)
 
 
 def _train(

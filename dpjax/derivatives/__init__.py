@@ -13,7 +13,7 @@ from dpjax.derivatives.per_example import (
     clipped_hessian,
     joint_clipped,
 )
-from dpjax.derivatives.rounding import keeps_positions, rounding_slack
+from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack
 from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "joint_clipped",
     "keeps_positions",
     "linear_model",
+    "most_rows",
     "ridge_minimum",
     "rounding_slack",
     "subspace_clipped",

@@ -11,7 +11,6 @@ from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide, float64, zeros
-from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.apart import couples, each
 from dpjax.derivatives.chunks import (
@@ -70,11 +69,13 @@ class ClippedGradDifference:
             bound = jnp.minimum(self._of_distance(distance, jnp.where), float64(self.limit))
             return lax.convert_element_type(bound, here.dtype)
 
-    def sensitivity(self, relation: Relation, distance: float) -> float:
-        """Returns the l2 sensitivity of the sum at |params - anchor| = ``distance``."""
-        moved = records_moved(relation)
+    def sensitivity(self, relation: Relation, distance: float, *, rows: int) -> Array | float:
+        """Returns the l2 sensitivity of the sum at |params - anchor| = ``distance``.
+
+        The other arguments as in ``ClippedGrad.sensitivity``; rounding is included.
+        """
         bound = self._of_distance(distance, lambda short, a, b: a if short else b)
-        return min(bound, self.limit) * moved
+        return rounding.sum_sensitivity(min(bound, self.limit), relation, rows)
 
     def _of_distance(self, distance: Any, where: Any) -> Any:
         largest = 2 * self.clip_norm
@@ -98,7 +99,8 @@ def clipped_grad_difference(
       clip_norm: C, above 0; by default a gradient by itself is not clipped.
 
     Returns:
-      A callable with ``.sensitivity(relation, distance=)``. ``mask`` (n,) bool leaves rows out.
+      A callable with ``.sensitivity(relation, distance=, rows=)``. ``mask`` (n,) bool leaves rows
+      out.
 
     Raises:
       ValueError: if a number is not above 0.
@@ -114,8 +116,8 @@ def clipped_grad_difference(
     >>> summed = total(jnp.array([0.3, 0.4]), jnp.zeros(2), records)
     >>> print([round(float(entry), 3) for entry in summed])
     [0.6, 0.8]
-    >>> total.sensitivity("zero_out", distance=0.5)
-    0.5
+    >>> print(round(total.sensitivity("zero_out", distance=0.5, rows=2), 3))
+    0.501
     """
     norm = math.inf if clip_norm is None else clipping.positive_number("clip_norm", clip_norm)
     return ClippedGradDifference(clipping.positive_number("smoothness", smoothness), norm, loss)

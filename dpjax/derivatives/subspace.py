@@ -8,7 +8,6 @@ import jax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide, zeros
-from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.apart import over_records
 from dpjax.derivatives.chunks import (
@@ -52,9 +51,12 @@ class SubspaceClipped:
             *_sums(self.loss, params, sketch, batch, mask, weights, any_order=any_order)
         )
 
-    def sensitivity(self, relation: Relation) -> Array | float:
-        """Returns that of (S g / gradient_weight, svec(S H S^T) / hessian_weight)."""
-        return 1.0 * records_moved(relation)
+    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+        """Returns that of (S g / gradient_weight, svec(S H S^T) / hessian_weight).
+
+        Arguments as in ``ClippedGrad.sensitivity``; rounding is included.
+        """
+        return rounding.sum_sensitivity(1.0, relation, rows)
 
 
 def subspace_clipped(
@@ -72,7 +74,8 @@ def subspace_clipped(
       hessian_weight: w_h, above 0.
 
     Returns:
-      A callable with ``.sensitivity(relation)``; its result is a ``JointSum`` in natural units.
+      A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural
+      units.
 
     Raises:
       ValueError: if a weight is not above 0.

@@ -6,6 +6,7 @@ import jax
 
 from dpjax._typing import Relation
 from dpjax.accounting import Event, Release, epsilon
+from dpjax.accounting import remarks as remarks_on
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 
@@ -25,26 +26,34 @@ _SAMPLED_ACCOUNTANTS = {
     "pld": _LOSSES,
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
-
-
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-
 _REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
     "what follows holds for exact Gaussian noise only.\n"
 )
-
-
 _ORDER = (
     "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
+    "Rounding is charged for sums of twice the rows declared, and of 262,144 at least.\n"
 )
 
 
 def unsafe(algorithm: Algorithm) -> bool:
     """Returns whether any noise is plain float32."""
     return any(query.unsafe_fast_noise for query in algorithm.queries)
+
+
+def remarks(algorithm: Algorithm) -> list[str]:
+    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
+
+    Privacy: reads declared numbers only.
+    """
+    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
+    if only_balls(algorithm.event):
+        return []
+    epsilon, delta = map(float, algorithm.declared)
+    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
 
 
 def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
@@ -74,10 +83,12 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
     if only_balls(event):
         group = "k times that delta"
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
+    notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return f"""\
 {warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
-{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}
+{profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
+{notes}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
 {sampling(event, algorithm.queries[0].data_size)}
@@ -184,9 +195,8 @@ def sampling(event: Event, data_size: int) -> str:
     kinds = {
         "none": f"every pass reads all records; sums are divided by the declared n = {data_size:,}",
         "poisson": (
-            "each of {r.data_size:,} records (declared{bound}) is drawn with probability "
-            "{r.sampling_probability:.6g}, by 64 random bits; at most {r.capacity:,} are read; "
-            "sums are divided by the declared expectation"
+            "{drawn} is drawn with probability {r.sampling_probability:.6g}, by 64 random bits; at "
+            "most {r.capacity:,} are read{more}; sums are divided by the declared expectation"
         ),
         "fixed_size": (
             "a uniformly random {r.capacity:,} of the declared {r.data_size:,} records; sums are "
@@ -201,10 +211,15 @@ def sampling(event: Event, data_size: int) -> str:
         )
     if all(release.sampling == "none" for release in event.releases):
         return f"Sampling: none, {kinds['none']}."
-    bound = ", an upper bound on n" if event.relation == "add_or_remove_one" else ""
+    words = {"drawn": f"each of {data_size:,} records (declared)", "more": ""}
+    if event.relation == "add_or_remove_one":
+        words = {
+            "drawn": "each record",
+            "more": f" for every {data_size:,} present (declared; there may be more)",
+        }
     lines = {
         f"  - {r.name.replace('_', ' ')}: {r.sampling.replace('_', ' ')}, "
-        f"{kinds[r.sampling].format(r=r, bound=bound)}; one draw per release"
+        f"{kinds[r.sampling].format(r=r, **words)}; one draw per release"
         for r in event.releases
     }
     return "\n".join(["Sampling, per kind of release:", *sorted(lines)])

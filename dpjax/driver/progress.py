@@ -1,19 +1,17 @@
 """``run``: the same training from the host, with a progress bar."""
 
-import contextlib
+import bisect
 import dataclasses
 import functools
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple, TextIO, cast
+from typing import NamedTuple
 
 import jax
-from rich import progress as _rich
-from rich.console import Console
 
+from dpjax._bar import Bar
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
@@ -23,8 +21,10 @@ from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key
 from dpjax.driver.solution import Solution
 from dpjax.oracles import check_examples
 
-# How often the bar moves; each is one more entry into the compiled loop.
+# How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64
+# Ctrl-C is seen between two entries: one takes about this long, or one step where that is longer.
+_PIECE_SECONDS = 0.2
 _TRIAL_STEPS = 4
 
 
@@ -63,7 +63,8 @@ def run(
       key: as in ``solve``; without key and seed ``checkpoint`` is resumed with its own.
       seed: as in ``solve``.
       params: as in ``solve``.
-      progress: True or False; None shows the bar on a terminal only.
+      progress: None shows a bar on a terminal and in a notebook; True elsewhere too, where it is a
+        line a minute on standard error; False nowhere.
       checkpoint: folder to save the run in, made if it is absent. If it holds one, that run goes on
         from where it is, or gives its solution again, bit for bit as if never interrupted, and
         spends nothing more. It holds the key: SECRET, readable by its owner alone.
@@ -79,7 +80,8 @@ def run(
       ValueError: as ``solve``, or for a budget that the ledger does not have.
       ResumeMismatch: if the run in ``checkpoint`` would not repeat itself, naming what differs.
       LedgerError: for a ledger that is damaged, in use, or behind the checkpoint.
-      KeyboardInterrupt: on Ctrl-C; the checkpoint is saved, the budget is spent.
+      KeyboardInterrupt: on Ctrl-C, when the step is done; the checkpoint is saved, the budget is
+        spent.
 
     Privacy: as ``solve``; the bar shows step numbers and time. What a crash interrupts stays spent.
 
@@ -95,7 +97,6 @@ def run(
     params = loop.starting_point(algorithm, params)
     for query in algorithm.queries:
         check_examples(query, examples, params)
-    shown = bool(sys.stderr) and (sys.stderr.isatty() if progress is None else progress)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
     known = seed is not None or (root is not None and guessable(root))
@@ -108,15 +109,14 @@ def run(
         claim(journal.key)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
-        with _bar(shown) as bar:
-            task = bar.add_task(watched.words(carry), total=steps)
-            for until in _visits(int(carry.step), steps, watched.steps):
+        with Bar(watched.words(carry), steps, shown=progress) as bar:
+            pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
+            while until <= done < steps:
+                until = pace.next(done)
                 carry = _advance(bound, carry, until)
                 done = int(carry.step)
                 journal.save(carry)
-                bar.update(task, completed=done, description=watched.words(carry))
-                if done < until:
-                    break
+                bar.update(done, watched.words(carry))
         journal.end(carry)
         solution = jax.block_until_ready(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
         journal.complete()
@@ -147,11 +147,23 @@ def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     return bound, loop.start(bound, params)
 
 
-def _visits(begin: int, steps: int, watched: frozenset[int]) -> list[int]:
-    """Returns the steps after which the host looks: evenly for the bar, and where one watches."""
-    piece = max(1, -(-steps // _UPDATES))
-    every = {*range(begin + piece, steps, piece), *watched, steps}
-    return sorted(step for step in every if begin < step <= steps)
+class _Pace:
+    """After which steps the host looks: evenly for the bar, where one watches, and for Ctrl-C."""
+
+    def __init__(self, steps: int, watched: frozenset[int]):
+        self._stops = sorted({*watched, steps})
+        self._most = max(1, -(-steps // _UPDATES))
+        self._piece, self._asked = 1, time.monotonic()
+
+    def next(self, done: int) -> int:
+        """Returns the step to go on to."""
+        spent = time.monotonic() - self._asked
+        if done and spent < _PIECE_SECONDS / 2:
+            self._piece = min(2 * self._piece, self._most)
+        elif spent > _PIECE_SECONDS:
+            self._piece = max(self._piece // 2, 1)
+        self._asked = time.monotonic()
+        return min(done + self._piece, self._stops[bisect.bisect_right(self._stops, done)])
 
 
 class _Watched:
@@ -172,34 +184,3 @@ class _Watched:
 _output = jax.jit(lambda algorithm, state: algorithm.output(state))
 _advance = jax.jit(loop.advance)
 _finish = functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))(loop.finish)
-
-
-class _Quiet:
-    """Standard error, if it is there; a bar that cannot be drawn must not cost the result."""
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.flush()
-
-    def isatty(self) -> bool:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            return sys.stderr.isatty()
-        return False
-
-
-def _bar(shown: bool) -> _rich.Progress:
-    return _rich.Progress(
-        _rich.TextColumn("{task.description}"),
-        _rich.BarColumn(),
-        _rich.MofNCompleteColumn(),
-        _rich.TimeElapsedColumn(),
-        _rich.TextColumn("ETA"),
-        _rich.TimeRemainingColumn(),
-        console=Console(file=cast(TextIO, _Quiet())),
-        disable=not shown,
-    )

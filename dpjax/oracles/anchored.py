@@ -7,7 +7,7 @@ import jax
 from dpjax._typing import Array, Params, Relation, static
 from dpjax._wide import Wide, float64, join, split
 from dpjax.accounting import Event
-from dpjax.derivatives import clipped_grad, flatten, rounding_slack
+from dpjax.derivatives import clipped_grad, flatten, most_rows, rounding_slack
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
@@ -65,7 +65,7 @@ class AnchoredQuery(GaussianQuery):
     @property
     def idle(self) -> Array | float:
         """What a record that is not drawn adds, over ``unit``, rounding of both included."""
-        alone = self._share * (1 + rounding_slack(self.data_size, self.relation))
+        alone = self._share * (1 + self._slack_of(self.data_size))
         # A record that shifts others makes a batch round otherwise even where it is not drawn.
         alone = alone + (2 * self._batch_slack if self.any_order else 0.0)
         return alone / ((2 + self._share) * (1 + self.slack))
@@ -73,7 +73,7 @@ class AnchoredQuery(GaussianQuery):
     @property
     def slack(self) -> Array | float:
         """What rounding adds to the distance of neighbouring sums, in contributions."""
-        whole = rounding_slack(self.data_size, self.relation)
+        whole = self._slack_of(self.data_size)
         return (2 * self._batch_slack + self._share * whole) / (2 + self._share)
 
     @property
@@ -132,5 +132,7 @@ class AnchoredQuery(GaussianQuery):
 
     @property
     def _batch_slack(self) -> float:
-        rows = self.data_size if self.sampler is None else self.sampler.capacity
-        return rounding_slack(rows, self.relation)
+        return self._slack_of(self.data_size if self.sampler is None else self.sampler.capacity)
+
+    def _slack_of(self, rows: int) -> float:
+        return rounding_slack(most_rows(rows, self.relation), self.relation)

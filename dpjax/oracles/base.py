@@ -10,7 +10,7 @@ import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, Release, records_moved
-from dpjax.derivatives import keeps_positions, linear_model, rounding_slack
+from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
@@ -140,7 +140,7 @@ class GaussianQuery:
     def slack(self) -> float:
         """What rounding adds to the distance of neighbouring sums, in contributions."""
         rows = self.data_size if self.sampler is None else self.sampler.capacity
-        return rounding_slack(rows, self.relation)
+        return rounding_slack(most_rows(rows, self.relation), self.relation)
 
     @property
     def any_order(self) -> bool:

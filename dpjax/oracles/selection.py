@@ -10,7 +10,7 @@ from jax import lax
 from dpjax._typing import Array, Params, Relation, static
 from dpjax._wide import Wide, float64, join, split, wide_dtype, zeros
 from dpjax.accounting import Event, Release, gumbel_scale, records_moved
-from dpjax.derivatives import keeps_positions, rounding_slack
+from dpjax.derivatives import keeps_positions, most_rows, rounding_slack
 from dpjax.mechanisms import derive, noisy_argmax, selection_error
 from dpjax.objectives import Objective
 from dpjax.oracles.base import Records
@@ -82,7 +82,8 @@ class SelectionQuery:
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
-        moved = records_moved(self.relation) + rounding_slack(self.data_size, self.relation)
+        rows = most_rows(self.data_size, self.relation)
+        moved = records_moved(self.relation) + rounding_slack(rows, self.relation)
         errors = 2 * self.dimension * EIGENVALUE_ERROR
         return (moved / self.data_size + errors) * self.clip_norm / self.curvature_tolerance
 

@@ -1,7 +1,8 @@
 """Who is in a batch: samplers that draw on device, and make the release that their draw is."""
 
 from dpjax.sampling.factories import fixed_size, full_batch, poisson
-from dpjax.sampling.samplers import Batch, FixedSize, FullBatch, Poisson, Sampler
+from dpjax.sampling.poisson_batches import Poisson
+from dpjax.sampling.samplers import Batch, FixedSize, FullBatch, Sampler
 from dpjax.sampling.single_pass import Ordered, SinglePass, as_ordered, ordered
 
 __all__ = [

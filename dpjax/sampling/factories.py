@@ -6,8 +6,9 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling.gaps import gap_error, overflow_probability
-from dpjax.sampling.samplers import FixedSize, FullBatch, Poisson
+from dpjax.sampling.gaps import crowd_probability, gap_error, overflow_probability
+from dpjax.sampling.poisson_batches import Poisson
+from dpjax.sampling.samplers import FixedSize, FullBatch
 
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
 _RARE = 1e-20
@@ -41,13 +42,15 @@ def poisson(
 
     Args:
       expected_batch: the declared expected number of records, above 0 and below ``data_size``.
-      data_size: the declared n; under ``add_or_remove_one``, where n is private, a declared upper
-        bound on it, which the accounting rests on.
+      data_size: the declared n. Under ``add_or_remove_one``, where n is private, the guarantee
+        holds for any number of records present: declare about how many you expect, since batches
+        from more take more memory and time.
       budget: what the whole training may spend.
       count: number of draws it makes.
       delta_share: part of delta that overflows may cost, (1 + e^epsilon) count P(overflow).
-      capacity: the most records a batch holds; by default the fewest of which more are
-        drawn with probability 1e-20 at most, and cost at most half of ``delta_share``.
+      capacity: the most records a batch from ``data_size`` records holds; by default the fewest of
+        which more are drawn with probability 1e-20 at most, and cost at most half of
+        ``delta_share``.
 
     Raises:
       ValueError: for a number out of range, or a capacity that costs all of delta.
@@ -113,7 +116,8 @@ def _capacity(probability: float, n: int, allowed: float) -> int:
     low, high = 1, n
     while low < high:
         middle = (low + high) // 2
-        if overflow_probability(probability, middle, n) <= allowed:
+        declared = probability, middle, n
+        if max(overflow_probability(*declared), crowd_probability(*declared)) <= allowed:
             high = middle
         else:
             low = middle + 1

@@ -1,5 +1,6 @@
 """Draws whose cost follows the batch and not n: exact geometric gaps, and the first distinct."""
 
+import functools
 import math
 
 import jax
@@ -16,6 +17,7 @@ _UP = 1 + 1e-9  # the binomial tails of scipy are good to about 1e-12
 _BASE = 32  # enough from a probability of 1 in 23 on, so that these are of one shape
 
 
+@functools.lru_cache(maxsize=32)
 def gap_table(threshold: int, n: int) -> np.ndarray:
     """Returns thresholds that turn random bits into gaps between records drawn by coins.
 
@@ -28,7 +30,7 @@ def gap_table(threshold: int, n: int) -> np.ndarray:
 
     Returns:
       uint32, shape (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as
-      upper and lower words, rounded down.
+      upper and lower words, rounded down. It is read-only, and made once.
 
     >>> print(gap_table(2**63, 5)[1, 0, 0] / 2**32 < 0.5)
     True
@@ -48,7 +50,9 @@ def gap_table(threshold: int, n: int) -> np.ndarray:
         power = (power * whole) >> _POINT
         upper.append(power >> (_POINT - 64))
     words = [[[t >> 32 for t in row], [t & 0xFFFFFFFF for t in row]] for row in (upper, lower)]
-    return np.array(words, np.uint32)
+    table = np.array(words, np.uint32)
+    table.flags.writeable = False
+    return table
 
 
 def gap_error(table: Array | np.ndarray | None, count: int) -> float:
@@ -113,6 +117,34 @@ def overflow_probability(probability: float, capacity: int, n: int) -> float:
         return 0.0
     tail = float(stats.binom.sf(capacity, n, probability))
     return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))
+
+
+def crowd_probability(probability: float, capacity: int, n: int) -> float:
+    """Returns a bound on P(Binomial(m, q) > ceil(m / n) capacity) that holds for every m above n.
+
+    With k = ceil(m / n), at least 2, Binomial(m, q) is at most Binomial(k n, q) in distribution,
+    and where capacity / n > q that one exceeds k capacity with probability at most
+    exp(-k n KL(capacity / n || q)), by Chernoff's bound. It is largest at k = 2.
+
+    Args:
+      probability: q.
+      capacity: of a batch from at most n records.
+      n: the declared number of records.
+
+    >>> crowd_probability(0.5, 50, 100), crowd_probability(0.5, 100, 100)
+    (1.0, 0.0)
+    >>> print(f"{crowd_probability(0.5, 75, 100):.1e}")
+    4.3e-12
+    """
+    part = capacity / n
+    if part >= 1:
+        return 0.0
+    if part <= probability:
+        return 1.0
+    drawn = part * math.log(part / probability)
+    others = (1 - part) * (math.log1p(-part) - math.log1p(-probability))
+    divergence = drawn + others - 1e-13 * (drawn + abs(others))  # rounded down
+    return min(1.0, max(math.exp(-2 * n * max(divergence, 0.0)), float(np.finfo(float).tiny)))
 
 
 def distinct_trials(count: int, n: int) -> tuple[int, float]:

@@ -1,8 +1,8 @@
 """The samplers: which records a step reads, and the release that such a step is.
 
-Shapes are fixed. A batch is ``capacity`` indices and a mask; a masked index is 0, a row that is
-there, and whoever reads the batch must make its part exactly zero. ``key`` is used for one draw
-alone, and for no noise.
+Shapes are fixed. A batch is ``capacity`` indices and a mask (Poisson batches from more records than
+declared have more, see there); a masked index is 0, a row that is there, and whoever reads the
+batch must make its part exactly zero. ``key`` is used for one draw alone, and for no noise.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpjax._typing import Array, Relation, static
 from dpjax.accounting import Release, records_moved
@@ -21,8 +20,8 @@ class Batch(NamedTuple):
     """The records of one draw.
 
     Args:
-      indices: int32, shape (capacity,); 0 where masked.
-      mask: bool, shape (capacity,); False where there is no record.
+      indices: int32, shape (slots,); 0 where masked.
+      mask: bool, shape (slots,); False where there is no record.
     """
 
     indices: Array
@@ -138,80 +137,6 @@ class FullBatch(Sampler):
         """Returns all of ``n`` records; the key is not used."""
         del key
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Poisson(Sampler):
-    """Each record by its own coin, of exact probability; ``poisson`` makes one that is checked.
-
-    What is drawn are the gaps between heads, so that time follows the batch and not n.
-
-    Args:
-      high: upper 32 bits of 2^64 times the probability of a record, uint32. A float32 coin turns
-        the probability 1.2e-7 into 2.4e-7.
-      low: lower 32 bits, uint32.
-      table: from ``gaps.gap_table``, of the same probability; None for n coins, exact and slow.
-      expected: the declared expected batch, the public divisor.
-      capacity: the most records a batch holds; where more are drawn the first are kept.
-      data_size: the declared n; where n is private, a declared upper bound on it.
-
-    Privacy: Poisson sampling to the last of 64 bits, except where more than ``capacity`` records
-      are drawn, which each draw does with probability at most ``overflow`` while n is at most
-      ``data_size``. That probability is charged to delta. Where n is private the bound is the
-      user's declaration: with more records than that the charge does not hold.
-    """
-
-    high: Array | np.uint32
-    low: Array | np.uint32
-    table: Array | np.ndarray | None = dataclasses.field(compare=False)  # follows from the words
-    expected: Array | float
-    capacity: int = static()
-    data_size: int = static()
-
-    @classmethod
-    def of(
-        cls, threshold: int, expected: float, capacity: int, data_size: int, exact: bool = False
-    ) -> "Poisson":
-        """Returns the sampler of probability threshold / 2^64, unchecked; on the host.
-
-        >>> Poisson.of(2**63, 2.0, capacity=4, data_size=4).sample(jax.random.key(1), 4).mask.shape
-        (4,)
-        """
-        words = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
-        table = None if exact else gaps.gap_table(threshold, data_size)
-        return cls(*words, table, expected, capacity, data_size)
-
-    @property
-    def probability(self) -> float:
-        """The probability of a record, exact; on the host."""
-        return ((int(self.high) << 32) | int(self.low)) / 2**64
-
-    @property
-    def overflow(self) -> float:
-        """P(Binomial(data_size, probability) > capacity) and what 64 bits miss; on the host."""
-        tail = gaps.overflow_probability(self.probability, self.capacity, self.data_size)
-        return tail + gaps.gap_error(self.table, self.capacity)
-
-    def sample(self, key: Array, n: int) -> Batch:
-        """Returns one draw, of shape (capacity,); it may be empty, and is released all the same.
-
-        Args:
-          key: see the file's first lines.
-          n: number of records there are.
-        """
-        if self.table is None:
-            return Batch(*gaps.coins(key, (self.high, self.low), self.capacity, n))
-        return Batch(*gaps.gaps(key, self.table, self.capacity, n))
-
-    def _drawn(self) -> dict[str, Any]:
-        return {
-            "sampling": "poisson",
-            "sampling_probability": self.probability,
-            "capacity": self.capacity,
-            "data_size": self.data_size,
-            "overflow": self.overflow,
-        }
 
 
 @jax.tree_util.register_dataclass

@@ -14,7 +14,7 @@ from dpjax.accounting import Event
 from dpjax.derivatives import keeps_positions
 from dpjax.mechanisms import add_gaussian, as_key, derive, perturb
 from dpjax.sampling import Sampler
-from dpjax.transforms.aggregate import check_rows, clipped_sum, sum_slack
+from dpjax.transforms.aggregate import check_rows, clipped_sum, draw_slack
 from dpjax.transforms.gaussian import check_batch, check_draws
 from dpjax.transforms.noise import NoiseState, NoiseTransformation, first_state
 
@@ -150,7 +150,7 @@ def adaptive_clip_and_noise(
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
     moved = float(sampler.scale(1.0, relation)) * expected
     any_order = not keeps_positions(relation)
-    slack = sum_slack(sampler.capacity, relation, any_order)
+    slack = draw_slack(sampler.capacity, relation, any_order)
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
 
@@ -173,7 +173,7 @@ def adaptive_clip_and_noise(
     ) -> tuple[PyTree, AdaptiveState]:
         del extra
         check_rows(updates, params)
-        check_batch(updates, mask, sampler)
+        check_batch(updates, mask, sampler, relation)
         (key, taken), clip = state.noise, state.clip_norm
         total, balance = clipped_sum(updates, (clip,), mask, any_order)
         with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted

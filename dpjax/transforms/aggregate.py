@@ -14,7 +14,6 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import wide_dtype, zeros
-from dpjax.accounting import records_moved
 from dpjax.derivatives import clipping, keeps_positions, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -24,10 +23,6 @@ from dpjax.derivatives.chunks import (
     rows_per_chunk,
     sum_chunks,
 )
-
-# A sum in float32 is off by 2^-24 of its norm, on either side; the last factor covers what adding
-# it up had done to the norm before.
-_NARROWING = 2.0**-23 * (1 + 2.0**-10)
 
 
 class ClippingTransformation(optax.GradientTransformationExtraArgs):
@@ -52,8 +47,7 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
 
     def sensitivity(self, relation: Relation, *, rows: int) -> float:
         """Returns how far one record moves the sum of at most ``rows`` rows, rounding included."""
-        slack = sum_slack(rows, relation, self.any_order)
-        return self.clip_norm * records_moved(relation) * (1 + slack)
+        return float(rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order))
 
 
 def clip_and_sum(
@@ -209,24 +203,22 @@ def _factors(
     return [jnp.where(smallest > 0, factor, 0) for factor in factors], smallest
 
 
-def sum_slack(rows: int, relation: Relation, any_order: bool = False) -> float:
-    """Bound on what rounding adds to the distance of neighbouring float32 sums, per unit of norm.
+def draw_slack(capacity: int, relation: Relation, any_order: bool = False) -> float:
+    """Returns ``rounding.sum_slack`` for the draws of a sampler.
+
+    Under ``add_or_remove_one`` n is private and may be more than was declared: there rounding is
+    charged for twice the rows, and is within its bound up to twice the declared n.
 
     Args:
-      rows: that are summed at most.
+      capacity: rows of a draw from the declared n.
       relation: of the budget.
-      any_order: whether blocks are added in float64.
+      any_order: as in ``rounding.sum_slack``.
 
-    >>> print(f"{sum_slack(417, 'zero_out'):.5f}, {sum_slack(417, 'add_or_remove_one'):.5f}")
-    0.00205, 0.00805
+    >>> print(f"{draw_slack(417, 'add_or_remove_one', any_order=True):.5f}")
+    0.00010
     """
-    rows = _validate.positive_int("rows", rows)
-    narrowing = rows * _NARROWING
-    if any_order or keeps_positions(relation):
-        return rounding.rounding_slack(rows, relation) + narrowing
-    # Rows behind the one that leaves move on, and every block is added anew.
-    all_blocks = math.ceil(rows / rounding.BLOCK)
-    return all_blocks * rounding.rounding_slack(rows, "zero_out") + narrowing
+    rows = capacity if keeps_positions(relation) else 2 * capacity
+    return rounding.sum_slack(rows, relation, any_order)
 
 
 def check_rows(updates: PyTree, params: Params | None) -> None:

@@ -13,7 +13,7 @@ from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import keeps_positions
 from dpjax.mechanisms import add_gaussian, derive
 from dpjax.sampling import FullBatch, Sampler, SinglePass
-from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by, sum_slack
+from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by, draw_slack
 from dpjax.transforms.noise import NoiseState, NoiseTransformation, adding
 
 
@@ -133,7 +133,7 @@ def noisy_mean(
     any_order = not keeps_positions(relation)
     total = clip_and_sum(clip_norm, per_layer=per_layer, any_order=any_order)
     # What is added is read off the release, which is what is accounted.
-    slack = sum_slack(sampler.capacity, relation, any_order and per_example)
+    slack = draw_slack(sampler.capacity, relation, any_order and per_example)
     event = functools.partial(
         _mean_event, sampler, relation, noise_multiplier, total.clip_norm * (1 + slack)
     )
@@ -151,7 +151,7 @@ def noisy_mean(
         **extra: Any,
     ) -> tuple[PyTree, optax.OptState]:
         if per_example:
-            check_batch(updates, mask, sampler)
+            check_batch(updates, mask, sampler, relation)
         else:
             shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
             check_like(shapes, params, "pass per_example=True for gradients that are not summed.")
@@ -177,7 +177,7 @@ def check_draws(sampler: Sampler) -> None:
         )
 
 
-def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler) -> None:
+def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler, relation: Relation) -> None:
     """Raises if per-example gradients are not those of a draw of ``sampler``.
 
     Raises:
@@ -186,7 +186,9 @@ def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler) -> None:
     if isinstance(sampler, FullBatch):
         return
     rows = jnp.shape(jax.tree.leaves(updates)[0])[0]
-    if rows > sampler.capacity:
+    # A batch from more records than declared has several times the slots; to refuse it would tell.
+    private = not keeps_positions(relation) and rows % sampler.capacity == 0
+    if rows > sampler.capacity and not private:
         raise ValueError(
             f"there are gradients of more records than the sampler draws, {sampler.capacity} at "
             "most; pass those of one draw."

@@ -1,0 +1,162 @@
+"""The one progress bar: live on a terminal, a line in a notebook, elsewhere a line a minute."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+from rich import progress as _rich
+from rich.console import Console
+from rich.file_proxy import FileProxy
+
+# Seconds between two drawings where no terminal is.
+_NOTEBOOK_SECONDS = 0.2
+_LOG_SECONDS = 60.0
+# Characters of a line where no terminal is.
+_WIDTH = 100
+# The time left is estimated from the last ten minutes: a training may take one.
+_ESTIMATE_SECONDS = 600.0
+
+
+class Bar:
+    """A progress bar on standard error, or nothing; a context manager.
+
+    Args:
+      title: what it says first.
+      total: where it ends.
+      shown: None shows it on a terminal and in a notebook; True elsewhere too, as one line a
+        minute; False nowhere.
+      keep: whether it is still there after its end.
+
+    The stream is the ``sys.stderr`` of the moment when the bar is made. Whatever that stream does,
+    nothing is raised: a bar that cannot be drawn must not cost the result.
+
+    >>> with Bar("DP-TR", 32, shown=False) as bar:
+    ...     bar.update(4, "DP-TR, epsilon 1 in all")
+    ...     bar.advance(0.5)
+    """
+
+    def __init__(self, title: str, total: int, *, shown: bool | None = None, keep: bool = True):
+        self._stream, self._keep = _Stream(sys.stderr), keep
+        notebook, terminal = _is_notebook(sys.stderr), self._stream.isatty()
+        self._shown = (notebook or terminal) if shown is None else shown
+        self._seconds = _NOTEBOOK_SECONDS if notebook else _LOG_SECONDS
+        self._start, self._end = ("\r", "") if notebook else ("", "\n")
+        console = Console(
+            file=cast(TextIO, self._stream),
+            force_terminal=terminal,
+            force_jupyter=False,  # it would ask for ipywidgets
+            width=None if terminal else _WIDTH,
+        )
+        live = self._shown and terminal and not console.is_dumb_terminal
+        self._progress = _rich.Progress(
+            _rich.TextColumn("{task.description}", markup=False),
+            _rich.BarColumn(bar_width=None),
+            _rich.MofNCompleteColumn(),
+            _rich.TimeElapsedColumn(),
+            _rich.TextColumn("ETA"),
+            _rich.TimeRemainingColumn(),
+            console=console,
+            speed_estimate_period=_ESTIMATE_SECONDS,
+            transient=not keep,
+            # What is printed meanwhile goes where it was sent.
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not live,
+        )
+        self._task = self._progress.add_task(title, total=total)
+        self._live, self._drawn, self._width = live, time.monotonic(), 0
+        if notebook:
+            self._drawn -= self._seconds
+
+    def __enter__(self) -> "Bar":
+        self._begin()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._progress.stop()
+        elif self._shown and self._keep:
+            self._write("\n")
+        else:
+            self._erase()
+
+    def update(self, completed: float, description: str | None = None) -> None:
+        """Moves the bar to ``completed``, and says something else if there is a description."""
+        self._progress.update(self._task, completed=completed, description=description)
+        self._draw()
+
+    def advance(self, more: float, description: str | None = None) -> None:
+        """Moves the bar by ``more``, likewise."""
+        self._progress.update(self._task, advance=more, description=description)
+        self._draw()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Takes a bar that is not kept off the screen while something else is printed."""
+        if self._live:
+            self._progress.stop()
+        self._erase()
+        yield
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._live:
+            self._progress.start()
+        else:
+            self._draw()
+
+    def _draw(self) -> None:
+        due = time.monotonic() - self._drawn >= self._seconds
+        if self._shown and not self._live and due:
+            self._write(self._end)
+
+    def _write(self, end: str) -> None:
+        with self._progress.console.capture() as drawn:
+            self._progress.console.print(self._progress.get_renderable())
+        line = drawn.get().strip()
+        self._stream.write(f"{self._start}{line.ljust(self._width)}{end}")
+        self._stream.flush()
+        self._drawn = time.monotonic()
+        self._width = len(line) if self._start else 0
+
+    def _erase(self) -> None:
+        if self._width:
+            self._stream.write(f"\r{' ' * self._width}\r")
+            self._width = 0
+
+
+class _Stream:
+    """A stream that never raises."""
+
+    def __init__(self, stream: Any):
+        # Not looked up at each write: while a bar is live, sys.stderr may be a stand-in that
+        # writes back to the bar.
+        self._stream = stream
+        self.encoding = getattr(stream, "encoding", None)
+
+    def write(self, text: str) -> int:
+        with _nothing_raised():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with _nothing_raised():
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        # Within another of rich's displays a live bar would be drawn over it.
+        with _nothing_raised():
+            return bool(self._stream.isatty()) and not isinstance(self._stream, FileProxy)
+        return False
+
+
+def _nothing_raised() -> contextlib.suppress:
+    # Any error at all: the stream may be a stranger's, and budget is spent on what would be lost.
+    return contextlib.suppress(Exception)
+
+
+def _is_notebook(stream: Any) -> bool:
+    iostream = sys.modules.get("ipykernel.iostream")
+    return iostream is not None and isinstance(stream, iostream.OutStream)

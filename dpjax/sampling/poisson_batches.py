@@ -1,0 +1,112 @@
+"""Poisson batches: each record by its own coin, whatever the number of records."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax import core
+
+from dpjax._typing import Array, static
+from dpjax.sampling import gaps
+from dpjax.sampling.samplers import Batch, Sampler
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Poisson(Sampler):
+    """Each record by its own coin, of exact probability; ``poisson`` makes one that is checked.
+
+    What is drawn are the gaps between heads, so that time follows the batch and not n.
+
+    Args:
+      high: upper 32 bits of 2^64 times the probability of a record, uint32. A float32 coin turns
+        the probability 1.2e-7 into 2.4e-7.
+      low: lower 32 bits, uint32.
+      table: that of ``gaps.gap_table`` for this probability, made anew where another is passed;
+        None for n coins, exact and slow.
+      expected: the declared expected batch, the public divisor.
+      capacity: the most records that a batch from at most ``data_size`` records holds.
+      data_size: the declared n; it need not bound the number of records present.
+
+    Privacy: Poisson sampling of any number n of records, to the last of 64 bits, except where a
+      batch is full, which a draw is with probability at most ``overflow``; that is charged to
+      delta. A full batch keeps the first records drawn, so that a record could make another one
+      enter or leave: therefore none may be full, however many records there are. A batch of n
+      records has k ``capacity`` slots, k = ceil(n / ``data_size``). At k = 1 more are drawn with at
+      most the exact tail of Binomial(``data_size``, q), at k >= 2 with ``gaps.crowd_probability``
+      at most, and ``overflow`` is the larger. Where k >= 2 every record has its own coin, so that
+      what 64 bits miss of the gaps does not grow with n. The number of slots depends on n; no
+      answer depends on the number of slots. Its time and memory do, as they do on n.
+    """
+
+    high: Array | np.uint32
+    low: Array | np.uint32
+    table: Array | np.ndarray | None = dataclasses.field(compare=False)
+    expected: Array | float
+    capacity: int = static()
+    data_size: int = static()
+
+    def __post_init__(self):
+        if self.table is None or not (_is_number(self.high) and _is_number(self.low)):
+            return
+        # The table follows from the words, also where ``dataclasses.replace`` has changed them.
+        threshold = (int(self.high) << 32) | int(self.low)
+        if threshold > 0:
+            table = gaps.gap_table(threshold, self.data_size)
+            if self.table is not table and not np.array_equal(self.table, table):
+                object.__setattr__(self, "table", table)
+
+    @classmethod
+    def of(
+        cls, threshold: int, expected: float, capacity: int, data_size: int, exact: bool = False
+    ) -> "Poisson":
+        """Returns the sampler of probability threshold / 2^64, unchecked; on the host.
+
+        >>> Poisson.of(2**63, 2.0, capacity=4, data_size=4).sample(jax.random.key(1), 4).mask.shape
+        (4,)
+        """
+        words = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
+        table = None if exact else gaps.gap_table(threshold, data_size)
+        return cls(*words, table, expected, capacity, data_size)
+
+    @property
+    def probability(self) -> float:
+        """The probability of a record, exact; on the host."""
+        return ((int(self.high) << 32) | int(self.low)) / 2**64
+
+    @property
+    def overflow(self) -> float:
+        """Bound on P(a batch is full), for any number of records, and what 64 bits miss."""
+        declared = self.probability, self.capacity, self.data_size
+        tail = max(gaps.overflow_probability(*declared), gaps.crowd_probability(*declared))
+        return tail + gaps.gap_error(self.table, self.capacity)
+
+    def sample(self, key: Array, n: int) -> Batch:
+        """Returns one draw; it may be empty, and is released all the same.
+
+        Args:
+          key: see the file's first lines.
+          n: number of records there are, of any size; the shape is (capacity,) for each
+            ``data_size`` of them or part of it.
+        """
+        crowds = max(1, -(-n // self.data_size))
+        if self.table is None or crowds > 1:
+            return Batch(*gaps.coins(key, (self.high, self.low), crowds * self.capacity, n))
+        return Batch(*gaps.gaps(key, self.table, self.capacity, n))
+
+    def _drawn(self) -> dict[str, Any]:
+        return {
+            "sampling": "poisson",
+            "sampling_probability": self.probability,
+            "capacity": self.capacity,
+            "data_size": self.data_size,
+            "overflow": self.overflow,
+        }
+
+
+def _is_number(word: Any) -> bool:
+    """Whether a word has a value, which those of a trace, a batch or a sharding have not."""
+    if isinstance(word, np.ndarray | jax.Array):
+        return not isinstance(word, core.Tracer) and word.ndim == 0
+    return isinstance(word, int | np.integer)

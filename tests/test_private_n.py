@@ -1,0 +1,133 @@
+"""More records than declared, under ``add_or_remove_one``: batches, their charge, rounding.
+
+Where n is private nobody may check it, so the guarantee holds for every n.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpjax import sampling, transforms
+from dpjax.accounting import PrivacyBudget
+from dpjax.auditing import estimators, games
+from dpjax.auditing.canaries import Worlds
+from dpjax.auditing.claims import claim_of
+from dpjax.derivatives import most_rows, rounding_slack
+from dpjax.objectives import Objective
+from dpjax.oracles import GradientQuery
+from dpjax.sampling import gaps
+
+DECLARED = 200
+BUDGET = PrivacyBudget(1.0, 1e-5, "add_or_remove_one")
+LINEAR = Objective(lambda w, x: w @ x, name="linear")
+
+
+def half_of_them():
+    """A sampler that expects 100 records; twice as many are more than a batch of it holds."""
+    sampler = sampling.poisson(DECLARED / 2, DECLARED, budget=BUDGET, count=1)
+    assert DECLARED / 2 < sampler.capacity < DECLARED - 20
+    return sampler
+
+
+def game_of(others, n):
+    """One answer, scored by itself: record 0 contributes 1, all others ``others``."""
+    rest = jnp.full((n - 1, 1), float(others))
+    worlds = Worlds(rest, jnp.concatenate([jnp.ones((1, 1)), rest]), "add_or_remove_one")
+    query = GradientQuery(0.5, 1.0, LINEAR, DECLARED, "add_or_remove_one", half_of_them())
+
+    def run(key, data):
+        return query.answer(key, data, jnp.zeros(1))[0]
+
+    return games.Game(claim_of(query.event(1)), worlds, run, 2**10)
+
+
+@pytest.mark.parametrize("others", [0, -1])
+def test_c55_an_audit_with_twice_the_declared_records_stays_below_the_claim(others):
+    """Fails by chance with probability 1e-4. Full batches that drop records are above 1.5.
+
+    There the first record makes another one leave, which contributes the opposite: the answer moves
+    by twice what is accounted.
+    """
+    game = game_of(others, 2 * DECLARED)
+    scores = games.play(game, jax.random.key(0), 20_000)
+    found = estimators.estimate(*scores, game.claim, 1e-5, level=1e-4)
+    ratio = found.epsilon_curve / game.claim.epsilon(1e-5)
+    assert ratio <= 1
+    if others == 0:
+        assert ratio > 0.7  # the attack is a good one
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("n", [DECLARED, DECLARED + 1, 2 * DECLARED, 5 * DECLARED - 7])
+def test_c55_every_record_is_drawn_with_the_probability_declared(n, exact):
+    """The last one as the first, however many there are; fails by chance with probability 1e-6."""
+    sampler = half_of_them()
+    sampler = sampling.Poisson.of(2**63, 100.0, sampler.capacity, DECLARED, exact)
+    keys = jax.random.split(jax.random.key(1), 4000)
+    batch = jax.jit(jax.vmap(lambda key: sampler.sample(key, n)))(keys)
+    indices, mask = np.asarray(batch.indices), np.asarray(batch.mask)
+    assert mask.shape == (4000, math.ceil(n / DECLARED) * sampler.capacity)
+    drawn = np.bincount(indices[mask], minlength=n)
+    chance = 1e-6 / n
+    assert stats.binom.ppf(chance / 2, 4000, 0.5) <= drawn.min()
+    assert drawn.max() <= stats.binom.isf(chance / 2, 4000, 0.5)
+    # Sizes have the variance of independent coins.
+    sizes = mask.sum(1)
+    assert abs(sizes.var() / (n / 4) - 1) < 5 * math.sqrt(2 / 4000)
+
+
+@pytest.mark.parametrize(("q", "n", "capacity"), [(0.5, 200, 150), (0.1, 50, 12), (0.01, 900, 20)])
+def test_c55_the_charge_covers_the_exact_tail_at_any_number_of_records(q, n, capacity):
+    sampler = sampling.Poisson.of(int(q * 2**64), q * n, capacity, n, exact=True)
+    for present in [*range(1, 4 * n, 7), n, n + 1, 2 * n, 3 * n, 2 * n + 1, 50 * n, 1000 * n]:
+        slots = math.ceil(present / n) * capacity
+        assert stats.binom.sf(slots, present, q) <= sampler.overflow * (1 + 1e-9)
+    assert sampler.overflow == gaps.overflow_probability(sampler.probability, capacity, n)
+    # The slots that a full batch had before would be overrun.
+    assert stats.binom.sf(capacity, 4 * n, q) > 0.5
+
+
+def test_c55_a_capacity_of_all_declared_records_never_overflows():
+    sampler = sampling.poisson(5, 10, budget=BUDGET, count=1, capacity=10)
+    error = gaps.gap_error(sampler.table, 10)
+    assert sampler.overflow == error < 1e-15
+    assert sampler.sample(jax.random.key(0), 31).mask.shape == (40,)
+
+
+def test_c55_a_capacity_below_the_mean_is_refused():
+    with pytest.raises(ValueError, match="raise capacity to"):
+        sampling.poisson(50, 100, budget=BUDGET, count=1, capacity=45)
+
+
+def test_c55_rounding_is_charged_for_more_rows_than_declared():
+    assert most_rows(1000, "replace_one") == 1000
+    assert most_rows(1000, "add_or_remove_one") >= 2**18
+    assert most_rows(10**6, "add_or_remove_one") == 2 * 10**6
+    query = GradientQuery(1.0, 1.0, LINEAR, DECLARED, "add_or_remove_one", half_of_them())
+    assert query.slack == rounding_slack(2**18, "add_or_remove_one") < 2e-5
+
+
+@pytest.mark.parametrize("transform", ["noisy_mean", "adaptive"])
+def test_c55_a_chain_takes_the_gradients_of_a_batch_from_more_records(transform):
+    """To refuse them would tell that n is above what was declared."""
+    sampler = half_of_them()
+    common = {
+        "noise_multiplier": 1.0,
+        "sampler": sampler,
+        "relation": "add_or_remove_one",
+        "key": jax.random.key(3),
+    }
+    if transform == "noisy_mean":
+        chain = transforms.noisy_mean(1.0, per_example=True, **common)
+    else:
+        chain = transforms.adaptive_clip_and_noise(1.0, **common)
+    batch = sampler.sample(jax.random.key(0), 2 * DECLARED)
+    gradients = jnp.ones((batch.mask.size, 1))
+    updates, _ = chain.update(gradients, chain.init(jnp.zeros(1)), jnp.zeros(1), mask=batch.mask)
+    assert np.isfinite(np.asarray(updates)).all()
+    with pytest.raises(ValueError, match="those of one draw"):
+        chain.update(gradients[1:], chain.init(jnp.zeros(1)), jnp.zeros(1), mask=batch.mask[1:])
