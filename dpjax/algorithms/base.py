@@ -172,8 +172,10 @@ def check_problem(
             "accountant='paper' is a noise formula for replace-one neighbours; declare "
             f"PrivacyBudget(..., relation='replace_one'), not {budget.relation!r}."
         )
+    # A training's key reads numbers as float32: what it cannot tell apart the program must not.
+    objective = jax.tree.map(lambda x: to_leaf(x) if type(x) is float else x, objective)
     return Problem(
-        rounded(objective),
+        objective,
         budget,
         _validate.positive_int("data_size", data_size),
         _validate.positive_int("dimension", dimension),
@@ -223,15 +225,6 @@ def to_leaf(value: float) -> float:
     What is accounted on the host is then the very number the program reads.
     """
     return float(jnp.float32(value))
-
-
-def rounded(objective: Objective) -> Objective:
-    """Returns ``objective`` with the numbers of its regularizer as ``to_leaf`` rounds them.
-
-    The key of a training depends on numbers as float32 has them: those it cannot tell apart must be
-    the same in the program too, also in float64.
-    """
-    return jax.tree.map(lambda leaf: to_leaf(leaf) if type(leaf) is float else leaf, objective)
 
 
 def positive_leaf(name: str, value: float) -> float:

@@ -115,8 +115,7 @@ def dp_gradient_descent_with_selection(
         _validate.positive_int("candidates", candidates),
     )
     multiplier = _gradient_multiplier(budget, steps, asked, accountant)
-    common = (problem.objective, problem.data_size, budget.relation)
-    gradient = GradientQuery(multiplier, clip, *common)
+    gradient = GradientQuery(multiplier, clip, asked.objective, asked.data_size, asked.relation)
     query, selection = base.fast_noise((gradient, asked), unsafe_fast_noise)
     event = compose([query.event(steps), selection.event(1)])
     base.check_noise(event)
