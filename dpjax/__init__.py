@@ -33,6 +33,7 @@ from dpjax.algorithms import (
     paper_schedule,
     perturbed_gradient_descent,
     stochastic_spider,
+    with_accuracy,
 )
 from dpjax.datasets import Dataset
 from dpjax.derivatives import (
@@ -101,6 +102,7 @@ __all__ = [
     "training",
     "transforms",
     "trust_region_step",
+    "with_accuracy",
 ]
 
 # Rooms that training does not need, imported when they are first named.

@@ -8,6 +8,28 @@ from typing import Any
 
 import numpy as np
 
+_LARGEST_CLIP_NORM = 1e14
+# No count is larger: rows are numbered, and steps counted, by 32 bits.
+_LARGEST_COUNT = 2**63 - 1
+
+
+def shown(value: Any) -> str:
+    """Returns ``value`` as an error may print it: a number or a word, of anything else the type.
+
+    What is passed in the wrong place can be a key, or records.
+
+    >>> shown(-1.0), shown("zero"), shown([113756237, 3437641404])
+    ('-1.0', "'zero'", 'an object of type list')
+    """
+    if isinstance(value, int) and abs(value) >= 10**40:  # Python does not print thousands of digits
+        return f"a number of {value.bit_length()} bits"
+    # A key of JAX has a dtype of its own, and would print its words.
+    ordinary = isinstance(getattr(value, "dtype", None), np.dtype)
+    number = ordinary and getattr(value, "shape", None) == ()
+    if number or value is None or isinstance(value, bool | int | float | complex | str):
+        return repr(value)
+    return f"an object of type {type(value).__name__}"
+
 
 def positive(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number above 0.
@@ -17,7 +39,33 @@ def positive(name: str, value: Any) -> float:
     """
     number = _number(name, value)
     if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+        raise ValueError(f"{name} must be a finite number above 0, got {shown(value)}.")
+    return number
+
+
+def normal(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not above 0 and normal in float32.
+
+    For the settings that theory multiplies and divides by: no product of a few leaves float64.
+    """
+    number = positive(name, value)
+    if not float(np.finfo(np.float32).tiny) <= number <= float(np.finfo(np.float32).max):
+        raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
+    return number
+
+
+def clip_norm(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is not above 0 and at most 1e14.
+
+    Two such numbers multiply, a bound and a weight, and 2^31 rows of their product, the most that
+    there can be, are within float32: a sum overflows on no data, where noise could not hide it.
+    """
+    number = positive(name, value)
+    if number > _LARGEST_CLIP_NORM:
+        raise ValueError(
+            f"{name} must be at most {_LARGEST_CLIP_NORM:g}, got {value!r}: sums of contributions "
+            "that large may leave float32. Rescale the loss."
+        )
     return number
 
 
@@ -25,7 +73,7 @@ def finite(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number."""
     number = _number(name, value)
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}.")
     return number
 
 
@@ -33,7 +81,7 @@ def non_negative(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number of at least 0."""
     number = _number(name, value)
     if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
+        raise ValueError(f"{name} must be a finite number of at least 0, got {shown(value)}.")
     return number
 
 
@@ -41,7 +89,7 @@ def open_unit(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not strictly between 0 and 1."""
     number = _number(name, value)
     if not 0 < number < 1:
-        raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}.")
+        raise ValueError(f"{name} must be strictly between 0 and 1, got {shown(value)}.")
     return number
 
 
@@ -49,7 +97,7 @@ def closed_unit(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not from 0 to 1."""
     number = _number(name, value)
     if not 0 <= number <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, got {value!r}.")
+        raise ValueError(f"{name} must be from 0 to 1, got {shown(value)}.")
     return number
 
 
@@ -62,14 +110,14 @@ def decay(name: str, value: Any) -> float:
     number = _number(name, value)
     # At 1, to which float32 rounds what is just below it, nothing is ever forgotten.
     if not (0 <= number < 1 and np.float32(number) < 1):
-        raise ValueError(f"{name} must be at least 0 and below 1 in float32, got {value!r}.")
+        raise ValueError(f"{name} must be at least 0 and below 1 in float32, got {shown(value)}.")
     return number
 
 
 def flag(name: str, value: Any) -> bool:
     """Returns ``value``, or raises if it is not True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
+        raise ValueError(f"{name} must be True or False, got {shown(value)}.")
     return value
 
 
@@ -78,9 +126,11 @@ def positive_int(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}.") from None
+        raise ValueError(f"{name} must be a whole number, got {shown(value)}.") from None
     if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {value!r}.")
+        raise ValueError(f"{name} must be at least 1, got {shown(value)}.")
+    if number > _LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most {_LARGEST_COUNT:,}, got {shown(value)}.")
     return number
 
 
@@ -105,7 +155,7 @@ def choice(
         return value
     near = nearest(str(value), {option: option for option in options} | dict(other_names or {}))
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    raise ValueError(f"unknown {name} {value!r}{hint} Choose from: {', '.join(options)}.")
+    raise ValueError(f"unknown {name} {shown(value)}{hint} Choose from: {', '.join(options)}.")
 
 
 def nearest(word: str, names: Mapping[str, str]) -> list[str]:
@@ -132,15 +182,19 @@ def _plain(name: str) -> str:
 def word(name: str, value: Any) -> str:
     """Returns ``value``, or raises if it is not a string of at least one character."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a word, got {value!r}.")
+        raise ValueError(f"{name} must be a word, got {shown(value)}.")
     return value
 
 
 def _number(name: str, value: Any) -> float:
     # float() reads text too, and text that holds a number is a mistake further up.
     if isinstance(value, bool | str | bytes | bytearray) or value is None:
-        raise ValueError(f"{name} must be a number, got {value!r}.")
+        raise ValueError(f"{name} must be a number, got {shown(value)}.")
     try:
         return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name} must be a number that float64 can hold, got {shown(value)}."
+        ) from None
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number, got {value!r}.") from None
+        raise ValueError(f"{name} must be a number, got {shown(value)}.") from None

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dpjax._typing import Array, PyTree
@@ -28,6 +29,20 @@ class Wide:
     def narrow(self) -> Array:
         """The nearest array of the words' dtype."""
         return self.words[0]
+
+
+def on_device(tree: PyTree) -> Any:
+    """Returns ``tree`` with every leaf as a JAX array, in silence.
+
+    A float64 number that is beyond float32 becomes infinite, and its record contributes nothing.
+    NumPy would warn of it, and a warning, or the refusal that a filter makes of it, tells that such
+    a record is there.
+
+    >>> on_device({"x": np.array([1e39, 1.0])})
+    {'x': Array([inf,  1.], dtype=float32)}
+    """
+    with np.errstate(all="ignore"):
+        return jax.tree.map(jnp.asarray, tree)
 
 
 def wide_dtype(*trees: PyTree) -> jnp.dtype:

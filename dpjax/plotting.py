@@ -8,18 +8,23 @@ import importlib.util
 import math
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and two dark ones beside them.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and three dark ones.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#555555"
+SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#6B6B6B"
+BLACK, BROWN = "#000000", "#5C4A00"
+# Opacity of a band: where several overlap, the lines in them still stand out.
+_BAND = 0.1
 # For the titles of pictures that show what is not released.
 EXACT = "exact values (NOT PRIVATE)"
 # Inches that a character and a line of a title or a legend take, at most.
 _CHARACTER, _LINE = 0.08, 0.23
+# Added in the legend to the name of a curve that no panel shows.
+_OUT_OF_VIEW = " (out of view)"
 
 
 def require() -> None:
@@ -52,11 +57,12 @@ def panels(
     title: str,
     *,
     size: tuple[float, float] = (4.7, 4.0),
-    legend: Literal["below", "right", "inside"] = "below",
+    legend: Literal["below", "right", "inside", "none"] = "below",
 ) -> Iterator[Any]:
     """Gives a grid of axes to draw on, and writes the picture once all is drawn.
 
-    Axes on which nothing was drawn are left out. One legend serves all axes that have none.
+    Axes on which nothing was drawn are left out. One legend serves all axes that have none; it
+    says which curves are out of view.
 
     Args:
       path: file to write; its ending fixes the format.
@@ -64,7 +70,8 @@ def panels(
       columns: of the grid.
       title: printed above; its lines are broken where they are wider than the picture.
       size: width and height of one panel in inches; title and legend come on top.
-      legend: where it stands, beside all panels or inside each.
+      legend: where it stands, beside all panels or inside each; ``"none"`` where the curves
+        have their names beside them.
 
     Yields:
       The (rows, columns) array of axes.
@@ -89,8 +96,9 @@ def panels(
         if not axes.has_data():
             axes.set_axis_off()
         elif legend == "inside":
-            axes.legend(fontsize="small", framealpha=0.8)
-    if legend != "inside":
+            entries = _entries([axes])
+            axes.legend(entries.values(), entries, fontsize="small", framealpha=0.8)
+    if legend in ("below", "right"):
         _common_legend(figure, legend)
     width = figure.get_figwidth()
     lines = [
@@ -123,7 +131,7 @@ def band(
 
     Privacy: as what is drawn.
     """
-    axes.fill_between(where, *ends, color=color, alpha=0.15, linewidth=0)
+    axes.fill_between(where, *ends, color=color, alpha=_BAND, linewidth=0, zorder=1)
     axes.plot(where, middle, color=color, **line)
 
 
@@ -190,18 +198,23 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
     with panels(path, 1, columns, title, size=(4.5, 3.8), legend="inside") as ((first, *rest),):
         _median(first, history["gradient_norm"], BLUE, "noisy gradient norm")
         _certificate(first, solution.certificate, steps)
-        first.set(ylabel="gradient norm", yscale="log", title="Stationarity")
+        first.set(
+            ylabel="gradient norm", yscale="log", title="Gradient norm\n(0 at a stationary point)"
+        )
         _median(rest[0], history["step_norm"], GREEN, "step length")
         if "radius" in history:
             _median(rest[0], history["radius"], PINK, "trust radius", linestyle="--")
-        rest[0].set(ylabel="length (parameter units)", yscale="log", title="Steps")
+        bounded = "\n(at most the trust radius)" if "radius" in history else ""
+        rest[0].set(
+            ylabel="length (parameter units)", yscale="log", title=f"Length of each step{bounded}"
+        )
         if "multiplier" in history:
             # The multiplier is 0 inside the radius, which a logarithm cannot show.
             _median(rest[1], history["multiplier"], ORANGE, "multiplier")
             rest[1].set(
                 ylabel="dual variable (curvature units)",
                 ylim=(0, None),
-                title="Multiplier, 0 inside the radius",
+                title="Trust-region multiplier\n(0 when the step stays inside the radius)",
             )
         for axes in (first, *rest):
             axes.set(xlabel="step")
@@ -209,11 +222,7 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
 
 def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
     """One entry a label of the axes without a legend; the figure grows by what it takes."""
-    entries: dict[str, Any] = {}
-    for axes in figure.axes:
-        if axes.get_legend() is None:
-            handles, labels = axes.get_legend_handles_labels()
-            entries |= {k: v for k, v in zip(labels, handles, strict=True) if k not in entries}
+    entries = _entries([axes for axes in figure.axes if axes.get_legend() is None])
     if not entries:
         return
     entry = _CHARACTER * max(map(len, entries)) + 0.6
@@ -229,6 +238,27 @@ def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
         entries.values(), entries, loc="outside lower center",
         ncols=math.ceil(len(entries) / lines), fontsize="small",
     )  # fmt: skip
+
+
+def _entries(every: Iterable[Any]) -> dict[str, Any]:
+    """The legend's handles by their labels; those of curves that no panel shows say so."""
+    handles: dict[str, Any] = {}
+    seen: set[str] = set()
+    for axes in every:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+            if _shows(axes, handle):
+                seen.add(label)
+    return {k if k in seen else k + _OUT_OF_VIEW: handle for k, handle in handles.items()}
+
+
+def _shows(axes: Any, handle: Any) -> bool:
+    """Whether a point of a line is within the axes; what is no line, or has no data, is a key."""
+    if not hasattr(handle, "get_xydata") or handle.get_transform() != axes.transData:
+        return True
+    (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    x, y = np.reshape(handle.get_xydata(), (-1, 2)).T
+    return len(x) == 0 or bool(((left <= x) & (x <= right) & (low <= y) & (y <= high)).any())
 
 
 def _median(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str = "-") -> None:

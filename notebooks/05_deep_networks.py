@@ -253,7 +253,7 @@ for model, optimizer in (
 # %% [markdown]
 # ## Stages, and momentum at the start of each
 #
-# DpageEM trains in *stages*. From one to the next the step size halves and the number of steps
+# DPageEM trains in *stages*. From one to the next the step size halves and the number of steps
 # doubles: large steps while there is far to go, small ones when the noise is what is left. Momentum
 # keeps the direction of the steps before, noise included. So it is on only in the first half of
 # each stage, where speed matters, and off in the second, where the noise should calm down. The
@@ -261,7 +261,7 @@ for model, optimizer in (
 #
 # | | steps | momentum |
 # |---|---|---|
-# | DpageEM | by stages | early in each |
+# | DPageEM | by stages | early in each |
 # | DPageS | by stages | never |
 # | DP-SGDM-const | constant | always |
 # | DP-SGD-const | constant | never |
@@ -272,9 +272,9 @@ for model, optimizer in (
 # %%
 PLAN = {"steps": 140, "batch_size": 256, "clip_norm": 1.0}
 METHODS = {
-    "DpageEM": ({"stages": 3}, BLUE, "-"),
-    "DPageS": ({"stages": 3, "momentum_when": "never"}, GREEN, "-."),
-    "DP-SGDM-const": ({"schedule": "constant", "momentum_when": "always"}, ORANGE, "--"),
+    "DPageEM": ({"stages": 3}, ORANGE, "-"),
+    "DPageS": ({"stages": 3, "momentum_when": "never"}, BLUE, "-."),
+    "DP-SGDM-const": ({"schedule": "constant", "momentum_when": "always"}, GREEN, "--"),
     "DP-SGD-const": ({"schedule": "constant", "momentum_when": "never"}, PINK, ":"),
 }
 wide = dpjax.PrivacyBudget(epsilon=8.0, delta=1e-5)
@@ -307,12 +307,12 @@ for name, (_, color, line) in METHODS.items():
     print(f"{name:14} {table['accuracy'][-1]:.1%} at the end")
 for axes in (left, right):
     for k, (begin, length) in enumerate(zip(starts, lengths, strict=True)):
-        axes.axvspan(begin, begin + length / 2, color=BLUE, alpha=0.08, linewidth=0)
+        axes.axvspan(begin, begin + length / 2, color=ORANGE, alpha=0.08, linewidth=0)
         axes.axvline(begin, color="0.6", linewidth=0.8)
         where = axes.get_xaxis_transform()
         axes.text(begin + 2, 0.97, f"stage {k}", color="0.4", va="top", size=7, transform=where)
     axes.set(xlabel="step", xlim=(0, PLAN["steps"]))
-left.set(ylim=(50, 100), ylabel="held-out accuracy (%)", title="Shaded: DpageEM's momentum is on")
+left.set(ylim=(50, 100), ylabel="held-out accuracy (%)", title="Shaded: DPageEM's momentum is on")
 right.set(yscale="log", ylim=(None, 4), ylabel="length (units of the parameters)")
 right.set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
 right.minorticks_off()
@@ -323,13 +323,13 @@ plt.show()
 
 # %% [markdown]
 # DP-SGDM-const is as fast as any at first, and then gets no further: with momentum 0.9 a step leads
-# ten times as far in the end, and so does its noise. DpageEM begins as fast; when momentum goes off
+# ten times as far in the end, and so does its noise. DPageEM begins as fast; when momentum goes off
 # and steps get shorter it keeps what it has, and goes on. DPageS is calm, and slow: its steps halve
 # before it has got far. Constant steps without momentum are late at first, and end about where
-# DpageEM does.
+# DPageEM does.
 #
 # This is one run each of less than an epoch, too short for the end of the story. In the paper,
-# after many epochs, DPageS ends best, DpageEM below it, and momentum that is always on last. Small
+# after many epochs, DPageS ends best, DPageEM below it, and momentum that is always on last. Small
 # steps pay when noise is what is left; momentum is for those who have to stop earlier.
 #
 # ## Why clip, and how much

@@ -1,8 +1,10 @@
 """Fixtures that several test files share."""
 
+import contextlib
 import itertools
 import os
 import pathlib
+import threading
 
 import jax
 import pytest
@@ -44,6 +46,23 @@ def crash(monkeypatch):
 
 
 @pytest.fixture
+def meeting(monkeypatch):
+    """Lets two threads wait for each other where both enter a function, or for a while in vain."""
+
+    def at(place, name, timeout=1.0):
+        whole, both = getattr(place, name), threading.Barrier(2)
+
+        def entered(*args, **kwargs):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(timeout)
+            return whole(*args, **kwargs)
+
+        monkeypatch.setattr(place, name, entered)
+
+    return at
+
+
+@pytest.fixture
 def real_data():
     """The folder with the real ijcnn1 and covtype; skips where there is none."""
     if not os.environ.get("DPJAX_DATA"):
@@ -65,3 +84,17 @@ def no_data(monkeypatch, tmp_path):
     sklearn_datasets = pytest.importorskip("sklearn.datasets")
     monkeypatch.setattr(sklearn_datasets, "fetch_covtype", offline)
     return cache
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """The figures that are written while the test runs, by the name of their file."""
+    figure = pytest.importorskip("matplotlib.figure")
+    save, saved = figure.Figure.savefig, {}
+
+    def kept(self, path, **more):
+        saved[pathlib.Path(path).stem] = self
+        save(self, path, **more)
+
+    monkeypatch.setattr(figure.Figure, "savefig", kept)
+    return saved

@@ -1,6 +1,7 @@
 """How the tests make any algorithm, the records they give it, and how they silence or kill it."""
 
 import dataclasses
+from concurrent import futures
 
 import numpy as np
 
@@ -46,3 +47,16 @@ def quiet(algorithm, **more):
 
 class Crash(BaseException):
     """As sudden as a kill, as far as one process can be."""
+
+
+def in_threads(*calls):
+    """Returns what calls that begin together return, or the ValueError that each raises."""
+
+    def result(call):
+        try:
+            return call()
+        except ValueError as error:
+            return error
+
+    with futures.ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(result, calls))

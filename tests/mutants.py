@@ -17,6 +17,8 @@ import pytest
 
 from dpjax import derivatives, sampling
 from dpjax._wide import Wide, float64
+from dpjax.accounting import chain
+from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     apart,
@@ -29,8 +31,8 @@ from dpjax.derivatives import (
     parts,
     per_example,
 )
-from dpjax.driver import loop
-from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree
+from dpjax.driver import loop, progress
+from dpjax.mechanisms import PrefixNoise, ball, gaussian, registry, symmetric, tree
 from dpjax.mechanisms import base as keys
 from dpjax.oracles import (
     AnchoredQuery,
@@ -41,6 +43,7 @@ from dpjax.oracles import (
     NewtonQuery,
     ObjectiveQuery,
     SelectionQuery,
+    accuracy,
     curvature,
     gradient,
     hessian,
@@ -49,7 +52,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import base as oracles
 from dpjax.sampling import gaps, samplers
-from dpjax.transforms import adaptive, aggregate
+from dpjax.transforms import adaptive, aggregate, noise
 
 TESTS = pathlib.Path(__file__).parent
 MUTANTS = {}
@@ -214,6 +217,19 @@ def _(patch):
     patch.setattr(selection, "noisy_argmax", quieter)
 
 
+@mutant("half the noise on the accuracy")
+def _(patch):
+    def perturb(key, value, stddev, **kwargs):
+        return gaussian.perturb(key, value, stddev / 2, **kwargs)
+
+    patch.setattr(accuracy, "perturb", perturb)
+
+
+@mutant("an accuracy that is not booked")
+def _(patch):
+    patch.setattr(WithAccuracy, "event", property(lambda self: self.algorithm.event))
+
+
 @mutant("a selection at every step")
 def _(patch):
     answer = SelectionQuery.answer
@@ -264,6 +280,34 @@ def _(patch):
 @mutant("key reused across purposes")
 def _(patch):
     patch.setattr(keys, "zlib", types.SimpleNamespace(crc32=lambda purpose: 0))
+
+
+# Two at once.
+
+
+@mutant("a ledger without a lock between threads")
+def _(patch):
+    unlocked = types.SimpleNamespace(Lock=contextlib.nullcontext)
+    patch.setattr(chain, "threading", unlocked)
+
+
+@mutant("a key claimed after the training")
+def _(patch):
+    @contextlib.contextmanager
+    def late(key, advice, owner=None):
+        if registry.claim(key, advice, owner):
+            registry._CLAIMED.clear()
+        yield
+        with contextlib.suppress(ValueError):
+            registry.claim(key, advice, owner)
+
+    for place in (loop, progress):
+        patch.setattr(place, "claimed", late)
+
+
+@mutant("an optimizer chain that claims no key")
+def _(patch):
+    patch.setattr(noise, "claim", lambda *arguments: None)
 
 
 # Clipping.

@@ -341,6 +341,17 @@ def test_save_writes_what_load_reads(call, tmp_path):
     assert saved.params.shape == (9,) and saved.epsilon(1 / 201_900) <= 1
 
 
+def test_c63_no_time_is_written_where_n_is_private(call, tmp_path):
+    """A pass takes as long as there are records: 20,190, where 20,000 are declared."""
+    file, private = tmp_path / "out.json", ["--relation", "add_or_remove_one", "--delta", 1e-6]
+    status, out, _ = call("run", "dp-gd", *SHORT, *private, "--data-size", 20_000, "--json", file)
+    assert status == 0 and "20190" not in file.read_text() and "20,190" not in out
+    content = json.loads(file.read_text())
+    assert content["n"] == 20_000
+    assert content["seconds_run"] is None and content["seconds_compile"] is None
+    assert not re.search(r"\d s\b", out) and "time:" not in out
+
+
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_relations_and_accountants(relation, accountant, call, tmp_path):
@@ -456,7 +467,8 @@ def table(tmp_path):
     ]
     (tmp_path / "my.csv").write_text("\n".join(["age,score,sick", *rows]) + "\n")
     (tmp_path / "my.json").write_text(json.dumps({"age": [0, 120], "score": [0, 1]}))
-    return [str(tmp_path / "my.csv"), "--label", "sick", "--bounds", str(tmp_path / "my.json")]
+    declared = ["--bounds", str(tmp_path / "my.json"), "--classes", "0,1"]
+    return [str(tmp_path / "my.csv"), "--label", "sick", *declared]
 
 
 @pytest.mark.parametrize(("more", "p"), [([], 2), (["--intercept"], 3)])
@@ -525,6 +537,9 @@ BAD = {
     ),
     "strength of welsch": (["run", "--objective", "welsch", "--data", "a.csv"], "--regularization"),
     "label of a named set": (["run", "--label", "y"], "label"),
+    "n of the run, dry": (["run", "--dry-run", "--data-size", "100"], "data_size=100 was declared"),
+    "half a shape": (["calibrate", "--data-size", "100"], "--data-size alone leaves"),
+    "other half": (["calibrate", "--dimension", "10"], "--dimension alone leaves"),
     "calibrate, algorithm": (["calibrate", "dpgd"], "did you mean 'dp-gd'"),
     "calibrate, size 0": (["calibrate", "--data-size", "0", "--dimension", "2"], "data_size"),
     "data, name": (["data", "covtyp"], "did you mean 'covtype'"),

@@ -254,7 +254,7 @@ def test_csv_is_clamped_scaled_and_normalised(tmp_path, form, intercept):
         lines = ["column,low,high", *(f"{name},{a},{b}" for name, (a, b) in BOUNDS.items())]
         bounds.write_text(json.dumps(BOUNDS) if form == "json" else "\n".join(lines))
     path = write_csv(tmp_path, records)
-    data = load(path, label="ill", bounds=bounds, intercept=intercept)
+    data = load(path, label="ill", bounds=bounds, intercept=intercept, classes=(0, 1))
     x, y = expected_rows(records, intercept)
     np.testing.assert_allclose(data.x, x, atol=1e-6)
     np.testing.assert_array_equal(data.y, y)
@@ -266,7 +266,7 @@ def test_csv_is_clamped_scaled_and_normalised(tmp_path, form, intercept):
 def test_npz_of_any_real_dtype(tmp_path, dtype):
     x = np.array([[0, 1], [1, 1], [0, 0]], dtype)
     path = write_npz(tmp_path, x=x, sick=np.array([True, False, True]), test_x=x, test_sick=x[:, 0])
-    data = load(path, label="sick", bounds=[[0, 1], [0, 2]])
+    data = load(path, label="sick", bounds=[[0, 1], [0, 2]], classes=(False, True))
     expected = np.array([[0, 1], [2 / 5**0.5, 1 / 5**0.5], [0, 0]])
     np.testing.assert_allclose(data.x, expected, atol=1e-6)
     np.testing.assert_allclose(data.test_x, expected, atol=1e-6)
@@ -300,7 +300,7 @@ def test_one_csv_record_alters_its_own_row_alone(tmp_path, strange, position):
     path = tmp_path / "table.csv"
     text = "\n".join([HEADER, *records, ""])
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    data = load(path, label="ill", bounds=BOUNDS)
+    data = load(path, label="ill", bounds=BOUNDS, classes=(0, 1))
     x, y = expected_rows(RECORDS)
     others = [row for row in range(4) if row != position]
     assert data.size == 4
@@ -321,7 +321,7 @@ def test_one_csv_record_alters_its_own_row_alone(tmp_path, strange, position):
     ],
 )
 def test_a_strange_record_becomes_a_null_record(tmp_path, record, null_x, null_y):
-    data = load(write_csv(tmp_path, [record, *RECORDS]), label="ill", bounds=BOUNDS)
+    data = load(write_csv(tmp_path, [record, *RECORDS]), label="ill", bounds=BOUNDS, classes=(0, 1))
     assert np.isnan(data.x[0]).all() == null_x
     assert np.isnan(data.y[0]) == null_y
 
@@ -349,7 +349,7 @@ def test_one_npz_record_alters_its_own_row_alone(tmp_path, dtype, intercept):
 def test_windows_line_ends_a_byte_order_mark_and_blank_lines(tmp_path):
     path = tmp_path / "table.CSV"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([HEADER, "", *RECORDS, "", ""]).encode())
-    data = load(path, label="ill", bounds=BOUNDS)
+    data = load(path, label="ill", bounds=BOUNDS, classes=(0, 1))
     np.testing.assert_allclose(data.x, expected_rows(RECORDS)[0], atol=1e-6)
 
 
@@ -404,13 +404,16 @@ def test_bad_bounds_file(tmp_path, name, text, message):
 @pytest.mark.parametrize(
     ("text", "label", "message"),
     [
-        ("", "ill", "unknown label 'ill'"),
+        ("", "ill", "is empty: the first line must name the columns"),
         (HEADER, "ill", "has no record"),
         (f"{HEADER}\n\n \n", "ill", "has no record"),
         (f"{HEADER}\n1,2,3", None, "label must name the label's column"),
         (f"{HEADER}\n1,2,3", "il", "did you mean 'ill'"),
         ("age,age,ill\n1,2,3", "ill", "names 'age' twice"),
         ("ill\n1", "ill", "has no feature"),
+        ("\n", "ill", "is empty: the first line must name the columns"),
+        ("age;ill\n1;2", "ill", "has semicolons and no comma: save the file with commas"),
+        ("age\till\n1\t2", "ill", "has tabs and no comma"),
     ],
 )
 def test_bad_csv(tmp_path, text, label, message):
@@ -418,6 +421,59 @@ def test_bad_csv(tmp_path, text, label, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         load(path, label=label, bounds=BOUNDS)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_header_that_is_not_utf_8(tmp_path, encoding):
+    path = tmp_path / "table.csv"
+    path.write_bytes("âge,ill\n1,2\n".encode(encoding))
+    with pytest.raises(ValueError, match=r"header of .* is not UTF-8: save the file as UTF-8"):
+        load(path, label="ill", bounds={"âge": [0, 1]}, classes=(0, 1))
+
+
+def test_a_bounds_file_that_is_not_utf_8(tmp_path):
+    path = tmp_path / "bounds.json"
+    path.write_bytes('{"âge": [0, 1]}'.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"bounds file .* is not UTF-8"):
+        load(write_csv(tmp_path), label="ill", bounds=path, classes=(0, 1))
+
+
+def test_a_missing_file_is_named_before_the_bounds(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.csv"):
+        load(tmp_path / "none.csv", label="ill")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("X_train", "y_train", "X_test", "y_test"),
+        ("x_train", "y_train", "x_test", "y_test"),
+        ("X", "y", "X_test", "y_test"),
+        ("X_train", "sick", "X_test", "test_sick"),
+    ],
+)
+def test_npz_with_the_usual_names(tmp_path, names):
+    x, y = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0, 1, 1])
+    arrays = dict(zip(names, (x, y, x[:2], y[:2]), strict=True))
+    label = "sick" if "sick" in names else None
+    data = load(write_npz(tmp_path, **arrays), label=label, bounds=[[0, 1], [0, 1]])
+    np.testing.assert_allclose(data.x[0], [1, 0], atol=1e-6)
+    np.testing.assert_array_equal(data.y, [-1, 1, 1])
+    np.testing.assert_array_equal(data.test.y, [-1, 1])
+
+
+def test_columns_in_memory_are_a_table(tmp_path):
+    columns = {"age": [30, 60, None], "bmi": np.array([20, 25, 30]), "ill": ["no", "yes", "?"]}
+    records = np.array([(30.0, 20, "no"), (60, 25, "yes")], "f8,f8,U3")
+    records.dtype.names = ("age", "bmi", "ill")
+    for table in (columns, records):
+        data = load(table, label="ill", bounds=BOUNDS, classes=("no", "yes"))
+        np.testing.assert_allclose(data.x[:2], expected_rows(["30,0,20", "60,1,25"])[0], atol=1e-6)
+        np.testing.assert_array_equal(data.y[:2], [-1, 1])
+    with pytest.raises(ValueError, match="'ill' must hold one number for each record"):
+        load(records, label="bmi", bounds={"age": [0, 1], "ill": [0, 1]})
+    with pytest.raises(ValueError, match="a table must be a path, a data frame, or a mapping"):
+        load(np.zeros((3, 2)), label="ill")
 
 
 X, Y = np.zeros((3, 2)), np.zeros(3)
@@ -433,7 +489,7 @@ X, Y = np.zeros((3, 2)), np.zeros(3)
         ({"x": X[:0], "y": Y[:0]}, "has no record"),
         ({"x": X[:, :0], "y": Y}, "has no feature"),
         ({"x": X.astype(str), "y": Y}, "must be numbers"),
-        ({"x": X, "y": Y.astype(complex)}, "must be numbers"),
+        ({"x": X, "y": Y.astype(complex)}, "words, booleans or real numbers"),
         ({"x": X.astype(object), "y": Y}, "not an archive of plain arrays"),
         ({"x": X, "y": Y, "test_x": X}, "or neither"),
         ({"x": X, "y": Y, "test_x": X[:, :1], "test_y": Y}, "must have 2 columns"),
@@ -454,7 +510,7 @@ def test_damaged_npz(tmp_path, content):
 
 def test_absent_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.csv"):
-        load(tmp_path / "none.csv", label="ill", bounds=BOUNDS)
+        load(tmp_path / "none.csv", label="ill", bounds=BOUNDS, classes=(0, 1))
     with pytest.raises(FileNotFoundError, match="there is no bounds file"):
         load(write_csv(tmp_path), label="ill", bounds=tmp_path / "none.json")
 
@@ -465,17 +521,17 @@ def test_absent_files(tmp_path):
 def test_check_counts_what_load_passes_over(tmp_path):
     records = [*RECORDS, "30,1,20", "-5,1,60", "0,0,10", "inf,1,20", "30,7,x", "1,1"]
     path = write_csv(tmp_path, records)
-    report = check(path, label="ill", bounds=BOUNDS)
+    report = check(path, label="ill", bounds=BOUNDS, classes=(0, 1))
     assert report.exact_rows == 10
-    assert report.exact_class_counts == {-1: 3, 1: 5}
-    assert report.exact_impossible_labels == 2
+    assert report.exact_class_counts == {0: 3, 1: 5}
+    assert report.exact_impossible_labels == 2 and report.exact_other_labels == {"7": 1}
     assert report.exact_nonfinite_rows == 3
     assert report.exact_nonfinite == {"age": 2, "bmi": 2}
     assert report.exact_outside == {"age": 1, "bmi": 1}
     assert report.exact_zero_rows == 1
     assert report.exact_duplicate_rows == 1
     assert report.lines()[0].startswith("NOT PRIVATE: ")
-    data = load(path, label="ill", bounds=BOUNDS)
+    data = load(path, label="ill", bounds=BOUNDS, classes=(0, 1))
     assert np.isnan(data.x).any(1).sum() == report.exact_nonfinite_rows
     assert (data.x == 0).all(1).sum() == report.exact_zero_rows
 

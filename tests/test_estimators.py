@@ -5,16 +5,19 @@ import gc
 import pickle
 import sys
 
+import joblib
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 import dpjax
+from dpjax import _durable
 from dpjax.driver import loop
 from dpjax.estimators import DPLogisticRegression, logistic, rows
 
@@ -331,6 +334,16 @@ def test_a_fit_that_the_ledger_cannot_pay_is_refused(tmp_path):
     with pytest.raises(ValueError, match="budget"):
         model.fit(*problem())
     assert not hasattr(model, "coef_")
+
+
+def test_c53_of_two_folds_in_threads_the_ledger_pays_one(tmp_path, meeting):
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    with dpjax.Ledger.create(tmp_path / "book", budget) as book:
+        model = make(epsilon=0.8, delta=1e-4, ledger=book, solver_options={"steps": 2})
+        meeting(_durable, "write_all")
+        with joblib.parallel_config("threading"), pytest.warns(FitFailedWarning, match="1 fits"):
+            scores = cross_val_score(model, *problem(), cv=2, n_jobs=2, error_score=np.nan)
+        assert np.isnan(scores).sum() == len(book.entries) == 1
 
 
 def test_a_clone_shares_its_ledger(tmp_path):

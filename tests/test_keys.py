@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from factories import make
+from factories import Crash, in_threads, make
 
 import dpjax
+from dpjax.driver import loop, resume
 from dpjax.driver.keys import training_key
-from dpjax.mechanisms import seed_key
+from dpjax.mechanisms import registry, seed_key
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
@@ -155,9 +157,163 @@ def test_unsafe_noise_is_said_by_event_and_solution(name):
 
 
 def test_c4_a_key_of_a_short_seed_is_not_for_release():
-    for key, released in ((jax.random.key(3), False), (jax.random.split(KEY)[0], True)):
-        assert dpjax.solve(build(), records(), key=key).releasable == released
+    assert dpjax.solve(build(), records(), key=dpjax.random_key()).releasable
+    assert not dpjax.solve(build(), records(), key=jax.random.key(3)).releasable
     assert not dpjax.run(build(), records(), key=jax.random.key(3)).releasable
+
+
+WIDE = jax.random.key(3, impl="threefry4x32")
+DERIVED = {
+    "folded": jax.random.fold_in(KEY, 1),
+    "split": jax.random.split(KEY)[0],
+    "legacy": jax.random.PRNGKey(3),
+    "128 bits of a seed": WIDE,
+    "128 bits, folded": jax.random.fold_in(WIDE, 1),
+    "128 bits, split": jax.random.split(WIDE)[1],
+}
+
+
+@pytest.mark.parametrize("key", DERIVED.values(), ids=DERIVED)
+@TRAIN
+def test_c64_a_key_that_may_come_from_a_seed_is_not_for_release(train, key, monkeypatch):
+    monkeypatch.setattr(registry, "_CLAIMED", {})  # one key serves several tests here
+    solution = train(build(), records(), key=key)
+    assert solution.reproducible and not solution.releasable
+    assert solution.guarantee().startswith("NOT FOR RELEASE: reproducible, by a seed or a key that")
+
+
+def test_c64_a_batch_of_short_keys_is_not_for_release():
+    """A traced key cannot be read, but its generator is known."""
+    batch = jax.vmap(lambda key: dpjax.solve(build(), records(), key=key))
+    assert not batch(jax.random.split(KEY, 2)).releasable
+    assert batch(jax.random.split(dpjax.random_key(), 2)).releasable
+
+
+# A key in the wrong place.
+
+WORDS = (1137562370, 3437641404, 2206785069, 3306660511)
+KEYS = {
+    "list": list(WORDS),
+    "tuple": WORDS[:2],
+    "numpy": np.uint32(WORDS),
+    "raw": jnp.uint32(WORDS),
+    "half": np.int64(WORDS[:2]),
+    "text": " ".join(map(str, WORDS)),
+    "number": WORDS[0] << 64 | WORDS[1],
+    "bytes": np.uint32(WORDS).tobytes(),
+    "batch": jax.random.wrap_key_data(jnp.uint32([WORDS]), impl="threefry4x32"),
+    "rbg": jax.random.wrap_key_data(jnp.uint32(WORDS), impl="rbg"),
+    "typed": jax.random.wrap_key_data(jnp.uint32(WORDS), impl="threefry4x32"),
+}
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
+MISPLACED = {
+    "key of solve": lambda key: dpjax.solve(build(), records(), key=key),
+    "seed of solve": lambda key: dpjax.solve(build(), records(), seed=key),
+    "key of run": lambda key: dpjax.run(build(), records(), key=key),
+    "key of a chain": lambda key: dpjax.transforms.add_gaussian_noise(1.0, key),
+    "stddev": lambda key: dpjax.transforms.add_gaussian_noise(key, KEY),
+    "budget": lambda key: dpjax.dp_trust_region(dpjax.objectives.logistic(), key),
+    "sampler": lambda key: dpjax.transforms.noisy_mean(
+        1.0, noise_multiplier=1.0, sampler=key, key=KEY
+    ),
+    "optimizer": lambda key: dpjax.fit(
+        lambda w, x: x @ w,
+        "cross_entropy",
+        (records()[0], np.zeros(40, int)),
+        BUDGET,
+        key,
+        key=KEY,
+        batch_size=10,
+        steps=2,
+        params=jnp.zeros((3, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("place", MISPLACED)
+def test_c62_no_error_prints_the_words_of_a_key(place, kind):
+    key = KEYS[kind]
+    if kind == "typed" and place.startswith("key"):
+        return  # where it belongs
+    if kind in ("text", "number") and not place.startswith(("key", "seed")):
+        return  # elsewhere numbers and words are shown, for nobody keeps a key as one
+    with pytest.raises((ValueError, TypeError)) as error:
+        MISPLACED[place](key)
+    assert not any(str(word) in str(error.value) for word in (*WORDS, KEYS["number"]))
+
+
+# Keys of two users at once.
+
+
+def fit(algorithm, data, key):
+    """A training of a function, of the same size."""
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    x, y = data
+    return dpjax.fit(
+        lambda w, x: jnp.stack([x @ w, -x @ w]),
+        "cross_entropy",
+        (x, (y > 0).astype(int)),
+        budget,
+        optax.sgd(0.1),
+        key=key,
+        batch_size=10,
+        steps=2,
+        params=jnp.zeros(3),
+    ).solution
+
+
+@pytest.mark.parametrize(
+    ("train", "place", "name"),
+    [
+        (dpjax.solve, loop, "_solve"),
+        (dpjax.run, resume.Journal, "begin"),
+        (fit, resume.Journal, "begin"),
+    ],
+    ids=["solve", "run", "fit"],
+)
+def test_c57_one_key_in_two_threads_trains_once(train, place, name, meeting):
+    meeting(place, name)
+    key = dpjax.random_key()
+    results = in_threads(*[lambda: train(build(), records(), key=key)] * 2)
+    refused = [result for result in results if isinstance(result, ValueError)]
+    assert len(refused) == 1 and "has been used by another training" in str(refused[0])
+    assert sum(isinstance(result, dpjax.Solution) for result in results) == 1
+
+
+def test_c57_a_thread_that_is_refused_the_key_spends_nothing(tmp_path, meeting):
+    meeting(resume.Journal, "begin")
+    key, budget = dpjax.random_key(), dpjax.PrivacyBudget(8.0, 1e-4)
+    with dpjax.Ledger.create(tmp_path / "ledger", budget) as ledger:
+        calls = [lambda: dpjax.run(build(), records(), key=key, ledger=ledger, label="rows")] * 2
+        assert sum(isinstance(result, ValueError) for result in in_threads(*calls)) == 1
+        assert len(ledger.entries) == 1
+
+
+def test_c57_a_training_that_did_not_begin_gives_its_key_back(tmp_path):
+    key, small = dpjax.random_key(), dpjax.PrivacyBudget(0.1, 1e-4)
+    ledger = dpjax.Ledger.create(tmp_path / "ledger", small)
+    with ledger, pytest.raises(ValueError, match="exceed the budget"):
+        dpjax.run(build(), records(), key=key, ledger=ledger, label="rows")
+    broken = dpjax.Objective(lambda w, e: w @ e[0] + None, constants=(1.0, 1.0, 1.0))
+    with pytest.raises(TypeError):
+        dpjax.solve(build(objective=broken, initial_gap=1.0), records(), key=key)
+    dpjax.solve(build(), records(), key=key)
+    with pytest.raises(ValueError, match="has been used"):
+        dpjax.solve(build(), records(), key=key)
+
+
+def test_c57_an_interrupted_run_keeps_its_key_for_itself(crash, tmp_path):
+    key, folder = dpjax.random_key(), tmp_path / "run"
+    crash(0)
+    with pytest.raises(Crash):
+        dpjax.run(build(), records(), key=key, checkpoint=folder)
+    crash(None)
+    for train in (dpjax.solve, dpjax.run):
+        with pytest.raises(ValueError, match="has been used by another training"):
+            train(build(), records(), key=key)
+    for _ in range(2):
+        assert dpjax.run(build(), records(), checkpoint=folder).releasable
 
 
 @pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])

@@ -1,22 +1,28 @@
 """The ledger: what it admits, what a crash or a vandal can do to its file, and its command."""
 
+import contextlib
 import copy
 import errno
 import gc
 import json
 import math
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
+import threading
 
 import dp_accounting
 import numpy as np
 import pytest
+from factories import in_threads
 
 import dpjax
+from dpjax import _durable
 from dpjax.accounting import Event, Filter, Ledger, LedgerError, Release, chain, epsilon, renyi
 from dpjax.cli import main
+from dpjax.driver import resume
 
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-5)
 
@@ -28,6 +34,24 @@ def gaussian(multiplier, count=1, relation="zero_out"):
 def intent(run_id="a", multiplier=20.0, **more):
     event = more.pop("event", None) or gaussian(multiplier)
     return {"run_id": run_id, "event": event, "label": "visits", "config_hash": "c0ffee"} | more
+
+
+def small_training(epsilon):
+    """Records, and an algorithm that spends so much on them."""
+    x = np.eye(3, dtype=np.float32)[np.arange(30) % 3]
+    algorithm = dpjax.dp_gradient_descent(
+        dpjax.objectives.logistic(),
+        dpjax.PrivacyBudget(epsilon, 1e-5),
+        data_size=30,
+        dimension=3,
+        steps=2,
+    )
+    return (x, np.ones(30, np.float32)), algorithm
+
+
+def train(algorithm, data, ledger, **more):
+    key = dpjax.random_key()
+    return dpjax.run(algorithm, data, key=key, ledger=ledger, label="visits", **more)
 
 
 @pytest.fixture
@@ -195,11 +219,33 @@ def test_a_resumed_run_spends_nothing_more(filled):
     before = filled.read_bytes()
     with Ledger.open(filled) as ledger:
         left = ledger.remaining
-        ledger.reserve(**intent("second", parent="first"))
-        ledger.reserve(**intent("first"))
+        ledger.reserve(**intent("second", parent="first"), resumed=True)
+        ledger.reserve(**intent("first"), resumed=True)
         ledger.complete("first")
         assert ledger.remaining == left
     assert filled.read_bytes() == before
+
+
+def test_c65_a_run_that_is_not_resumed_cannot_share_an_entry(filled):
+    """Three reservations under one name were one entry, and three runs at the price of one."""
+    before = filled.read_bytes()
+    with Ledger.open(filled) as ledger:
+        for run_id, parent in (("first", None), ("second", "first")):
+            with pytest.raises(ValueError, match="already; a new run needs a new run_id"):
+                ledger.reserve(**intent(run_id, parent=parent))
+    assert filled.read_bytes() == before
+
+
+def test_c65_a_training_is_booked_anew_whatever_its_name(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(resume.uuid, "uuid4", lambda: resume.uuid.UUID(int=7))
+    data, algorithm = small_training(0.3)
+    with Ledger.create(path, BUDGET) as ledger:
+        for folder in (None, tmp_path / "run"):
+            with contextlib.suppress(ValueError):
+                train(algorithm, data, ledger)
+            with pytest.raises(ValueError, match="already; a new run needs a new run_id"):
+                train(algorithm, data, ledger, checkpoint=folder)
+        assert len(ledger.entries) == 1
 
 
 @pytest.mark.parametrize(
@@ -477,6 +523,85 @@ def test_a_file_that_changes_under_a_run_takes_no_intent(vandal, filled):
             filled.write_bytes(whole)
         with pytest.raises(LedgerError, match="replaced or changed"):
             ledger.reserve(**intent("third"))
+
+
+# Several contenders for what is left.
+
+
+def test_c53_threads_that_check_at_once_are_not_both_admitted(path, meeting):
+    with Ledger.create(path, BUDGET) as ledger:
+        meeting(_durable, "write_all")
+        refused, admitted = sorted(
+            in_threads(*(lambda i=i: ledger.reserve(**intent(str(i), 4.0)) for i in range(2))),
+            key=lambda result: result is None,
+        )
+        assert admitted is None and "exceed the budget" in str(refused)
+    assert len(Ledger.read(path).entries) == 1
+
+
+def test_c53_of_two_trainings_in_threads_one_returns(path, meeting):
+    data, algorithm = small_training(0.8)
+    with Ledger.create(path, BUDGET) as ledger:
+        meeting(_durable, "write_all")
+        results = in_threads(*[lambda: train(algorithm, data, ledger)] * 2)
+    solutions = [result for result in results if isinstance(result, dpjax.Solution)]
+    assert len(solutions) == len(Ledger.read(path).entries) == 1
+    assert [str(r) for r in results if "exceed the budget" in str(r)]
+
+
+@pytest.mark.parametrize(("kind", "trials"), [("threads", 200), ("forks", 40), ("processes", 60)])
+def test_c53_one_of_many_contenders_is_admitted(kind, trials):
+    """``python tests/contend.py KIND`` makes 1,000 trials."""
+    script = pathlib.Path(__file__).with_name("contend.py")
+    command = [sys.executable, str(script), kind, "--trials", str(trials)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_c53_closing_waits_for_the_thread_that_writes(filled, monkeypatch):
+    """Its descriptor could be another file's by the time it is written to."""
+    ledger, write, closed = Ledger.open(filled), _durable.write_all, []
+
+    def slow(descriptor, content):
+        closing = threading.Thread(target=lambda: closed.append(ledger.close()))
+        closing.start()
+        closing.join(0.2)
+        assert not closed
+        write(descriptor, content)
+
+    monkeypatch.setattr(_durable, "write_all", slow)
+    ledger.reserve(**intent("third"))
+    assert "third" in Ledger.read(filled)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_append_that_is_interrupted_is_taken_back(error, filled, monkeypatch):
+    before, write = filled.read_bytes(), _durable.write_all
+
+    def interrupted(descriptor, content):
+        write(descriptor, content)
+        raise error
+
+    monkeypatch.setattr(_durable, "write_all", interrupted)
+    ledger = Ledger.open(filled)
+    with pytest.raises(error):
+        ledger.reserve(**intent("third"))
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.reserve(**intent("fourth"))
+    assert filled.read_bytes() == before
+    Ledger.open(filled).close()
+
+
+def test_a_ledger_that_is_open_when_the_program_ends_says_nothing(filled):
+    """The modules that closing needs may be gone by then."""
+    source = (
+        f"from dpjax.accounting import Ledger, chain\nchain.kept = Ledger.open({str(filled)!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_ledger_to_read_cannot_be_written(filled):

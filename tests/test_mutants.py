@@ -18,6 +18,7 @@ AUDITED = {
     "symmetric-identity": (20_000, 0.75, "diagonal noise too small"),
     "hessian": (10_000, 0.75, "spectral clip"),
     "joint": (10_000, 0.75, "gradient and Hessian clipped apart, booked as one"),
+    "accuracy": (10_000, 0.75, "half the noise on the accuracy"),
     "dp-gd": (10_000, 0.75, "key reused across steps"),
     "dp-gd-replace-one": (20_000, 0.75, "replace-one booked as add-or-remove"),
     "selection": (10_000, 0.75, "half the Gumbel noise"),
@@ -87,6 +88,13 @@ KILLED_BY = {
     "half the Gumbel noise": [
         "test_selection.py::test_the_place_follows_the_exponential_mechanism",
     ],
+    "half the noise on the accuracy": [
+        "test_accuracy.py::test_the_noise_added_is_the_noise_accounted[zero_out]",
+    ],
+    "an accuracy that is not booked": [
+        "test_accuracy.py::test_one_solution_one_guarantee_and_one_line_in_the_ledger",
+        "test_accuracy.py::test_the_command_line_prints_and_writes_the_estimate",
+    ],
     "a selection at every step": [
         "test_selection.py::test_a_run_reads_hessians_once_and_all_steps_but_the_last_say_nothing",
     ],
@@ -105,6 +113,17 @@ KILLED_BY = {
     "key reused across steps": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "key reused across purposes": [
         "test_mechanisms.py::test_keys_depend_on_purpose_and_step",
+    ],
+    "a ledger without a lock between threads": [
+        "test_ledger.py::test_c53_threads_that_check_at_once_are_not_both_admitted",
+    ],
+    "a key claimed after the training": [
+        "test_keys.py::test_c57_one_key_in_two_threads_trains_once[solve]",
+        "test_keys.py::test_c57_one_key_in_two_threads_trains_once[run]",
+    ],
+    "an optimizer chain that claims no key": [
+        "test_transforms.py::test_c56_a_chain_is_initialised_once[dpsgd]",
+        "test_transforms.py::test_c56_a_chain_is_initialised_once[adaptive]",
     ],
     "no clipping": [
         "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1.0-float32]",

@@ -3,10 +3,13 @@
 import pathlib
 import struct
 
+import jax
 import numpy as np
 import pytest
 
+import dpjax
 from dpjax import plotting
+from dpjax.reproduce import annotations
 
 
 def size(path: pathlib.Path) -> tuple[int, int]:
@@ -81,5 +84,74 @@ def test_a_hollow_mark_is_white_and_a_star_is_larger():
 
 
 def test_no_two_colours_are_alike():
-    names = ("BLUE", "ORANGE", "GREEN", "PINK", "SKY", "YELLOW", "PURPLE", "GREY")
+    names = ("BLUE", "ORANGE", "GREEN", "PINK", "SKY", "YELLOW", "PURPLE", "GREY", "BLACK", "BROWN")
     assert len({getattr(plotting, name) for name in names}) == len(names)
+
+
+def test_a_curve_out_of_view_is_said_to_be_so(tmp_path):
+    with plotting.panels(tmp_path / "one.png", 1, 2, "Title") as ((one, two),):
+        one.plot([1, 2], [3, 4], label="seen")
+        one.plot([1, 2], [30, 40], label="above")
+        one.plot([1, 2], [50, 60], label="only here out of view")
+        two.plot([1, 2], [50, 60], label="only here out of view")
+        one.plot([], [], label="a key")
+        one.set_ylim(0, 10)
+    (legend,) = one.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "seen",
+        "above (out of view)",
+        "only here out of view",
+        "a key",
+    ]
+    with plotting.panels(tmp_path / "two.png", 1, 1, "Title", legend="inside") as ((axes,),):
+        axes.plot([1, 2], [30, 40], label="above")
+        axes.plot([1, 2], [3, 4])
+        axes.set_ylim(0, 10)
+    (text,) = axes.get_legend().get_texts()
+    assert text.get_text() == "above (out of view)"
+
+
+def test_names_stand_at_the_ends_of_their_lines_and_apart(tmp_path):
+    with plotting.panels(tmp_path / "one.png", 1, 1, "Title", legend="none") as ((axes,),):
+        axes.set(xlim=(0, 1), ylim=(0.1, 1000), yscale="log")
+        ends = {"low": 1.0, "high": 100.0, "twin": 100.1, "out": 1e9}
+        annotations.name_ends(axes, {name: (y, "black") for name, y in ends.items()})
+    at = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert at["low"] == pytest.approx(0.25)
+    assert at["low"] < at["high"] < at["twin"] < at["out"] <= 1
+    assert at["twin"] - at["high"] > 0.03
+    assert (at["twin"] + at["high"]) / 2 == pytest.approx(0.75, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([1.0, 2.0, 3.0], [True] * 3),
+        ([1.0, 2.0, 200.0], [True, True, False]),
+        ([500.0, 1.0, 2.0, 3.0, 400.0], [False, True, True, True, False]),
+        # Most of them stand apart from one that is better: they are what is shown.
+        ([1.0, 200.0, 300.0], [True] * 3),
+        ([1.0, 20.0, 400.0, 8_000.0, 160_000.0], [True, True, True, True, False]),
+        ([5.0], [True]),
+    ],
+)
+def test_what_diverged_is_out_of_view(values, shown):
+    assert annotations.in_view(np.array(values)).tolist() == shown
+
+
+def test_titles_say_what_is_shown(tmp_path, pictures):
+    data = dpjax.datasets.load("randhie")
+    algorithm = dpjax.dp_trust_region(
+        dpjax.objectives.logistic_nonconvex(),
+        dpjax.PrivacyBudget(1.0, 1e-6),
+        data_size=data.size,
+        dimension=data.dimension,
+        steps=3,
+    )
+    solution = dpjax.solve(algorithm, data.examples, key=jax.random.key(0))
+    plotting.plot_solution(solution, tmp_path / "run.png", "Title")
+    assert [axes.get_title() for axes in pictures["run"].axes] == [
+        "Gradient norm\n(0 at a stationary point)",
+        "Length of each step\n(at most the trust radius)",
+        "Trust-region multiplier\n(0 when the step stays inside the radius)",
+    ]

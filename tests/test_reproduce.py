@@ -10,7 +10,16 @@ import pytest
 
 import dpjax
 from dpjax.cli.main import main
-from dpjax.reproduce import exact, figure, page, paper, perturbed, results, runs, trust_region
+from dpjax.reproduce import (
+    exact,
+    page,
+    paper,
+    perturbed,
+    results,
+    runs,
+    trust_region,
+    trust_region_page,
+)
 from dpjax.reproduce.cache import Cache
 from dpjax.reproduce.study import Curve, Figure, Found, Problem
 
@@ -123,11 +132,17 @@ def test_an_interrupted_run_goes_on_and_nothing_is_computed_twice(
     assert two_curves.calls == [0.5, 1.0, 0.5, 0.5, 1.0]
     assert "randhie stands in" in capsys.readouterr().out
     assert main(command) == 0 and len(two_curves.calls) == 5
+    # From the tables alone: neither the cache nor a training is needed.
+    for path in [*(tmp_path / "cache").iterdir(), tmp_path / "fig6.png"]:
+        path.unlink()
+    assert main([*command, "--redraw"]) == 0 and len(two_curves.calls) == 5
     assert (tmp_path / "fig6.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "fig6.csv").read_text().splitlines()))
     assert len(rows) == 2 * 2 * 2
     assert list(rows[0]) == [
         "data",
+        "n",
+        "p",
         "objective",
         "curve",
         "epsilon",
@@ -193,11 +208,30 @@ def test_accuracy_is_held_against_the_majority_class():
     assert any("within a point" in line and "agrees in 2 of 3" in line for line in texts)
 
 
-def test_accuracy_is_drawn(tmp_path):
+def test_accuracy_is_drawn_beside_what_needs_no_training(tmp_path, pictures):
     one = found({GD: 0.05, TR: 0.05, STR: 0.3})
     chosen = tuple(curve for curve in trust_region.CURVES if curve.published)
-    figure.plot_accuracy((one, one), chosen, tmp_path / "accuracy.png")
-    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    wanted = Figure("accuracy", (PROBLEM,), "")
+    files = trust_region_page.files(tmp_path, "accuracy", wanted, (one,), chosen)
+    assert {path.name for path in files} == {
+        "accuracy.png",
+        "accuracy.csv",
+        "accuracy-baselines.csv",
+    }
+    (axes,) = (axes for axes in pictures["accuracy"].axes if axes.has_data())
+    lines = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
+    assert lines == pytest.approx(
+        {GD: 0.95, TR: 0.95, STR: 0.7, "non-private optimum": 0.9, "majority class": 0.8}
+    )
+
+
+def test_the_legend_lists_curves_as_they_lie(tmp_path, pictures):
+    one = found({TR: 0.01, GD: 0.1, STR: 0.05})
+    chosen = tuple(curve for curve in trust_region.CURVES if curve.published)
+    wanted = Figure("panels", (PROBLEM,), "")
+    trust_region_page.files(tmp_path, "fig6", wanted, (one,), chosen)
+    (legend,) = pictures["fig6"].legends
+    assert [text.get_text() for text in legend.get_texts()] == [GD, STR, TR]
 
 
 # Perturbed gradient descent: a figure of closed forms.

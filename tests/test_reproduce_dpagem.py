@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax import plotting
 from dpjax.cli.main import main
 from dpjax.reproduce import (
     accuracies,
     dpagem,
     dpagem_claims,
-    dpagem_figure,
     dpagem_page,
     dpagem_results,
     images,
@@ -251,24 +249,28 @@ def test_the_page_says_which_numbers_are_exact(tmp_path):
     assert (tmp_path / "gap.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_method_has_a_style_and_the_plan_counts_trainings():
-    labels = [curve.label for curve in dpagem.CURVES]
-    assert labels[:8] == list(dpagem_figure._STYLE) and labels[8:] == list(dpagem.RECIPES)
-    assert len({dpagem_figure.style(label)[0] for label in labels[:9]}) == 9
-    assert dpagem_figure.style(dpagem.SGD_STAGE) == (plotting.GREY, "--")
+def test_the_plan_counts_trainings():
     whole = paper.plan("dpagem")
     assert whole.seeds == 3 and whole.command == "dpjax reproduce dpagem all"
-    assert whole.trainings == 3 * len(labels) + 8
+    assert whole.trainings == 3 * len(dpagem.CURVES) + 8
     assert paper.plan("dpagem", quick=True).left_out == ("fig2",)
 
 
-def test_a_method_that_fails_does_not_squash_the_others_and_is_named():
-    rise = np.array([0.1, 0.5, 0.80, 0.85, 0.9])
-    paths = {f"method {i}": np.array([rise + 0.01 * i] * 2) for i in range(8)}
-    whole, below = dpagem_figure.limits(paths)
-    assert whole[0] == pytest.approx(0.5 - 0.05 * 0.47) and whole[1] <= 1 and not below
-    (begin, _), below = dpagem_figure.limits(paths | {"failed": np.full((2, 5), 0.1)})
-    assert begin > 0.45 and below == ("failed",)
+def test_a_method_that_fails_is_in_view_and_squashes_no_other(tmp_path, pictures):
+    """The error's logarithm: 30 % and 1 % to 3 % of error share an axis of less than 2 decades."""
+    one = made(AS_SAID | {dpagem.LINEAR: 0.7}, spread=0.0)
+    dpagem_page.files(tmp_path, "fig1", FIG1, [one], dpagem.CURVES)
+    for axes in pictures["fig1"].axes:
+        begin, end = axes.get_ylim()
+        assert begin > 0.3 and end < 0.01
+        lines = {line.get_label(): line for line in axes.lines}
+        for label in one.labels:
+            assert end < lines[label].get_ydata()[-1] < begin
+        assert not axes.collections or all(
+            type(bar).__name__ == "LineCollection" for bar in axes.collections
+        ), "a filled area"
+        names = [text.get_text() for text in axes.texts]
+        assert f"{dpagem.LINEAR}  70.0 %" in names and len(names) == len(one.labels)
 
 
 # Images.

@@ -11,7 +11,7 @@ import pytest
 import dpjax
 from dpjax.cli.main import main
 from dpjax.objectives import L1Ball, logistic, logistic_l1, logistic_l2, sigmoid_l2
-from dpjax.reproduce import erm, erm_claims, erm_page, erm_results, optimum, risk_figure
+from dpjax.reproduce import erm, erm_claims, erm_page, erm_results, optimum
 from dpjax.reproduce.risks import Risks
 from dpjax.reproduce.study import Problem
 
@@ -104,7 +104,6 @@ def test_every_problem_has_settings_of_its_own_or_none_at_all():
         assert drawn, method.label
         for problem in drawn:
             assert len(method.tried(problem)) > 1 or not method.settings
-            assert method.label in risk_figure._STYLE
         known = {p.kind for p in drawn} | {f"{p.data} {p.kind}" for p in drawn}
         assert method.settings.keys() <= known, method.label
     assert erm.FIGURES.keys() == {"table1", "table2", "table3"}
@@ -155,6 +154,32 @@ def test_the_front_and_the_refusals_are_told():
     )
     assert any(line.startswith("- DP-TR: n/a, it has no proximal step") for line in lines)
     assert "| DP-GD | 4 (0.0e+00) | 1 (0.0e+00) |" in lines
+
+
+def decades(axes):
+    low, high = axes.get_ylim()
+    return np.log10(high / low)
+
+
+def test_a_method_that_diverged_does_not_squash_the_others(tmp_path, pictures):
+    means = {erm.GD: 2e-6, erm.SGD: 1e-5, erm.TR: 1e-6, erm.NEWTON: 60.0}
+    one = made(means, (9, 5, 2, 3), epsilons=(1.0,))
+    erm_page.files(tmp_path, "table1", erm.FIGURES["table1"], [one], erm.CURVES)
+    (axes,) = (axes for axes in pictures["table1"].axes if axes.has_data())
+    assert decades(axes) <= 4
+    assert "off the scale:\nDP-Newton 60" in [text.get_text() for text in axes.texts]
+
+
+def test_the_front_is_drawn_and_the_best_is_named_first(tmp_path, pictures):
+    means = {erm.GD: 0.5, erm.SGD: 1.0, erm.TR: 0.1}
+    one = made(means, (5, 2, 9), epsilons=(1.0,))
+    erm_page.files(tmp_path, "table1", erm.FIGURES["table1"], [one], erm.CURVES)
+    (axes,) = (axes for axes in pictures["table1"].axes if axes.has_data())
+    (front,) = (line for line in axes.lines if line.get_drawstyle() == "steps-post")
+    assert list(front.get_xdata())[1:-1] == [2, 5, 9]
+    (legend,) = pictures["table1"].legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts[:3] == [erm.TR, erm.GD, erm.SGD]
 
 
 # A small run.

@@ -189,22 +189,28 @@ def test_alpha_that_falls_too_slowly_is_told():
     assert [row["slope_of_medians"] for row in rows] == ["0.5", "0.5"]
 
 
-def test_what_never_escaped_is_said_and_drawn(tmp_path):
+def test_what_never_escaped_is_said_and_drawn(tmp_path, pictures):
     never = point(escaped=(False, False), norm=0.0)
     one = made({spider.SPIDER: point(), spider.PSGD: never}, (500, 1_000))
     text = "\n".join(spider_page.lines(ESCAPE, [one], spider.CURVES))
     assert "| Gauss-PSGD | each at most once | never |" in text
     assert "| Spider | 10 (10 to 10) |" not in text and "10 (10 to 10)" in text
-    spider_figure.plot_escapes(one, tmp_path / "escape.png")
-    spider_figure.plot_rates([one], tmp_path / "rates.png")
-    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+    spider_page.files(tmp_path, "escape", ESCAPE, [one], spider.CURVES)
+    steps = pictures["escape"].axes[1]
+    assert [tick.get_text() for tick in steps.get_yticklabels()] == [spider.SPIDER, spider.PSGD]
+    assert [text.get_text() for text in steps.texts] == ["never"]
+    spider_page.files(tmp_path, "rates", RATES, [one], spider.CURVES)
+    named = [text.get_text() for axes in pictures["rates"].axes for text in axes.texts]
+    assert spider.SPIDER in named
+    assert any(text.startswith(f"{spider.PSGD}: at the saddle") for text in named)
     assert "Where Spider's bound is below that of DP-GD" in "\n".join(
         spider_page.lines(RATES, [one], spider.CURVES)
     )
 
 
 def test_every_method_is_in_the_pictures_and_has_a_factory():
-    assert {curve.label for curve in spider.CURVES} == spider_figure._STYLE.keys()
+    grouped = [label for group in spider_figure.GROUPS.values() for label in group]
+    assert sorted(curve.label for curve in spider.CURVES) == sorted(grouped)
     assert all(curve.algorithm in spider.FACTORIES for curve in spider.CURVES)
     assert paper.plan("spider").seeds == 20 and paper.plan("spider", quick=True).seeds == 2
     assert paper.plan("spider").command == "dpjax reproduce spider all"

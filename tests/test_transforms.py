@@ -87,6 +87,71 @@ OF_RECORDS = {
     ),
 }
 ALL = {**MAKERS, **OF_RECORDS}
+HOLDS_KEY = {name: make for name, make in ALL.items() if name not in ("clip", "layers")} | {
+    "ball": lambda key: transforms.add_ball_noise(1.0, key),
+    "tree": lambda key: transforms.add_tree_noise(1.0, key, horizon=4),
+}
+# A chain is one training's.
+
+
+@pytest.mark.parametrize("kind", HOLDS_KEY)
+def test_c56_a_chain_is_initialised_once(kind):
+    """A second state has the same key and step, so that it repeats the noise of the first."""
+    key = dpjax.random_key()
+    chain = optax.chain(HOLDS_KEY[kind](key), optax.sgd(0.1))
+    chain.init(PARAMS)
+    for again in (chain, HOLDS_KEY[kind](key)):
+        with pytest.raises(ValueError, match=r"a new dpjax\.random_key\(\) for every training"):
+            again.init(PARAMS)
+    HOLDS_KEY[kind](dpjax.random_key()).init(PARAMS)
+
+
+def test_c56_one_noise_twice_in_a_chain_is_refused():
+    noise = transforms.add_gaussian_noise(1.0, dpjax.random_key())
+    with pytest.raises(ValueError, match="has been used by another training or optimizer chain"):
+        optax.chain(noise, optax.sgd(0.1), noise).init(PARAMS)
+
+
+@pytest.mark.parametrize("kind", HOLDS_KEY)
+def test_c56_looking_at_shapes_claims_no_key(kind):
+    key = dpjax.random_key()
+    chain = HOLDS_KEY[kind](key)
+    jax.eval_shape(chain.init, PARAMS)
+    jax.eval_shape(lambda: chain.init(PARAMS))
+    jax.jit(chain.init).lower(PARAMS)
+    transforms.check_no_multi_steps(chain, PARAMS)
+    assert transforms.checks.holds_noise(chain, PARAMS)
+    chain.init(PARAMS)
+
+
+def test_c56_a_training_and_a_chain_share_no_key():
+    algorithm = dpjax.dp_gradient_descent(
+        dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=3, steps=1
+    )
+    first, second = dpjax.random_key(), dpjax.random_key()
+    data = (rows(), jnp.ones(N))
+    dpjax.solve(algorithm, data, key=first)
+    with pytest.raises(ValueError, match="make a chain with a new"):
+        mean(first).init(PARAMS)
+    mean(second).init(PARAMS)
+    with pytest.raises(ValueError, match="or seed=INTEGER"):
+        dpjax.solve(algorithm, data, key=second)
+
+
+def test_c56_a_vmapped_init_is_one():
+    """All lanes get the one key, which is read, not traced."""
+    chain = mean(dpjax.random_key())
+    jax.vmap(chain.init, out_axes=None)(jax.tree.map(lambda leaf: leaf[None], PARAMS))
+    with pytest.raises(ValueError, match="has been used"):
+        chain.init(PARAMS)
+
+
+def test_c56_a_key_of_research_can_be_repeated():
+    chain = mean(KEY)
+    chain.init(PARAMS)
+    chain.init(PARAMS)
+
+
 # Every transformation chains.
 
 

@@ -9,6 +9,9 @@ import hashlib
 import json
 import os
 import pathlib
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpjax import _durable
@@ -93,6 +96,10 @@ def read(path: str | os.PathLike) -> Chain:
 class ChainFile:
     """A chain that is open for writing, and locked until it is closed.
 
+    A file lock keeps other openings out, in this process and in others; a lock of its own keeps out
+    the other threads that share this one. A process that is forked from this one shares the file
+    lock, which would keep neither out: it does not inherit the file.
+
     Args:
       path: the file.
       first: content of the first line of a new file; None opens one that exists.
@@ -105,9 +112,13 @@ class ChainFile:
 
     def __init__(self, path: str | os.PathLike, first: dict[str, Any] | None = None):
         self._path = pathlib.Path(path)
-        self._descriptor: int | None = None
+        self._process = os.getpid()
+        self._lock = threading.Lock()
         new = 0 if first is None else os.O_CREAT | os.O_EXCL
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | new, 0o666)
+        # Runs when the object goes, and before the interpreter takes its modules apart.
+        self._let_go = weakref.finalize(self, os.close, self._descriptor)
+        _OPEN.add(self)
         try:
             if not _durable.lock(self._descriptor):
                 raise LedgerError(
@@ -116,7 +127,7 @@ class ChainFile:
                 )
             if first is not None:
                 self.chain = Chain((), _FIRST, (), 0, False)
-                self.append(first)
+                self._write(first)
                 _durable.sync_folder(self._path.absolute().parent)
                 return
             self.chain = read(path)
@@ -125,53 +136,69 @@ class ChainFile:
                 os.fsync(self._descriptor)
                 self.chain = self.chain._replace(torn=False)
         except BaseException:
-            self.close()
+            self._let_go()
             if first is not None:
                 # Nothing was spent in it yet, and half a declaration would only be in the way.
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             raise
 
-    def append(self, content: dict[str, Any]) -> None:
-        """Adds a line, and returns once it is on the disk.
+    def append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
+        """Adds the line that ``decide`` returns, and returns once it is on the disk.
+
+        No other thread can append between the decision and the line.
+
+        Args:
+          decide: returns the line, or None for none. It may read ``chain``, and must not append.
 
         Raises:
-          OSError: if that failed; the line is taken back and the file is closed, because a disk
+          OSError: if writing failed; the line is taken back and the file is closed, because a disk
             that failed once may report success for what it has lost.
-          LedgerError: if the file is closed.
+          LedgerError: if the file is closed, or was opened by another process.
         """
-        if self._descriptor is None:
+        # Before the lock, which a thread of the other process may have held when it forked.
+        if self._process != os.getpid():
+            raise LedgerError(
+                f"{self._path} was opened by another process, from which this one was forked, and "
+                "both would spend its budget. Open it again here with Ledger.open, once the other "
+                "process has closed it."
+            )
+        with self._lock:
+            content = decide()
+            if content is not None:
+                self._write(content)
+
+    def _write(self, content: dict[str, Any]) -> None:
+        if not self._let_go.alive:
             raise LedgerError(f"{self._path} is closed; open it again with Ledger.open.")
-        descriptor, size = self._descriptor, self.chain.size
-        if size and not self._in_place():
-            self.close()
+        descriptor, written = self._descriptor, self.chain
+        if written.size and not self._in_place():
+            self._let_go()
             raise LedgerError(
                 f"{self._path} was replaced or changed by something else while a run held it; "
                 "`dpjax ledger verify` says whether it is whole."
             )
-        added = line(content, self.chain.head)
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        added = line(content, written.head)
+        if written.size and os.pread(descriptor, 1, written.size - 1) != b"\n":
             added = b"\n" + added
+        head = _digest(added.strip(b"\n"))
         try:
             _durable.write_all(descriptor, added)
+            self.chain = Chain(
+                (*written.lines, {"previous": written.head, **content}),
+                head,
+                (*written.heads, head),
+                written.size + len(added),
+                False,
+            )
         except BaseException:
             with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, size)
-            self.close()
+                os.ftruncate(descriptor, written.size)
+            self._let_go()
             raise
-        written = self.chain
-        head = _digest(added.strip(b"\n"))
-        self.chain = Chain(
-            (*written.lines, {"previous": written.head, **content}),
-            head,
-            (*written.heads, head),
-            written.size + len(added),
-            False,
-        )
 
     def _in_place(self) -> bool:
         # A file that was moved away takes lines that nobody will ever read.
-        assert self._descriptor is not None
         here = os.fstat(self._descriptor)
         try:
             there = os.stat(self._path)
@@ -180,15 +207,26 @@ class ChainFile:
         return os.path.samestat(here, there) and here.st_size == self.chain.size
 
     def close(self) -> None:
-        """Lets the lock go."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Lets the file lock go, once what another thread is writing is on the disk."""
+        with self._lock:
+            self._let_go()
 
-    def __del__(self):
-        # At the interpreter's end modules are gone, and the lock with the process.
-        with contextlib.suppress(AttributeError, TypeError):
-            self.close()
+    def disown(self) -> None:
+        """Closes the file in a process that was forked: the lock stays with the other one."""
+        self._let_go()
+        # Another thread may have held it, and there is no such thread here.
+        self._lock = threading.Lock()
+
+
+_OPEN: "weakref.WeakSet[ChainFile]" = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for file in tuple(_OPEN):
+        file.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:

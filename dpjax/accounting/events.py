@@ -160,7 +160,8 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
     """
     if not isinstance(event, Event):
         raise ValueError(
-            f"event must be a dpjax.accounting.Event, which carries its relation, got {event!r}."
+            "event must be a dpjax.accounting.Event, which carries its relation, got "
+            f"{_validate.shown(event)}."
         )
     delta = _validate.open_unit("delta", delta)
     _validate.choice("relation", relation, _budget.RELATIONS)

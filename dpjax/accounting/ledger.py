@@ -5,6 +5,7 @@ import json
 import math
 import os
 import uuid
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dpjax import _validate
@@ -23,7 +24,8 @@ class Ledger:
 
     An intent is on the disk before anything is released, so a run that dies stays spent. A run is
     admitted by a privacy filter, which is sound when it was chosen after seeing the results of the
-    runs before it. A Ledger holds a lock on its file until ``close``; use it in a ``with``.
+    runs before it. A Ledger holds a lock on its file until ``close``; use it in a ``with``. Threads
+    may share it. A process that is forked from this one may not: there ``reserve`` raises.
 
     Privacy: the file holds no data and no key; labels and settings of runs, and what they spent. It
       shows what remains of the declared budget. It never shows an epsilon so far, for such a
@@ -45,7 +47,7 @@ class Ledger:
     def __init__(self, path: str | os.PathLike, file: chain.ChainFile | None, held: chain.Chain):
         self.path = os.fspath(path)
         self._file = file
-        self._lines = held
+        self._held = held
         declared = held.lines[0] if held.lines else {}
         if declared.get("format") != _FORMAT:
             raise LedgerError(
@@ -75,7 +77,9 @@ class Ledger:
           FileExistsError: if the file exists.
         """
         if not isinstance(budget, PrivacyBudget):
-            raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+            raise ValueError(
+                f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+            )
         if renyi_order is not None:
             renyi_order = float(renyi_order)
         Filter(budget, renyi_order)  # raises while there is no file yet
@@ -128,6 +132,10 @@ class Ledger:
             raise _absent(path) from None
 
     @property
+    def _lines(self) -> chain.Chain:
+        return self._held if self._file is None else self._file.chain
+
+    @property
     def identity(self) -> str:
         """Hash of the declaration, by which a checkpoint knows its ledger."""
         return self._lines.heads[0]
@@ -172,6 +180,8 @@ class Ledger:
     def check(self, event: Event) -> float:
         """Returns what ``event`` would take of the filter's limit. Nothing is written.
 
+        Another thread may spend what is left before this one does; ``reserve`` checks again.
+
         Raises:
           ValueError: for an event of another relation, one the filter cannot admit, or one that
             would exceed the budget.
@@ -201,10 +211,11 @@ class Ledger:
         label: str,
         config_hash: str,
         parent: str | None = None,
+        resumed: bool = False,
     ) -> None:
         """Writes that a run is about to release, and returns once that is on the disk.
 
-        Again with the same arguments, as a resumed run does, it spends nothing more.
+        Of several threads whose runs do not fit the budget together, one is admitted.
 
         Args:
           run_id: names the run; new, unless it is resumed.
@@ -212,9 +223,13 @@ class Ledger:
           label: the caller's word for the data.
           config_hash: of the algorithm.
           parent: a run in this ledger that this one was forked from or chosen after.
+          resumed: whether the run may be here already, because it goes on bit for bit from a
+            checkpoint. If it is, with the same arguments, nothing more is spent.
 
         Raises:
           ValueError: as ``check``; for a parent that is not here, or a run id that is taken.
+          LedgerError: if the ledger is closed, was opened to read, or was opened by the process
+            from which this one was forked.
           OSError: if it cannot be written. Then nothing may be released.
         """
         intent = {
@@ -227,20 +242,18 @@ class Ledger:
             "releases": [release.to_json() for release in event.releases],
         }
         intent = json.loads(json.dumps(intent))  # as it will be read
-        for one in self._lines.lines:
-            if one["kind"] == "intent" and one["run"] == run_id:
-                differing = [field for field in intent if one[field] != intent[field]]
-                if differing:
-                    raise ValueError(
-                        f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
-                        f"{one[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
-                        "new run_id and a new key."
-                    )
-                return
-        if parent is not None and parent not in self:
-            raise ValueError(f"parent must be a run in {self.path}, got {parent!r}.")
-        cost = self.check(event)
-        self._append({**intent, "cost": cost, "overflow": event.overflow, "at": _now()})
+
+        def admitted() -> dict[str, Any] | None:
+            if self._is_booked(intent, resumed):
+                return None
+            if parent is not None and parent not in self:
+                raise ValueError(
+                    f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
+                )
+            cost = self.check(event)
+            return {**intent, "cost": cost, "overflow": event.overflow, "at": _now()}
+
+        self._append(admitted)
 
     def complete(self, run_id: str) -> None:
         """Writes that a run has ended.
@@ -248,10 +261,14 @@ class Ledger:
         Raises:
           ValueError: if the ledger has no such run.
         """
-        _validate.choice("run_id", run_id, [entry.run_id for entry in self.entries])
-        if any(entry.run_id == run_id and entry.finished for entry in self.entries):
-            return
-        self._append({"kind": "completion", "run": run_id, "at": _now()})
+
+        def ended() -> dict[str, Any] | None:
+            _validate.choice("run_id", run_id, [entry.run_id for entry in self.entries])
+            if any(entry.run_id == run_id and entry.finished for entry in self.entries):
+                return None
+            return {"kind": "completion", "run": run_id, "at": _now()}
+
+        self._append(ended)
 
     def close(self) -> None:
         """Lets the file go; what was written stays."""
@@ -277,11 +294,32 @@ class Ledger:
             f"{self.path!r} instead."
         )
 
-    def _append(self, content: dict[str, Any]) -> None:
+    def _is_booked(self, intent: dict[str, Any], resumed: bool) -> bool:
+        """Whether a resumed run's intent is here; raises where its name stands for another."""
+        run_id = intent["run"]
+        for booked in self._lines.lines:
+            if booked["kind"] != "intent" or booked["run"] != run_id:
+                continue
+            differing = [field for field in intent if booked[field] != intent[field]]
+            if differing:
+                raise ValueError(
+                    f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
+                    f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
+                    "new run_id and a new key."
+                )
+            if not resumed:
+                raise ValueError(
+                    f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
+                    "and a new key. Only a run that goes on from its checkpoint, with its own key, "
+                    "spends nothing more: resumed=True says so."
+                )
+            return True
+        return False
+
+    def _append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
         if self._file is None:
             raise LedgerError(f"{self.path} was opened to read; open it with Ledger.open.")
-        self._file.append(content)
-        self._lines = self._file.chain
+        self._file.append(decide)
 
 
 def _now() -> str:

@@ -10,6 +10,7 @@ from dpjax.accounting.gumbel import GUMBEL
 
 SAMPLINGS = ("none", "poisson", "fixed_size", "single_pass")
 MECHANISMS = ("gaussian", "exponential", "objective", "ball")
+_LARGEST = 1e100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +82,11 @@ class Release:
         for field in ("noise_multiplier", "sensitivity"):
             # float(): dp_accounting takes another path for int and np.float32 multipliers.
             object.__setattr__(self, field, _validate.positive(field, getattr(self, field)))
+        if not 1 / _LARGEST <= self.noise_multiplier <= _LARGEST:
+            raise ValueError(
+                f"noise_multiplier must be from {1 / _LARGEST:g} to {_LARGEST:g}, whose squares "
+                f"float64 holds, got {self.noise_multiplier!r}."
+            )
         _validate.choice("sampling", self.sampling, SAMPLINGS)
         overflow = _validate.non_negative("overflow", self.overflow)
         object.__setattr__(self, "overflow", overflow)

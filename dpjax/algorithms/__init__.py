@@ -1,5 +1,6 @@
 """One paper's update rule per file, as post-processing of noisy answers."""
 
+from dpjax.algorithms.accuracy import with_accuracy
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
@@ -48,4 +49,5 @@ __all__ = [
     "paper_schedule",
     "perturbed_gradient_descent",
     "stochastic_spider",
+    "with_accuracy",
 ]

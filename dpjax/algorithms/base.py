@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
@@ -144,6 +145,10 @@ class Algorithm(Protocol):
         """Returns bounds on the true derivatives, and the parameters they hold at."""
         ...
 
+    def accuracy(self, state: Any) -> Array | None:
+        """Returns the noisy accuracy that was asked for at the end, or None."""
+        ...
+
 
 class Problem(NamedTuple):
     """What every factory is given, checked."""
@@ -161,11 +166,13 @@ def check_problem(
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if not isinstance(objective, Objective):
         raise ValueError(
-            f"objective must be a dpjax Objective, got {objective!r}; wrap a loss of one example "
-            "as dpjax.objectives.Objective(loss)."
+            f"objective must be a dpjax Objective, got {_validate.shown(objective)}; wrap a loss "
+            "of one example as dpjax.objectives.Objective(loss)."
         )
     if not isinstance(budget, PrivacyBudget):
-        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        raise ValueError(
+            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+        )
     _validate.choice("accountant", accountant, (*ACCOUNTANTS, "paper"))
     if accountant == "paper" and budget.relation != "replace_one":
         raise ValueError(
@@ -203,7 +210,7 @@ def clip_norms(
             raise ValueError(
                 f"{name} is required: {objective.name} has no constants to take it from."
             )
-        norms.append(positive_leaf(name, value))
+        norms.append(positive_leaf(name, _validate.clip_norm(name, value)))
     return norms[0], norms[1]
 
 
@@ -224,15 +231,13 @@ def to_leaf(value: float) -> float:
 
     What is accounted on the host is then the very number the program reads.
     """
-    return float(jnp.float32(value))
+    with np.errstate(all="ignore"):
+        return float(np.float32(value))
 
 
 def positive_leaf(name: str, value: float) -> float:
     """Returns ``to_leaf(value)``, or raises if it is not above 0 and normal in float32."""
-    leaf = to_leaf(_validate.positive(name, value))
-    if not float(jnp.finfo(jnp.float32).tiny) <= leaf < math.inf:
-        raise ValueError(f"{name} must be a normal float32 number, got {value!r}.")
-    return leaf
+    return to_leaf(_validate.normal(name, value))
 
 
 def fast_noise(queries: Any, unsafe_fast_noise: bool) -> Any:
@@ -282,7 +287,7 @@ def initial_gap(objective: Objective, given: float | None) -> float:
       ValueError: if no bound is known; the papers take it from the data, which is a release.
     """
     if given is not None:
-        return _validate.positive("initial_gap", given)
+        return positive_leaf("initial_gap", given)
     if objective.defaults is not None:
         return objective.defaults.initial_gap
     if objective.margin is None:

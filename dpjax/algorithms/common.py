@@ -112,6 +112,11 @@ class Common:
         del key, state, ask, unit_rows
         return None, None
 
+    def accuracy(self, state: Any) -> Array | None:
+        """Returns none: it is asked for by ``with_accuracy``."""
+        del state
+        return None
+
 
 class Single(Common):
     """One query, asked at every step."""

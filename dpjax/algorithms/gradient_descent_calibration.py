@@ -206,7 +206,7 @@ def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float |
     if mu is None:
         return None
     largest = objective.smoothness
-    if _validate.positive("pl_constant", mu) > (math.inf if largest is None else largest):
+    if _validate.normal("pl_constant", mu) > (math.inf if largest is None else largest):
         raise ValueError(
             f"pl_constant must be at most {largest:g}, the smoothness of {objective.name}, "
             f"got {mu!r}."

@@ -184,7 +184,7 @@ def _smoothness(objective: Objective, given: float | None) -> float:
     found = objective.smoothness if given is None else given
     if found is None:
         raise ValueError(f"smoothness is required: {objective.name} does not know its own.")
-    return _validate.positive("smoothness", found)
+    return _validate.normal("smoothness", found)
 
 
 def _check_step_size(step_size: float, smoothness: float) -> float:

@@ -157,7 +157,7 @@ def _constants(objective: Objective, norms: Norms) -> Constants:
         base.positive_leaf(
             "hessian_clip_norm", smoothness if hessian_clip is None else hessian_clip
         ),
-        _validate.positive("hessian_lipschitz", rho),
+        _validate.normal("hessian_lipschitz", rho),
         base.initial_gap(objective, norms.initial_gap),
     )
 
@@ -224,7 +224,7 @@ def _batch(settings: Settings, scale: Scale, alpha: float | None, records: int) 
     if batch is None:
         batch = max(1, records // _BATCHES)
         if alpha is not None:
-            batch = min(math.ceil(scale.batch(_validate.positive("alpha", alpha))), records)
+            batch = min(math.ceil(scale.batch(_validate.normal("alpha", alpha))), records)
     batch = _validate.positive_int("batch_size", batch)
     if batch > records:
         raise ValueError(

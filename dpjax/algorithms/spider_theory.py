@@ -70,7 +70,7 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
     least = reachable(scale, data_size)
     if alpha is None:
         return least
-    if _validate.positive("alpha", alpha) < least:
+    if _validate.normal("alpha", alpha) < least:
         raise ValueError(
             f"alpha={alpha:g} is out of reach of {data_size:,} records, which suffice for "
             f"alpha={least:.3g} at this budget (up to the constants that the theory leaves open); "

@@ -111,7 +111,7 @@ def strong_convexity(objective: Objective, given: float | None) -> float | None:
       ValueError: for a given mu that is not above 0.
     """
     if given is not None:
-        return _validate.positive("strong_convexity", given)
+        return _validate.normal("strong_convexity", given)
     return getattr(objective.regularizer, "strong_convexity", None) or None
 
 
@@ -136,7 +136,7 @@ def first_step_size(asked: Asked, given: float | None) -> float:
     Raises:
       ValueError: for a given one that is not above 0.
     """
-    return 1 / asked.smoothness if given is None else _validate.positive("step_size", given)
+    return 1 / asked.smoothness if given is None else _validate.normal("step_size", given)
 
 
 def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[int, int]) -> float:
@@ -145,7 +145,7 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
     most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
     if given is None:
         return usual
-    if _validate.positive("step_size", given) > most * (1 + 1e-6):
+    if _validate.normal("step_size", given) > most * (1 + 1e-6):
         warnings.warn(
             f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
             f"b / ({factors[0]} L), and 1 / L at most. It says nothing about convergence there.",

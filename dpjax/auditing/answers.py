@@ -3,7 +3,7 @@
 from dpjax.accounting import PrivacyBudget
 from dpjax.auditing import canaries, games
 from dpjax.auditing.games import Game
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
+from dpjax.oracles import AccuracyQuery, GradientQuery, HessianQuery, JointQuery
 from dpjax.sampling import Poisson, poisson
 
 
@@ -29,6 +29,12 @@ def hessian() -> Game:
     """Returns the attack on one noisy Hessian whose canary has full rank."""
     query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out")
     return games.answered(query, canaries.records(), 6)
+
+
+def accuracy() -> Game:
+    """Returns the attack on one noisy accuracy: the canary's label is predicted, or it is null."""
+    query = AccuracyQuery(1.2, canaries.certain(), 2, "zero_out")
+    return games.answered(query, canaries.nulled(), 1)
 
 
 def _one_in_ten() -> Poisson:

@@ -50,6 +50,34 @@ def records(relation: Relation = "zero_out", null: int = 1) -> Worlds:
     return Worlds(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
 
 
+def nulled() -> Worlds:
+    """Returns data sets in which the canary has label 1, or an impossible one: a null record.
+
+    >>> nulled().without[1].tolist()
+    [0.0, 0.0]
+    """
+    x = jnp.zeros((2, 1))
+    return Worlds((x, jnp.zeros(2)), (x, jnp.array([1.0, 0.0])), "zero_out")
+
+
+def certain() -> Objective:
+    """Returns a loss whose parameters predict the label 1 for every record near 0.
+
+    >>> certain().predict(jnp.zeros(1), jnp.zeros((2, 1))).tolist()
+    [1.0, 1.0]
+    """
+    return Objective(_dense_loss, name="certain", model=_Certain())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Certain:
+    def parameters(self, features: int) -> int:
+        return features
+
+    def score(self, params: Array, x: Array) -> Array:
+        return 1 + x @ params
+
+
 def alternating() -> Objective:
     """Returns a loss whose gradient changes sign at every step of unit length, for p of at least 2.
 

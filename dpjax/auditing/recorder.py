@@ -13,6 +13,7 @@ from dpjax.algorithms.base import Ask
 from dpjax.auditing.ball_claim import ball_log_density
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.oracles import (
+    AccuracyQuery,
     AnchoredQuery,
     AnchorQuery,
     BallQuery,
@@ -181,6 +182,8 @@ def _objective_ratio(query: ObjectiveQuery, answer: Array, worlds: tuple) -> Arr
 def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
     if isinstance(query, NewtonQuery | MinimizerQuery):
         return [query.exact(records, params, **public).narrow]
+    if isinstance(query, AccuracyQuery):
+        return [query.exact_count(records, params).narrow / query.data_size]
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,

@@ -55,6 +55,7 @@ AUDITS: dict[str, Row] = {
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
     "hessian": Row(answers.hessian, 1_000_000, 0.94, 100_000, 0.85),
     "joint": Row(answers.joint, 1_000_000, 0.94, 100_000, 0.85),
+    "accuracy": Row(answers.accuracy, 1_000_000, 0.94, 100_000, 0.85),
     "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
     "ball-10": Row(lambda: games.ball(10), 1_000_000, 0.97, 200_000, 0.94),
     "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),

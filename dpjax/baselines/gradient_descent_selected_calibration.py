@@ -99,8 +99,8 @@ def dp_gradient_descent_with_selection(
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     if certify not in (None, "output"):
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")
-    if step_size is None:
-        step_size = default_step_size(objective)
+    usual = default_step_size(objective) if step_size is None else step_size
+    step_size = _validate.normal("step_size", usual)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
@@ -166,7 +166,7 @@ def _tolerances(
         if objective.constants is None:
             raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
         hessian_lipschitz = objective.constants.hessian_lipschitz
-    rho = _validate.positive("hessian_lipschitz", hessian_lipschitz)
+    rho = _validate.normal("hessian_lipschitz", hessian_lipschitz)
     return alpha, base.positive_leaf("sqrt(hessian_lipschitz alpha)", math.sqrt(rho * alpha))
 
 

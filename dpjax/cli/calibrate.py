@@ -11,9 +11,18 @@ from dpjax.driver import guarantee
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
+    given = arguments.data_size is not None, arguments.dimension is not None
+    if arguments.data is None and any(given) and not all(given):
+        one, other = ("--data-size", "--dimension")[:: 1 if given[0] else -1]
+        raise ValueError(
+            f"{one} alone leaves the other number of the shape open: add {other}, or name the "
+            "data that have it with --data."
+        )
+    if arguments.data is None and not any(given):
+        arguments.data = "randhie"
     outputs.check(arguments)
     unit, objective = "row", problem.objective(arguments)
-    if arguments.data_size is not None and arguments.dimension is not None:
+    if all(given):
         n, dimension = arguments.data_size, arguments.dimension
     else:
         data = problem.load(arguments)

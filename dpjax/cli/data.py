@@ -1,24 +1,33 @@
 """``dpjax data``: what is available, where it comes from, and the owner's check of a file."""
 
 import argparse
+import csv
+import io
 import os
+import shlex
 import sys
 
 import dpjax
 from dpjax import _validate
+from dpjax.cli import problem
+from dpjax.datasets.raw import is_table_path
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Prints the table of data sets, or what is known of one, and returns 0."""
+    """Prints the table of data sets, or what is known of one; returns 1 if a check finds fault."""
     if arguments.check:
         if arguments.name is None:
             raise ValueError("--check needs the name of a data set or a file.")
         report = dpjax.datasets.check(
-            arguments.name, label=arguments.label, bounds=arguments.bounds
+            arguments.name,
+            label=arguments.label,
+            bounds=arguments.bounds,
+            classes=problem.classes(arguments.classes),
         )
         print("warning: exact counts of the data follow, NOT PRIVATE", file=sys.stderr)
         print("\n".join(report.lines()))
-        return 0
+        print(_next(arguments, report))
+        return 1 if report.exact_problems else 0
     infos = dpjax.datasets.describe()
     if arguments.name is None:
         for info in infos:
@@ -38,3 +47,25 @@ def command(arguments: argparse.Namespace) -> int:
         print(f"{field:10} {getattr(info, field)}")
     print(f"{'note':10} {info.note}")
     return 0
+
+
+def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> str:
+    """Returns the command to go on with: the check with what it lacks, or the training."""
+    label, bounds, classes = arguments.label, arguments.bounds, arguments.classes
+    is_file = is_table_path(arguments.name)
+    if report.exact_problems:
+        if is_file and report.exact_classes is not None and len(report.exact_classes) == 2:
+            classes = _joined(report.exact_classes)
+        bounds = bounds or ("bounds.json" if is_file else None)
+        start, end = ["dpjax", "data", arguments.name, "--check"], []
+    else:
+        start, end = ["dpjax", "run", "--data", arguments.name], ["--save", "model"]
+    options = {"--label": label, "--classes": classes, "--bounds": bounds}
+    given = [word for name, value in options.items() if value for word in (name, value)]
+    return f"next: {shlex.join([*start, *given, *end])}"
+
+
+def _joined(classes: tuple[str, ...]) -> str:
+    line = io.StringIO()
+    csv.writer(line).writerow(classes)
+    return line.getvalue().strip()

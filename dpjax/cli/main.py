@@ -13,7 +13,7 @@ from dpjax.cli.options import Parser
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its status.
 
-    0, or 1 for a failed audit, 2 for a bad request, 130 for Ctrl-C.
+    0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C.
 
     >>> main(["data", "no-such-set"])
     2
@@ -80,8 +80,9 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
         description="Compute the noise for a budget, and recompute epsilon from it. Of the data "
         "only the shape is used, and nothing with --data-size and --dimension.",
     )
-    one.set_defaults(command=calibrate.command)
     _problem_arguments(one)
+    # Without a name the shape is that of the embedded data only where none of it is given.
+    one.set_defaults(command=calibrate.command, data=None)
     one.add_argument("--dimension", type=int, help="number of parameters; else as the data have it")
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
 
@@ -161,6 +162,13 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         type=int,
         help="declared n; needed under add_or_remove_one, else that of the data",
     )
+    one.add_argument(
+        "--estimate",
+        type=float,
+        metavar="EPSILON",
+        help="release the accuracy on the training records as well, with noise, for this part of "
+        "the budget, such as 0.1",
+    )
     _step_arguments(one)
     _table_arguments(one)
 
@@ -197,5 +205,8 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
 
 def _table_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("--label", metavar="COLUMN", help="label column of a CSV file")
+    one.add_argument(
+        "--classes", metavar="A,B", help="declared labels of a file, negative first, such as No,Yes"
+    )
     one.add_argument("--bounds", metavar="FILE", help="declared feature ranges of a file")
     one.add_argument("--intercept", action="store_true", help="append a constant feature")

@@ -16,6 +16,7 @@ _EXAMPLES = {
         dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
         dpjax run dp-gd --data patients.csv --label sick --bounds ranges.json --save model
         dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
+        dpjax run dp-tr --epsilon 1 --estimate 0.1
         dpjax run dp-tr --epsilon 0.5 --dry-run
     """,
     "dpjax calibrate": """

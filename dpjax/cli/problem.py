@@ -1,6 +1,9 @@
 """From arguments to a configured algorithm, shared by ``run`` and ``calibrate``."""
 
 import argparse
+import contextlib
+import csv
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +11,8 @@ from typing import Any, NamedTuple
 import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
+from dpjax.datasets.labels import Label, labels_counted
+from dpjax.datasets.raw import is_table_path
 
 
 class Setting(NamedTuple):
@@ -28,7 +33,34 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         label=arguments.label,
         bounds=arguments.bounds,
         intercept=arguments.intercept,
+        classes=classes(arguments.classes),
     )
+
+
+def classes(text: str | None) -> list[Label] | None:
+    """Returns the labels that ``--classes`` declares, as numbers if all of them are.
+
+    >>> classes("No,Yes"), classes("0,1"), classes('"a, b",c')
+    (['No', 'Yes'], [0, 1], ['a, b', 'c'])
+    """
+    if text is None:
+        return None
+    labels = [label.strip() for label in next(csv.reader([text], skipinitialspace=True), [])]
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return [convert(label) for label in labels]
+    return list(labels)
+
+
+def say_labels(
+    arguments: argparse.Namespace, objective: dpjax.Objective, data: dpjax.Dataset
+) -> None:
+    """Prints which labels of a file count, before anything is spent."""
+    if not is_table_path(arguments.data):
+        return
+    if objective.labels is not None and data.preprocessing is not None:
+        counted = labels_counted(data.preprocessing.classes)
+        print(f"labels counted: {counted}; every other value makes a null record", flush=True)
 
 
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:
@@ -74,14 +106,18 @@ def configure(
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    algorithm = factories[name](
+    make = functools.partial(
+        factories[name],
         objective,
-        budget,
         data_size=size,
         dimension=dimension,
         accountant=arguments.accountant,
         **_settings(arguments, name, factories),
     )
+    if arguments.estimate is None:
+        algorithm = make(budget)
+    else:
+        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
     return Setting(algorithm, budget, name, arguments.objective, size, dimension)
 
 

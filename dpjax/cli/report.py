@@ -17,13 +17,17 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
 from dpjax.driver import guarantee
+from dpjax.driver.remarks import remarks
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 
 
+_CONFIDENCE = 0.95
+
+
 def warn(algorithm: Algorithm) -> None:
     """Prints what the budget leaves to be desired, before it is spent."""
-    for remark in guarantee.remarks(algorithm):
+    for remark in remarks(algorithm):
         print(f"warning: {remark}", file=sys.stderr)
 
 
@@ -73,9 +77,9 @@ def result(
         "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": _certificate(solution.certificate),
+        "accuracy": _accuracy(solution),
         **_exact(arguments, setting, data, solution),
-        "seconds_compile": seconds[0],
-        "seconds_run": seconds[1],
+        **_seconds(setting, seconds),
     }
 
 
@@ -104,6 +108,14 @@ def summary(content: dict[str, Any]) -> list[str]:
             for name in _distinct(content["status"])
         ),
     ]
+    if content["accuracy"] is not None:
+        estimate, low, high = (
+            _each(content["accuracy"][name], _share) for name in ("estimate", "lower", "upper")
+        )
+        lines.append(
+            f"accuracy on the training records: {estimate}, and from {low} to {high} with "
+            f"{_CONFIDENCE:.0%} confidence (released with noise)"
+        )
     counted = content["gradient_evaluations"]
     lines.append(
         f"gradients of one record: {counted['declared']:,} planned, {counted['padded']:,} computed "
@@ -121,14 +133,22 @@ def summary(content: dict[str, Any]) -> list[str]:
         if certificate["min_eigenvalue_lower"] is not None:
             lower = _each(certificate["min_eigenvalue_lower"], _number, min)
             lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
-    lines.append(
-        f"time: {content['seconds_compile']:.2f} s to compile, "
-        f"{content['seconds_run']:.2f} s to run"
-    )
+    if content["seconds_run"] is not None:
+        lines.append(
+            f"time: {content['seconds_compile']:.2f} s to compile, "
+            f"{content['seconds_run']:.2f} s to run"
+        )
     for name in EXACT:
         if content[name] is not None:
             lines.append(f"{name}: {_each(content[name], _number)}  (NOT PRIVATE)")
     return lines
+
+
+def _seconds(setting: Setting, seconds: tuple[float, float]) -> dict[str, float | None]:
+    # Time grows with the true number of records, which this relation keeps private.
+    private = setting.budget.relation == "add_or_remove_one"
+    spent = (None, None) if private else seconds
+    return dict(zip(("seconds_compile", "seconds_run"), spent, strict=True))
 
 
 def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None:
@@ -142,6 +162,15 @@ def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None
         "gradient_norm_upper": np.asarray(certificate.gradient_norm_upper).tolist(),
         "min_eigenvalue_lower": None if lower is None else np.asarray(lower).tolist(),
     }
+
+
+def _accuracy(solution: dpjax.Solution) -> dict[str, Any] | None:
+    if solution.accuracy is None:
+        return None
+    lower, upper = solution.accuracy_interval(_CONFIDENCE)
+    named = {"estimate": solution.accuracy, "lower": lower, "upper": upper}
+    numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
+    return {**numbers, "confidence": _CONFIDENCE}
 
 
 def _exact(
@@ -203,6 +232,10 @@ def _distinct(value: Any) -> list[str]:
 
 def _one(value: Any) -> float:
     return value[0] if isinstance(value, list) else value
+
+
+def _share(value: float) -> str:
+    return f"{min(max(value, 0.0), 1.0):.3f}"
 
 
 def _number(value: float) -> str:

@@ -34,6 +34,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="few rows, seeds and epsilons, under a minute; numbers that are no results",
     )
     one.add_argument(
+        "--redraw",
+        action="store_true",
+        help="draw the pictures again from the tables in --out, without training",
+    )
+    one.add_argument(
         "--out", metavar="DIR", help="folder to write to (default: dpjax-reproduce/PAPER)"
     )
     one.add_argument(
@@ -48,6 +53,10 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.paper, arguments.figure, quick=arguments.quick, seeds=arguments.seeds
     )
     folder = arguments.out or f"dpjax-reproduce/{chosen.paper}{'-quick' * chosen.quick}"
+    if arguments.redraw:
+        for path in reproduce.redraw(chosen, folder):
+            print(f"wrote {path}")
+        return 0
     begin = time.perf_counter()
     for wanted, found in dict.fromkeys((p.stands_for, p.substitute) for p in chosen.problems):
         if wanted:

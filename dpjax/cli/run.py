@@ -12,7 +12,7 @@ import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.cli import outputs, plan, problem, report
-from dpjax.driver import guarantee, holds_run, root_key
+from dpjax.driver import check_data, guarantee, holds_run, root_key, starting_point
 
 _COMPILE_EVENT = "/jax/core/compile/"
 
@@ -25,9 +25,12 @@ def command(arguments: argparse.Namespace) -> int:
     dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm
+    check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
+    problem.say_labels(arguments, objective, data)
+    classes = None if data.preprocessing is None else data.preprocessing.classes
     if arguments.dry_run:
-        print(guarantee.statement(algorithm, data.unit))
+        print(guarantee.statement(algorithm, data.unit, classes=classes))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
         return 0
@@ -47,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
         _write(arguments, setting, solution, content)
     finally:  # what is spent is said, whether or not it could be written
         print()
-        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None))
+        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, classes))
     return 0
 
 
@@ -90,6 +93,12 @@ def _write(
     if arguments.save:
         dpjax.save(arguments.save, solution)
         print(f"wrote {arguments.save}")
+        scale = solution.preprocessing
+        if setting.algorithm.objective.predicts and scale is not None:
+            print(
+                f"predict in Python: dpjax.load({arguments.save!r}).predict('new.csv'), a table "
+                f"with the columns {', '.join(scale.columns)}, labelled or not"
+            )
     if arguments.json:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")

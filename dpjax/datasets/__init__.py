@@ -1,7 +1,8 @@
 """Data sets by name, made ones, and tables of one's own: ``load``, ``describe``, ``check``."""
 
-from dpjax.datasets.base import Dataset
+from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.check import CheckReport, check
+from dpjax.datasets.labels import encode_labels
 from dpjax.datasets.loaders import DatasetInfo, describe, load
 from dpjax.datasets.made import sparse_high_dimensional
 from dpjax.datasets.planted import Planted, planted_phases
@@ -14,8 +15,10 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Planted",
+    "Preprocessing",
     "check",
     "describe",
+    "encode_labels",
     "load",
     "planted_phases",
     "sparse_high_dimensional",

@@ -2,17 +2,80 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import numpy as np
 
 from dpjax._typing import Array
+from dpjax.datasets.labels import Label, encode_labels
+from dpjax.datasets.raw import read_features
 
 ROWS_AT_ONCE = (
     8192  # bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB
 )
 
 Ranges = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """How features in their own units become rows, and labels numbers: all declared, hence public.
+
+    ``load`` makes it and ``Dataset.preprocessing`` keeps it; ``dpjax.save`` writes it beside the
+    parameters.
+
+    Args:
+      columns: the p feature names, in the order of the rows; empty for images.
+      bounds: declared (low, high) of each feature, mapped to 0 and 1; of images one pair for every
+        pixel; None where features are used as they are.
+      intercept: whether a feature that is 1 is appended.
+      classes: the labels that count: of two, the first is -1 and the second +1 in ``y``; more are
+        0, 1, ...; None for numbers, where 0 counts as -1.
+
+    >>> scale = Preprocessing(("age", "bmi"), ((0, 100), (10, 50)), classes=("No", "Yes"))
+    >>> scale.rows({"bmi": [30, 50], "age": [50, 0]}).round(4)
+    array([[0.7071, 0.7071],
+           [0.    , 1.    ]], dtype=float32)
+    """
+
+    columns: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...] | None
+    intercept: bool = False
+    classes: tuple[Label, ...] | None = None
+
+    @property
+    def ranges(self) -> Ranges | None:
+        """The bounds as arrays (low, high), or None."""
+        if self.bounds is None:
+            return None
+        low, high = np.array(self.bounds, np.float64).T
+        return low, high
+
+    def scales_as(self, other: "Preprocessing") -> bool:
+        """Returns whether features become the same rows; the classes may differ."""
+        return dataclasses.replace(self, classes=None) == dataclasses.replace(other, classes=None)
+
+    def rows(self, table: Any) -> np.ndarray:
+        """Returns the features of ``table`` as they are in training, (n, p) or (n, p + 1) float32.
+
+        Args:
+          table: records with or without labels: the path of a CSV or NPZ file, a data frame or
+            mapping with the named columns, or an array (n, p) in the order of the columns. Values
+            are in their own units: a ``Dataset`` holds rows that are scaled already.
+
+        Raises:
+          FileNotFoundError: if there is no such file.
+          ValueError: if a column is missing, or an array has another shape or dtype.
+
+        Privacy: each row depends on its own record alone. One with a value that is missing or not
+          finite is NaN throughout.
+        """
+        if not self.columns:
+            (low, high), *_ = self.bounds or ((0.0, 1.0),)
+            pixels = np.asarray(table).astype(np.float32)
+            return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
+        return normalise(read_features(table, self.columns), self.ranges, self.intercept)
 
 
 @jax.tree_util.register_dataclass
@@ -27,14 +90,16 @@ class Dataset:
     Args:
       x: (n, p) float32 features, one record a row, or images (n, ...). A row with a NaN is a null
         record: training drops it.
-      y: (n,) float32 labels, -1 or +1, or classes from 0 up of images. NaN is an impossible label
-        and makes a null record too.
+      y: (n,) float32 labels, -1 or +1, or classes from 0 up for a network. Any other value makes a
+        null record too: labels 0 and 1 of a logistic loss need ``encode_labels``.
       test_x: (m, p) float32 held-out features, or None.
       test_y: (m,) float32 held-out labels, or None.
       name: what to call the data in results.
       unit: what one row is, hence what the guarantee protects: ``"row"``, ``"person-year"``, ...
       max_norm: 1.0 where every row was divided by its own norm (up to float32 rounding), else None.
         Not checked, and no guarantee rests on it; the scope of a certificate does.
+      preprocessing: how ``x`` and ``y`` were made from a table, set by ``load``; None for arrays of
+        your own, whose labels ``encode_labels`` maps.
 
     Privacy: raw data; only an oracle may release anything computed from it.
 
@@ -52,6 +117,9 @@ class Dataset:
     name: str = dataclasses.field(default="data", metadata={"static": True})
     unit: str = dataclasses.field(default="row", metadata={"static": True})
     max_norm: float | None = dataclasses.field(default=None, metadata={"static": True})
+    preprocessing: Preprocessing | None = dataclasses.field(
+        default=None, repr=False, metadata={"static": True}
+    )
 
     @property
     def size(self) -> int:
@@ -68,21 +136,34 @@ class Dataset:
         """The training records as a tree with a shared leading axis: ``(x, y)``."""
         return self.x, self.y
 
+    @property
+    def test(self) -> "Dataset":
+        """The held-out records as a ``Dataset`` of their own.
+
+        Raises:
+          ValueError: if there are none.
+        """
+        if self.test_x is None or self.test_y is None:
+            raise ValueError(f"the data set {self.name!r} has no test records.")
+        return dataclasses.replace(self, x=self.test_x, y=self.test_y, test_x=None, test_y=None)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """A data set as its file has it: values before any scaling, labels already -1, +1 or NaN.
+    """A data set as its file has it, before any scaling, and what is declared about it.
 
     Args:
       name: what to call it.
       columns: the p feature names.
       x: (n, p) numbers of any real dtype.
-      y: (n,) float32 labels.
+      labels: (n,) cells of any dtype.
       ranges: lowest and highest value of each feature, declared and not measured, each (p,)
         float64; None where the features are used as they are.
+      classes: the declared labels, or None.
       test_x: (m, p) numbers, or None.
-      test_y: (m,) float32 labels, or None.
+      test_labels: (m,) cells, or None.
       unit: what one row is.
+      label: what the labels are called in errors.
 
     Privacy: raw data.
     """
@@ -90,32 +171,41 @@ class Table:
     name: str
     columns: tuple[str, ...]
     x: np.ndarray
-    y: np.ndarray
+    labels: np.ndarray
     ranges: Ranges | None
+    classes: tuple[Label, ...] | None
     test_x: np.ndarray | None = None
-    test_y: np.ndarray | None = None
+    test_labels: np.ndarray | None = None
     unit: str = "row"
+    label: str = "y"
 
+    def dataset(self, intercept: bool = False) -> Dataset:
+        """Returns the rows and labels for training; float32 features are scaled in place.
 
-def encode_labels(raw: np.ndarray) -> np.ndarray:
-    """Two-valued labels as -1 and +1, and anything else as NaN.
+        Raises:
+          ValueError: by the labels' dtype alone, if it needs classes that are not declared.
 
-    Args:
-      raw: (n,) numbers or booleans; 1 means +1, and 0 or -1 mean -1.
-
-    Returns:
-      (n,) float32 in {-1, +1, NaN}.
-
-    Privacy: each label depends on its own record alone, so a strange one is no error, which
-    would depend on the data; it makes a null record that training drops.
-
-    >>> encode_labels(np.array([0, 1, -1, 7]))
-    array([-1.,  1., -1., nan], dtype=float32)
-    """
-    labels = np.full(raw.shape, np.nan, np.float32)
-    labels[raw == 1] = 1.0
-    labels[(raw == 0) | (raw == -1)] = -1.0
-    return labels
+        Privacy: row i depends on record i alone.
+        """
+        test_x, test_labels = self.test_x, self.test_labels
+        y = encode_labels(self.labels, self.classes, name=self.label)
+        test_y = None
+        if test_labels is not None:
+            test_y = encode_labels(test_labels, self.classes, name=self.label)
+        bounds = None
+        if self.ranges is not None:
+            low, high = (end.tolist() for end in self.ranges)
+            bounds = tuple(zip(low, high, strict=True))
+        return Dataset(
+            x=normalise(self.x, self.ranges, intercept),
+            y=y,
+            test_x=None if test_x is None else normalise(test_x, self.ranges, intercept),
+            test_y=test_y,
+            name=self.name,
+            unit=self.unit,
+            max_norm=1.0,
+            preprocessing=Preprocessing(self.columns, bounds, intercept, self.classes),
+        )
 
 
 def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> np.ndarray:

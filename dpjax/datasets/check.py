@@ -1,13 +1,21 @@
 """NOT PRIVATE: exact counts of what is odd in a data set, for its owner's eyes only."""
 
+import collections
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dpjax.datasets.base import ROWS_AT_ONCE, Table, finite_or_nan
+from dpjax.datasets.labels import Label, labels_counted, same_label
 from dpjax.datasets.loaders import open_table
+from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.tables import Bounds
+
+_MISSING = {"", "na", "n/a", "nan", "null", "?"}
+_MOST_CLASSES = 20  # a column of more different values is no label of classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +26,9 @@ class CheckReport:
       name: the data set.
       unit: what one row is.
       exact_rows: number of records.
-      exact_class_counts: number of records labelled -1 and +1.
+      exact_class_counts: number of records of each class; -1 and +1 where none is declared.
       exact_impossible_labels: number of records with any other label, which training drops.
+      exact_other_labels: number of records of each such label, but for missing ones.
       exact_nonfinite_rows: number of records with a cell that is no finite number, dropped too.
       exact_nonfinite: number of such cells, for each column that has some. A CSV line with too
         few or too many cells counts in every column and has no label.
@@ -27,6 +36,9 @@ class CheckReport:
         each column that has some; None where no ranges are declared.
       exact_zero_rows: number of records that are zero in every feature once scaled.
       exact_duplicate_rows: number of records equal to an earlier one in features and label.
+      exact_problems: what is wrong, and what to declare or mend; a training would be refused, or
+        drop many records.
+      exact_classes: the labels to declare, where the data show them; else None.
 
     Privacy: NOT PRIVATE; exact functions of the data. Do not publish it, nor choose the bounds of
     a private training by it.
@@ -35,13 +47,16 @@ class CheckReport:
     name: str
     unit: str
     exact_rows: int
-    exact_class_counts: dict[int, int]
+    exact_class_counts: dict[Label, int]
     exact_impossible_labels: int
+    exact_other_labels: dict[str, int]
     exact_nonfinite_rows: int
     exact_nonfinite: dict[str, int]
     exact_outside: dict[str, int] | None
     exact_zero_rows: int
     exact_duplicate_rows: int
+    exact_problems: tuple[str, ...] = ()
+    exact_classes: tuple[str, ...] | None = None
 
     def lines(self) -> list[str]:
         r"""NOT PRIVATE: the report as text, one count a line.
@@ -58,7 +73,6 @@ class CheckReport:
         rows that are zero once scaled: 106
         rows equal to an earlier one: 16104
         """
-        counts = self.exact_class_counts
         outside = self.exact_outside
         if outside is None:
             bounds = "values outside the declared bounds: not counted, no bounds are declared"
@@ -68,30 +82,44 @@ class CheckReport:
         return [
             f"NOT PRIVATE: exact counts of the data set {self.name!r}, for its owner's eyes only.",
             f"rows ({self.unit}): {self.exact_rows}",
-            f"labels: {counts[-1]} of -1, {counts[1]} of +1, "
-            f"{self.exact_impossible_labels} impossible",
+            f"labels: {self._labels()}{self.exact_impossible_labels} impossible",
             f"rows with a cell that is no finite number: {self.exact_nonfinite_rows}{cells}",
             bounds,
             f"rows that are zero once scaled: {self.exact_zero_rows}",
             f"rows equal to an earlier one: {self.exact_duplicate_rows}",
+            *(f"wrong: {problem}" for problem in self.exact_problems),
         ]
+
+    def _labels(self) -> str:
+        signs = set(self.exact_class_counts) == {-1, 1}
+        if not self.exact_class_counts:
+            return "none is declared, "
+        return "".join(
+            f"{count} of {f'{label:+d}' if signs else repr(label)}, "
+            for label, count in self.exact_class_counts.items()
+        )
 
 
 def check(
-    name_or_path: str | os.PathLike[str], *, label: str | None = None, bounds: Bounds | None = None
+    name_or_path: str | os.PathLike[str] | Any,
+    *,
+    label: str | None = None,
+    bounds: Bounds | None = None,
+    classes: Sequence[Label] | None = None,
 ) -> CheckReport:
-    """NOT PRIVATE: counts what ``load`` would clamp or drop without a word.
+    """NOT PRIVATE: counts what ``load`` would clamp or drop without a word, and says what to mend.
 
     Args:
       name_or_path: as for ``load``.
-      label: as for ``load``; for a file only.
-      bounds: as for ``load``, but may be left out for a file too.
+      label: as for ``load``; for a table only.
+      bounds: as for ``load``, but may be left out for a table too.
+      classes: as for ``load``, but may be left out always.
 
     Returns:
       A ``CheckReport`` of the training records.
 
     Raises:
-      ValueError: as ``load``, except for absent bounds.
+      ValueError: as ``load``, except for absent bounds and classes.
       FileNotFoundError: as ``load``.
 
     Privacy: NOT PRIVATE; exact counts, which no budget pays for.
@@ -99,7 +127,7 @@ def check(
     >>> check("randhie").exact_class_counts
     {-1: 6308, 1: 13882}
     """
-    table = open_table(name_or_path, label=label, bounds=bounds)
+    table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
     nonfinite = np.zeros(len(table.columns), int)
     outside = np.zeros(len(table.columns), int)
     nonfinite_rows = zero_rows = 0
@@ -114,26 +142,143 @@ def check(
             low, high = table.ranges
             outside += ((block < low) | (block > high)).sum(0)
             zero_rows += int((block <= low).all(1).sum())
-    return CheckReport(
+    counted, other, missing = _labels(table)
+    report = CheckReport(
         name=table.name,
         unit=table.unit,
         exact_rows=len(table.x),
-        exact_class_counts={sign: int((table.y == sign).sum()) for sign in (-1, 1)},
-        exact_impossible_labels=int(np.isnan(table.y).sum()),
+        exact_class_counts=counted,
+        exact_impossible_labels=sum(other.values()) + missing,
+        exact_other_labels=other,
         exact_nonfinite_rows=nonfinite_rows,
         exact_nonfinite=_positive(table.columns, nonfinite),
         exact_outside=None if table.ranges is None else _positive(table.columns, outside),
         exact_zero_rows=zero_rows,
         exact_duplicate_rows=_duplicates(table),
     )
+    suggested = _suggested(counted, other)
+    problems = _label_problems(table, report, suggested) + _feature_problems(report)
+    if table.ranges is None and (is_table_path(name_or_path) or has_columns(name_or_path)):
+        problems.append(_bounds_to_declare(table.columns))
+    return dataclasses.replace(report, exact_problems=tuple(problems), exact_classes=suggested)
+
+
+def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
+    """Returns the records of each class, of each other label, and those without a label."""
+    values = collections.Counter(table.labels.tolist())
+    classes = table.classes
+    if classes is None and table.labels.dtype.kind in "iuf":
+        counted: dict[Label, int] = {-1: values[-1] + values[0], 1: values[1]}
+        rest: Mapping[Any, int] = {v: k for v, k in values.items() if v not in (-1, 0, 1)}
+    else:
+        counted = dict.fromkeys(classes or (), 0)
+        rest = {}
+        for value, count in values.items():
+            same = [label for label in counted if same_label(value, label)]
+            if same:
+                counted[same[0]] += count
+            else:
+                rest[value] = count
+    other: collections.Counter[str] = collections.Counter()
+    missing = 0
+    for value, count in rest.items():
+        if value is None or value != value or str(value).strip().lower() in _MISSING:
+            missing += count
+        else:
+            other[str(value).strip()] += count
+    return counted, dict(other.most_common()), missing
+
+
+def _suggested(counted: Mapping[Label, int], other: Mapping[str, int]) -> tuple[str, ...] | None:
+    found = [*(str(label) for label, count in counted.items() if count), *other]
+    if not 2 <= len(found) <= _MOST_CLASSES:
+        return None
+    return tuple(sorted(found, key=_order))
+
+
+def _order(label: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(label), ""
+    except ValueError:
+        return True, 0.0, label.lower()
+
+
+def _label_problems(
+    table: Table, report: CheckReport, suggested: tuple[str, ...] | None
+) -> list[str]:
+    other, counted = report.exact_other_labels, report.exact_class_counts
+    undeclared = table.classes is None and table.labels.dtype.kind not in "iuf"
+    absent = [label for label, count in counted.items() if not count]
+    if not (undeclared or other or absent):
+        return []
+    what = table.label
+    if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
+        found = "1 value" if len(other) == 1 else f"{len(other)} different values"
+        return [f"{what} holds {found}: it is no column of classes; name another with --label."]
+    held = _few_counts({**{str(k): v for k, v in counted.items() if v}, **other})
+    words = [f"{what} holds {held}"]
+    if undeclared:
+        words.append("which labels count is not declared")
+    else:
+        counts = labels_counted(table.classes)
+        words.append(f"declared are {counts}; a record with another label contributes nothing")
+        if absent:
+            words.append(f"no record has {', '.join(map(repr, absent))}")
+    if any("\ufffd" in label for label in other):
+        words.append("some labels are not UTF-8: save the file as UTF-8")
+    elif suggested is not None:
+        words.append(_to_declare(suggested))
+    return ["; ".join(words) + "."]
+
+
+def _to_declare(suggested: tuple[str, ...]) -> str:
+    if len(suggested) == 2:
+        return (
+            f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}); the first "
+            "becomes -1, the second +1"
+        )
+    return (
+        f"declare the two that `dpjax run` tells apart, such as --classes {','.join(suggested[:2])}"
+        f", or make two labels of these; a network in Python takes all, classes={suggested!r}"
+    )
+
+
+def _feature_problems(report: CheckReport) -> list[str]:
+    rows, problems = report.exact_rows, []
+    for name, count in report.exact_nonfinite.items():
+        if 2 * count > rows:
+            problems.append(
+                f"the column {name!r} holds no number in {count} of {rows} records, which "
+                "therefore contribute nothing: take the column out of the file, or turn it into "
+                "numbers."
+            )
+    for name, count in (report.exact_outside or {}).items():
+        if 2 * count > rows:
+            problems.append(
+                f"the column {name!r} is outside its declared bounds in {count} of {rows} records: "
+                "are the bounds in the units of the file?"
+            )
+    return problems
+
+
+def _bounds_to_declare(columns: tuple[str, ...]) -> str:
+    pairs = ", ".join(f'"{column}": [low, high]' for column in columns)
+    return (
+        "no bounds are declared: write into a file bounds.json the lowest and highest value that "
+        "each feature can have, from what is known and not from these records, as "
+        f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
+    )
+
+
+def _few_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{label!r} {count} times" for label, count in counts.items())
 
 
 def _duplicates(table: Table) -> int:
     # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB, and a
     # collision among them has probability below 1e-8.
-    seen = {
-        hash((row.tobytes(), label)) for row, label in zip(table.x, table.y.tolist(), strict=True)
-    }
+    rows = zip(table.x, table.labels.tolist(), strict=True)
+    seen = {hash((row.tobytes(), str(label))) for row, label in rows}
     return len(table.x) - len(seen)
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from dpjax.datasets import archives
-from dpjax.datasets.base import Dataset
+from dpjax.datasets.base import Dataset, Preprocessing
 
 # Of every named set; labels are 0 to 9.
 _CLASSES = 10
@@ -116,6 +116,7 @@ def load_images(name: str) -> Dataset:
         test_y=raw["y_test"].astype(np.int32),
         name=name if len(raw["X_train"]) == IMAGES[name][0].rows else f"{name}-fifth",
         unit="image",
+        preprocessing=Preprocessing((), ((0.0, 255.0),), classes=tuple(range(_CLASSES))),
     )
 
 

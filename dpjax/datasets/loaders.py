@@ -4,92 +4,102 @@ import dataclasses
 import math
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dpjax.datasets import archives
-from dpjax.datasets.base import Dataset, Table, encode_labels, normalise
+from dpjax.datasets.base import Dataset, Table
 from dpjax.datasets.images import IMAGES, find_images, load_images
+from dpjax.datasets.labels import Label
+from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.registry import SPECS, Spec, spec
-from dpjax.datasets.tables import SUFFIXES, Bounds, read_table
+from dpjax.datasets.tables import Bounds, read_table
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: str | os.PathLike[str] | Any,
     *,
     label: str | None = None,
     bounds: Bounds | None = None,
     intercept: bool = False,
+    classes: Sequence[Label] | None = None,
 ) -> Dataset:
-    """Loads a named data set, or a table of one's own from a CSV or NPZ file.
+    """Loads a named data set, or a table of one's own: a CSV or NPZ file, or columns in memory.
 
     A CSV has a header, one line a record (a blank line is none), and numeric features; ``label``
     names the label's column. An NPZ has the arrays ``x`` (n, p) and ``y`` (n,), and may have
-    ``test_x`` and ``test_y``. Labels are -1 and +1, or 0 and 1.
+    ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
         ``"covtype-12"``, the images ``"mnist"`` and ``"cifar10"``, or a path ending in .csv or
-        .npz. The named ones are looked for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE``
-        (``~/.cache/dpjax``), and at their publishers, except for images.
-      label: the label's column (CSV) or array (NPZ, default ``"y"``); for a file only.
+        .npz; or a data frame, or a mapping of columns. The named ones are looked for in
+        ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at their publishers, except
+        for images.
+      label: the label's column (of an NPZ the label's array, default ``"y"``); for a table only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
-        JSON file that holds it, or of a CSV file ``column,low,high``; for a file only. For an NPZ
+        JSON file that holds it, or of a CSV file ``column,low,high``; for a table only. For an NPZ
         the columns are ``"0"``, ``"1"``, ..., or a list in their order. Values are clamped to the
         range, then scaled to [0, 1].
       intercept: append a feature that is 1 in every row, before the rows are normalised.
+      classes: the labels that count, such as ``("No", "Yes")``: of two, the first becomes -1 and
+        the second +1; more become 0, 1, ..., for networks. Required where the labels are no column
+        of numbers, and for a CSV, which states no types; else 1 counts as +1, and 0 and -1 as -1.
 
     Returns:
       A ``Dataset`` of NumPy arrays, every row divided by its own norm; images are in [0, 1], with
-      classes from 0 up.
+      classes from 0 up. Its ``preprocessing`` holds what was declared, and scales further records.
 
     Raises:
-      ValueError: for an unknown name, a label or bounds that are missing, do not fit or do not
-        apply, a table without records, or a file with the wrong checksum.
+      ValueError: for an unknown name, a label, classes or bounds that are missing, do not fit or do
+        not apply, a table without records, or a file with the wrong checksum.
       FileNotFoundError: if the file is absent, or the named set is and cannot be fetched.
 
     Privacy: row i of the result depends on record i alone, so an adjacency of records in the file
-    is one of rows here. Nothing is read off the data: ranges are declared. A record with a cell
-    or a label that is no finite number or no label becomes NaN, silently, and training drops it.
+    is one of rows here. Nothing is read off the data: ranges and classes are declared. A record
+    with a cell that is no finite number, or a label that is none of the classes, becomes NaN,
+    silently, and training drops it; ``check`` counts such records for the data's owner.
 
     >>> data = load("randhie")
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
-    if _is_path(name_or_path) and bounds is None:
-        raise ValueError(
-            f"bounds must declare the range of every feature of {str(name_or_path)!r}, got None: "
-            "ranges read off the data would leak it. Write what you know without looking, as "
-            '{"age": [0, 120], ...}, to a JSON file, and pass its path as bounds.'
-        )
-    if name_or_path in IMAGES:
-        if label is not None or bounds is not None or intercept:
-            raise ValueError(f"label, bounds and intercept are for tables, not {name_or_path}.")
+    if isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
+        if label is not None or bounds is not None or intercept or classes is not None:
+            raise ValueError(
+                f"label, bounds, classes and intercept are for tables, not {name_or_path}."
+            )
         return load_images(str(name_or_path))
-    table = open_table(name_or_path, label=label, bounds=bounds)
-    test_x = table.test_x
-    return Dataset(
-        x=normalise(table.x, table.ranges, intercept),
-        y=table.y,
-        test_x=None if test_x is None else normalise(test_x, table.ranges, intercept),
-        test_y=table.test_y,
-        name=table.name,
-        unit=table.unit,
-        max_norm=1.0,
-    )
+    table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
+    if _is_own(name_or_path) and bounds is None:
+        named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
+        more = ", ..." if len(table.columns) > 3 else ""
+        raise ValueError(
+            f"bounds must declare the range of every feature of {_words(name_or_path)}, got None: "
+            "ranges read off the data would leak it. Write what you know without looking, as "
+            f"{{{named}{more}}}, to a JSON file, and pass its path as bounds."
+        )
+    return table.dataset(intercept)
 
 
 def open_table(
-    name_or_path: str | os.PathLike[str], *, label: str | None = None, bounds: Bounds | None = None
+    name_or_path: str | os.PathLike[str] | Any,
+    *,
+    label: str | None = None,
+    bounds: Bounds | None = None,
+    classes: Sequence[Label] | None = None,
 ) -> Table:
-    """Reads what ``load`` reads, and leaves the values as they are in the file.
+    """Reads what ``load`` reads, and leaves the values as they are in the table.
 
     Args:
       name_or_path: as for ``load``.
-      label: as for ``load``; for a file only.
-      bounds: as for ``load``; for a file only, where None attaches no ranges.
+      label: as for ``load``; for a table only.
+      bounds: as for ``load``; for a table only, where None attaches no ranges.
+      classes: as for ``load``; for a table only, where None declares none.
 
     Returns:
       The raw ``Table``.
@@ -103,17 +113,23 @@ def open_table(
     >>> open_table("randhie").columns[:3]
     ('lncoins', 'idp', 'lpi')
     """
-    if _is_path(name_or_path):
-        return read_table(pathlib.Path(name_or_path), label, bounds)
+    if _is_own(name_or_path):
+        return read_table(name_or_path, label, bounds, classes)
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ValueError(
+            "a table must be a path, a data frame, or a mapping of columns; arrays go into "
+            "Dataset(x, y)."
+        )
     if name_or_path in IMAGES:
         raise ValueError(f"{name_or_path} are images, not a table of features.")
     if pathlib.Path(name_or_path).suffix:
         raise ValueError(f"a table's path must end in .csv or .npz, got {str(name_or_path)!r}.")
     entry = spec(str(name_or_path))
-    if label is not None or bounds is not None:
+    if label is not None or bounds is not None or classes is not None:
         raise ValueError(
-            f"label and bounds apply to a CSV or NPZ file alone, got label={label!r} and "
-            f"bounds={bounds!r} for the named data set {entry.name!r}: leave them out."
+            f"label, bounds and classes apply to a CSV or NPZ file alone, got label={label!r}, "
+            f"bounds={bounds!r} and classes={classes!r} for the named data set {entry.name!r}: "
+            "leave them out."
         )
     return _read_named(entry)
 
@@ -195,8 +211,12 @@ def _info(entry: Spec) -> DatasetInfo:
     )
 
 
-def _is_path(name_or_path: str | os.PathLike[str]) -> bool:
-    return os.fspath(name_or_path).lower().endswith(SUFFIXES)
+def _is_own(table: Any) -> bool:
+    return is_table_path(table) or has_columns(table)
+
+
+def _words(table: Any) -> str:
+    return repr(str(table)) if is_table_path(table) else "the table"
 
 
 def _read_named(entry: Spec) -> Table:
@@ -205,16 +225,28 @@ def _read_named(entry: Spec) -> Table:
     if entry.ranges is not None:
         low, high = np.array(list(entry.ranges.values())).T
         ranges = (low, high)
-    test_x = test_y = None
+    test_x = test_labels = None
     if entry.name == "randhie":
         x, positive = raw["x"], raw["mdvis"] > 0
     elif entry.name == "ijcnn1":
         x, positive = raw["X_train"][:IJCNN1_TRAINING_ROWS], raw["y_train"] > 0
         positive = positive[:IJCNN1_TRAINING_ROWS]
-        test_x, test_y = raw["X_test"], encode_labels(raw["y_test"])
+        test_x, test_labels = raw["X_test"], _signs(raw["y_test"] > 0)
     else:
         classes = [2] if entry.name == "covtype" else [1, 2]
         x, positive = raw["X"], np.isin(raw["y"], classes)
     return Table(
-        entry.name, entry.columns, x, encode_labels(positive), ranges, test_x, test_y, entry.unit
+        entry.name,
+        entry.columns,
+        x,
+        _signs(positive),
+        ranges,
+        (-1, 1),
+        test_x,
+        test_labels,
+        entry.unit,
     )
+
+
+def _signs(positive: np.ndarray) -> np.ndarray:
+    return np.where(positive, np.float32(1), np.float32(-1))

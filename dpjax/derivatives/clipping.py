@@ -19,7 +19,7 @@ _LONG = 512
 
 
 def positive_number(name: str, value: Array | float) -> Array | float:
-    """Returns ``value``, or raises if it is known and not finite and above 0; tracers pass.
+    """Returns ``value``, or raises if it is known and no ``_validate.clip_norm``; tracers pass.
 
     Raises:
       ValueError: naming the argument.
@@ -31,9 +31,9 @@ def positive_number(name: str, value: Array | float) -> Array | float:
         return value
     if isinstance(value, jax.Array):
         for number in value.ravel().tolist():
-            _validate.positive(name, number)
+            _validate.clip_norm(name, number)
         return value
-    return _validate.positive(name, value)
+    return _validate.clip_norm(name, value)
 
 
 def mark(values: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
-from dpjax._wide import Wide, float64, zeros
+from dpjax._wide import Wide, float64, on_device, zeros
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.apart import couples, each
 from dpjax.derivatives.chunks import (
@@ -50,6 +50,7 @@ class ClippedGradDifference:
         any_order: bool = False,
     ) -> Wide:
         """Returns the sum (p,) over the flattened parameters with all the digits added."""
+        batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
         if (phi := per_example._margin(self.loss)) is not None:
             records = per_example._prepared(batch, mask)

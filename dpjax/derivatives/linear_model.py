@@ -186,6 +186,17 @@ def hessian_sum(
     return clipping.symmetrize(jax.tree.map(lambda word: word[:-1], total))
 
 
+def unit_margins(records: PreparedLinear, params: Array) -> Array:
+    """Returns y <x, w> / |x|, (blocks, rows); 0 for a record that contributes nothing.
+
+    Privacy: raw data; each number depends on its own record alone.
+
+    >>> print(unit_margins(prepare((2 * jnp.eye(2), jnp.array([1.0, -1.0]))), jnp.ones(2)))
+    [[ 1. -1.]]
+    """
+    return _inner(params.astype(records.directions.dtype), records.directions, any_order=False)
+
+
 def _times(factor: Array, value: Array) -> Array:
     # A dropped record has factor 0 but may have an infinite value, and 0 times infinity is NaN.
     return jnp.where(factor > 0, factor * value, 0)

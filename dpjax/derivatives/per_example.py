@@ -8,7 +8,7 @@ import jax
 
 from dpjax import _validate
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
-from dpjax._wide import Wide
+from dpjax._wide import Wide, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
 
 
@@ -48,6 +48,7 @@ class ClippedGrad:
         self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
     ) -> Wide:
         """Returns the sum (p,) over the flattened parameters with all the digits added."""
+        batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.gradient_sum(phi, records, params, self.clip_norm, any_order)
@@ -98,6 +99,7 @@ class ClippedHessian:
         self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
     ) -> Wide:
         """Returns the same with all the digits added."""
+        batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.hessian_sum(phi, records, params, self.clip_norm, any_order)
@@ -130,6 +132,7 @@ class JointClipped:
         self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
     ) -> WideJointSum:
         """Returns the same with all the digits added."""
+        batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             return WideJointSum(
                 *linear_model.linear_sums(

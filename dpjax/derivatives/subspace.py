@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Wide, on_device, zeros
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.apart import over_records
 from dpjax.derivatives.chunks import (
@@ -46,7 +46,7 @@ class SubspaceClipped:
         any_order: bool = False,
     ) -> WideJointSum:
         """Returns the same with all the digits added."""
-        weights = (self.gradient_weight, self.hessian_weight)
+        weights, batch = (self.gradient_weight, self.hessian_weight), on_device(batch)
         return WideJointSum(
             *_sums(self.loss, params, sketch, batch, mask, weights, any_order=any_order)
         )

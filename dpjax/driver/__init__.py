@@ -1,9 +1,11 @@
 """The only loops: ``solve`` as one program, ``run`` from the host, and what they return."""
 
 from dpjax.driver.checkpoint import ResumeMismatch, holds_run
+from dpjax.driver.checks import check_data
 from dpjax.driver.keys import root_key
-from dpjax.driver.loop import solve
+from dpjax.driver.loop import solve, starting_point
 from dpjax.driver.persistence import SavedSolution, load, save
+from dpjax.driver.prediction import training_rows
 from dpjax.driver.progress import Watch, run, seconds_per_step
 from dpjax.driver.solution import Solution
 
@@ -12,6 +14,7 @@ __all__ = [
     "SavedSolution",
     "Solution",
     "Watch",
+    "check_data",
     "holds_run",
     "load",
     "root_key",
@@ -19,4 +22,6 @@ __all__ = [
     "save",
     "seconds_per_step",
     "solve",
+    "starting_point",
+    "training_rows",
 ]

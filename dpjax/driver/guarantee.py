@@ -5,10 +5,12 @@ import importlib.metadata
 import jax
 
 from dpjax._typing import Relation
-from dpjax.accounting import Event, Release, epsilon
-from dpjax.accounting import remarks as remarks_on
+from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets.labels import Classes, null_labels
+from dpjax.driver.release_words import ceil, describe
+from dpjax.driver.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
@@ -27,7 +29,10 @@ _SAMPLED_ACCOUNTANTS = {
     "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
 }
 _MINIMA = {"minimizer", "perturbed_minimizer"}
-_REPRODUCIBLE = "NOT FOR RELEASE: reproducible, whoever guesses the seed can remove the noise.\n"
+_REPRODUCIBLE = (
+    "NOT FOR RELEASE: reproducible, by a seed or a key that may come from one; whoever guesses\n"
+    "the seed can remove the noise. For a release pass key=dpjax.random_key().\n"
+)
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
@@ -44,25 +49,16 @@ def unsafe(algorithm: Algorithm) -> bool:
     return any(query.unsafe_fast_noise for query in algorithm.queries)
 
 
-def remarks(algorithm: Algorithm) -> list[str]:
-    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
-
-    Privacy: reads declared numbers only.
-    """
-    # Of ball noise no epsilon is promised, and ``_meaning`` says what its delta is.
-    if only_balls(algorithm.event):
-        return []
-    epsilon, delta = map(float, algorithm.declared)
-    return remarks_on(epsilon, delta, algorithm.queries[0].data_size)
-
-
-def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> str:
+def statement(
+    algorithm: Algorithm, unit: str, reproducible: bool = False, classes: Classes | None = None
+) -> str:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
     Args:
       algorithm: configured, on the host.
       unit: what one record stands for.
-      reproducible: whether the noise came from a seed.
+      reproducible: whether the noise came from a seed, or from a key that may come from one.
+      classes: the labels that were declared for the data, or None.
 
     Privacy: holds public numbers only.
     """
@@ -91,7 +87,7 @@ def statement(algorithm: Algorithm, unit: str, reproducible: bool = False) -> st
 {notes}
 Neighbours ({algorithm.relation}): {neighbours}.
 Unit of privacy: one {unit}. A person with k of them is protected with {group}.
-{sampling(event, algorithm.queries[0].data_size)}
+{null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
 Released, {_noise(event)}:
 {releases}
 Covered: every iterate, noisy answer, multiplier and certificate. {_end(event)}
@@ -99,9 +95,7 @@ Not covered: tuning on the same data, preprocessing by data-dependent statistics
 timing and other side channels, and other runs on the same data, which add up.
 Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
 {_ORDER * (algorithm.relation == "add_or_remove_one")}\
-Arithmetic: clipped sums are added in float32 over 128 rows and in float64 above; the worst case of
-that rounding is in the sensitivity. {_drawn(event)}, added in float64,
-and rounded with the sum to a grid of 2^-12 sigma or finer before the cast. The proof is otherwise
+Arithmetic: {_arithmetic(event)} The proof is otherwise
 for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance."""
 
 
@@ -157,10 +151,31 @@ def _meaning(event: Event, delta: float, n: int) -> str:
     )
 
 
-def _drawn(event: Event) -> str:
+def _arithmetic(event: Event) -> str:
+    """How sums and noise are rounded, and what of it is charged."""
+    sums = (
+        "clipped sums are added in float32 over 128 rows and in float64 above; the worst case of\n"
+        "that rounding is in the sensitivity."
+    )
+    if _minimises(event):
+        sums = (
+            "sums of slopes are added in float64; their rounding is in the bound on how far the\n"
+            "minimum found is from the exact one."
+        )
     if only_balls(event):
-        return "Noise is drawn as direction times length"
-    return "Noise is drawn with tails exact to 9 sigma"
+        drawn = "Noise is drawn as direction times length"
+    elif perturbs(event):
+        drawn = (
+            "The tilt, noise in the objective, is drawn in float64 with tails exact\n"
+            "to 9 sigma and is not rounded to a grid: its proof is for real numbers. Noise on the "
+            "minimum is\ndrawn alike"
+        )
+    else:
+        drawn = "Noise is drawn with tails exact to 9 sigma"
+    return (
+        f"{sums} {drawn}, added in float64,\n"
+        "and rounded with the sum to a grid of 2^-12 sigma or finer before the cast."
+    )
 
 
 def only_balls(event: Event) -> bool:
@@ -178,9 +193,13 @@ def perturbs(event: Event) -> bool:
     return any(release.mechanism == "objective" for release in event.releases)
 
 
+def _minimises(event: Event) -> bool:
+    return any(release.name in _MINIMA for release in event.releases)
+
+
 def _noise(event: Event) -> str:
     gaussian = "Gaussian noise on means of clipped contributions"
-    if any(release.name in _MINIMA for release in event.releases):
+    if _minimises(event):
         gaussian = "Gaussian noise on a minimum or in its objective, rows cut to length 1"
     if any(release.mechanism == "ball" for release in event.releases):
         ball = "noise uniform in a ball on means of clipped contributions"
@@ -223,80 +242,3 @@ def sampling(event: Event, data_size: int) -> str:
         for r in event.releases
     }
     return "\n".join(["Sampling, per kind of release:", *sorted(lines)])
-
-
-def describe(release: Release) -> str:
-    """Returns one line about one kind of release."""
-    if release.mechanism == "exponential":
-        return (
-            f"{release.name}: {release.count} times, one candidate's place by the exponential "
-            f"mechanism, pure epsilon {ceil(release.log_range)}; one record moves a score by "
-            f"{release.sensitivity:.4g} (enforced by clipping), Gumbel noise of std "
-            f"{release.stddev:.4g}"
-        )
-    if release.sampling == "single_pass":
-        return _pass(release)
-    units = " in the gradient's units" if len(release.components) > 1 else ""
-    parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
-    what = "sensitivity" if release.sampling == "none" else "one record's bound"
-    return (
-        f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
-        f"{release.sensitivity:.4g} (enforced by clipping){units}, noise multiplier "
-        f"{release.noise_multiplier:.5g} ({parts})"
-    ) + (_nearer(release) + _idle(release) + _ball(release))
-
-
-def _ball(release: Release) -> str:
-    if release.mechanism != "ball":
-        return ""
-    return f", uniform in a ball of radius {release.radius:.4g} in {release.dimension:,} dimensions"
-
-
-_PASSES = {
-    "independent draws": ", of which the noise on each sum is made",
-    "gradient": "; a difference by what it can move, its noise in proportion",
-    "gradient norm": ", the sensitivity in clip norms",
-}
-
-
-def _pass(release: Release) -> str:
-    parts = release.parts or (release,)
-    lines = []
-    for part in parts:
-        stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in part.components)
-        lines.append(
-            f"{part.name}: to one record one Gaussian mechanism in all, sensitivity "
-            f"{part.sensitivity:.4g} (enforced by clipping), noise multiplier "
-            f"{part.noise_multiplier:.5g} ({stds})" + _PASSES.get(part.components[0][0], "")
-        )
-    return "\n  - ".join(lines) + (
-        "; of disjoint records, so the loudest counts" * (len(parts) > 1)
-    )
-
-
-def _nearer(release: Release) -> str:
-    if release.name != "difference":
-        return ""
-    return "; both at most, and near an anchor less, in proportion to the distance"
-
-
-def _idle(release: Release) -> str:
-    if not release.idle:
-        return ""
-    return (
-        f"; one that is not drawn moves it by {release.idle * release.sensitivity:.4g}, through an "
-        "exact part of all records: secret state, kept in memory alone and never released"
-    )
-
-
-def ceil(value: float, digits: int = 4) -> str:
-    """Returns ``value`` in decimal, rounded up but for one part in 10^7, which float32 cannot tell.
-
-    >>> ceil(0.99991), ceil(1.0)
-    ('1', '1')
-    """
-    text = f"{value:.{digits}g}"
-    if float(text) < value * (1 - 1e-7):
-        unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
-        text = f"{float(text) + unit:.{digits}g}"
-    return text

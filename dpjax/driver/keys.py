@@ -1,19 +1,16 @@
 """The key of one training: none by default, none for two, none that a seed cut short."""
 
-import hashlib
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.driver import fingerprint
 from dpjax.mechanisms import as_key, derive, fold, seed_key
 
-_CLAIMED: set[bytes] = set()
+# What to do about a key that another training has claimed.
+ADVICE = "pass a new dpjax.random_key(), or seed=INTEGER for a research run that is to be repeated."
 
 
 class MissingKeyError(TypeError, ValueError):
@@ -41,50 +38,6 @@ def root_key(key: Array | None, seed: int | None) -> Array:
     if key is not None:
         raise ValueError("pass key= or seed=, not both.")
     return seed_key(seed)
-
-
-def guessable(key: Array) -> bool:
-    """Returns whether ``key`` is one that ``jax.random.key`` makes of a 32-bit seed.
-
-    Two minutes of search find such a seed. A traced key cannot be read and passes.
-    """
-    if isinstance(key, Tracer) or "threefry2x32" not in str(jax.random.key_impl(key)):
-        return False
-    return int(_data(key)[0]) == 0
-
-
-def check_unclaimed(key: Array) -> None:
-    """Raises if a training of this process has claimed ``key``.
-
-    The same key on a neighbouring data set would give the same noise, and the difference of the two
-    results the record. Only 128-bit keys are noted, as ``random_key`` makes them: one of 64 bits is
-    the user's own, and a traced one cannot be read.
-
-    Raises:
-      ValueError: for a key used before.
-    """
-    if _mark(key) in _CLAIMED:
-        raise ValueError(
-            "key has been used by another training, whose noise would be repeated; pass a new "
-            "dpjax.random_key(), or seed=INTEGER for a research run that is to be repeated."
-        )
-
-
-def claim(key: Array) -> None:
-    """Notes that a training asks its data with ``key``."""
-    if (mark := _mark(key)) is not None:
-        _CLAIMED.add(mark)
-
-
-def _mark(key: Array) -> bytes | None:
-    if isinstance(key, Tracer) or "threefry4x32" not in str(jax.random.key_impl(key)):
-        return None
-    return hashlib.sha256(_data(key).tobytes()).digest()
-
-
-def _data(key: Array) -> np.ndarray:
-    with jax.ensure_compile_time_eval():  # a key from outside may be read while tracing
-        return np.asarray(jax.random.key_data(key))
 
 
 def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:

@@ -9,15 +9,17 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import wide_dtype
+from dpjax._wide import on_device, wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
-from dpjax.datasets import Dataset
-from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key, training_key
+from dpjax.datasets import Dataset, Preprocessing
+from dpjax.driver.checks import check_data
+from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
-from dpjax.oracles import bind, check_examples
+from dpjax.mechanisms.registry import claimed, guessable
+from dpjax.oracles import bind
 from dpjax.sampling import SinglePass, ordered
 
 
@@ -56,10 +58,17 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}.
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. No other label counts, 0 neither:
+        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1. Scale
+        rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
+        default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
+        keeps the guarantee, and biases the training; no error says so, for norms are private.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
-        Under ``jit`` and ``vmap`` a key that is repeated, or made of a seed, cannot be noticed.
+        Only with a key that ``random_key`` returned in this process is the result ``releasable``:
+        of any other one, such as a key that was folded or split, nobody can see whether it comes
+        from a seed. Under ``jit`` and ``vmap`` a key that is repeated cannot be noticed, nor where
+        one of 128 bits comes from.
       seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
         says that it is not for release.
       params: public starting point; by default zeros of shape (dimension,), in JAX's default
@@ -71,7 +80,8 @@ def solve(
 
     Raises:
       ValueError: before anything is spent, for data, params, key and declared numbers that do not
-        fit together, or a key of ``random_key`` that another training of this process has used.
+        fit together, or a key of ``random_key`` that another training or optimizer chain of this
+        process has used, in whichever thread.
 
     Privacy: the guarantee of ``algorithm.event`` holds for everything returned.
 
@@ -84,15 +94,18 @@ def solve(
     >>> solution.epsilon(1e-3) <= 1.0
     True
     """
-    examples, unit, unit_rows = unpack(data)
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
-    for query in algorithm.queries:
-        check_examples(query, examples, params)
-    check_unclaimed(root)
-    solution = _solve(algorithm, examples, root, params, unit=unit, unit_rows=unit_rows)
-    claim(root)
-    return dataclasses.replace(solution, reproducible=seed is not None or guessable(root))
+    check_data(algorithm, data, params)
+    examples, unit, unit_rows = unpack(data)
+    records = on_device(examples)
+    with claimed(root, ADVICE):
+        solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
+    return dataclasses.replace(
+        solution,
+        reproducible=seed is not None or guessable(root),
+        preprocessing=preprocessing_of(data),
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
@@ -109,6 +122,11 @@ def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
     if isinstance(data, Dataset):
         return data.examples, data.unit, data.max_norm is not None and data.max_norm <= 1
     return data, "row", False
+
+
+def preprocessing_of(data: Dataset | PyTree) -> Preprocessing | None:
+    """Returns how the rows and labels of ``data`` were made, if that is known."""
+    return data.preprocessing if isinstance(data, Dataset) else None
 
 
 def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
@@ -207,6 +225,7 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
         status=jnp.where(finite, ended, Status.NOT_FINITE).astype(jnp.int32),
         certificate=certificate,
         certified_params=certified_params,
+        accuracy=algorithm.accuracy(state),
         algorithm=algorithm,
         unit=unit,
     )

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import tempfile
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -14,14 +14,29 @@ from flax import serialization
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets import Preprocessing
+from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.solution import Solution
 
-_FORMAT = "dpjax-solution-1"
+_FORMAT = "dpjax-solution-2"
+_WITHOUT_PREPROCESSING = "dpjax-solution-1"
+
+
+class HasSolution(Protocol):
+    """What a network's training returns, ``Trained``."""
+
+    @property
+    def solution(self) -> Solution:
+        """Parameters, history and guarantee."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedSolution:
-    """What ``load`` gives back: the public part of a ``Solution``.
+class SavedSolution(Predictions):
+    """What ``load`` gives back: the public part of a ``Solution``, which predicts as it does.
+
+    The code of a network is not in the file: rebuild the model and call it at ``params``, as its
+    library wants, on rows that ``preprocessing.rows`` scales where that is not None.
 
     Args:
       params: the trained parameters, with dictionaries in place of other containers.
@@ -33,6 +48,8 @@ class SavedSolution:
       event: what was released.
       accountant: the one that recounts it.
       text: the guarantee as it was printed.
+      preprocessing: columns, bounds, intercept and classes that were declared, or None.
+      score: how the parameters score rows.
 
     Privacy: all of it is covered by the guarantee.
     """
@@ -46,6 +63,8 @@ class SavedSolution:
     event: Event
     accountant: str
     text: str
+    preprocessing: Preprocessing | None = None
+    score: Score = Score()  # frozen
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
@@ -55,18 +74,32 @@ class SavedSolution:
         """Returns the guarantee in words."""
         return self.text
 
+    def _score(self) -> Score:
+        if not self.score.kind:
+            raise ValueError(
+                "the file holds the parameters, not the code that predicts by them: rebuild the "
+                "model and call it at load(path).params, such as "
+                "module.apply({'params': params}, x) of flax linen, "
+                "nnx.update(module, params) and module(x) of nnx, or objective.predict(params, "
+                "rows). A file of dpjax before this format says nothing of its model either."
+            )
+        return self.score
 
-def save(path: str | os.PathLike, solution: Solution) -> None:
+
+def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
     """Writes the public part of ``solution`` to one file, all or nothing.
 
     Args:
       path: file to write or replace.
-      solution: one solution, not a batch.
+      solution: one solution, not a batch; or what ``fit`` returned, of which the parameters, the
+        history and the guarantee are written: neither the model, nor what was measured on held-out
+        records.
 
     Raises:
       ValueError: for a batch of solutions.
 
-    Privacy: writes params, history, certificate and guarantee; no key, no data, no secret state.
+    Privacy: writes params, history, certificate, guarantee, and the columns, bounds, intercept and
+      classes that were declared; no key, no data, no secret state.
 
     >>> import jax, jax.numpy as jnp, dpjax, tempfile, os
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
@@ -79,6 +112,8 @@ def save(path: str | os.PathLike, solution: Solution) -> None:
     ...     bool((load(os.path.join(folder, "model")).params == solution.params).all())
     True
     """
+    if not isinstance(solution, Solution):
+        solution = solution.solution
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
     event = solution.event
@@ -95,6 +130,8 @@ def save(path: str | os.PathLike, solution: Solution) -> None:
         "relation": event.relation,
         "accountant": recount_accountant(solution.algorithm.accountant),
         "text": solution.guarantee(),
+        "preprocessing": json.dumps(_fields(solution.preprocessing)),
+        "score": json.dumps(_fields(score_of(solution.algorithm.objective))),
     }
     target = pathlib.Path(path)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -112,6 +149,9 @@ def load(path: str | os.PathLike) -> SavedSolution:
     Args:
       path: a file written by ``save``.
 
+    Returns:
+      A ``SavedSolution``, whose ``predict`` takes a table, a data frame or an array.
+
     Raises:
       ValueError: if the file is something else.
       FileNotFoundError: if there is none.
@@ -120,7 +160,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
     fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
         content: Any = serialization.msgpack_restore(raw)
-        if content["format"] != _FORMAT:
+        if content["format"] not in (_FORMAT, _WITHOUT_PREPROCESSING):
             raise KeyError
         releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
         return SavedSolution(
@@ -128,9 +168,26 @@ def load(path: str | os.PathLike) -> SavedSolution:
             event=Event(releases, content["relation"]),
             accountant=content["accountant"],
             text=content["text"],
+            **({} if content["format"] == _WITHOUT_PREPROCESSING else _prediction(content)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a solution saved by dpjax.") from error
+
+
+def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:
+    return None if value is None else dataclasses.asdict(value)
+
+
+def _prediction(content: dict[str, Any]) -> dict[str, Any]:
+    held = json.loads(content["preprocessing"])
+    if held is not None:
+        # JSON knows no tuples, and a preprocessing is compared and hashed by them.
+        for name in ("columns", "classes"):
+            held[name] = None if held[name] is None else tuple(held[name])
+        if held["bounds"] is not None:
+            held["bounds"] = tuple(map(tuple, held["bounds"]))
+        held = Preprocessing(**held)
+    return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
 
 
 def _host(tree: Any) -> Any:

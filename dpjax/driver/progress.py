@@ -13,13 +13,15 @@ import jax
 
 from dpjax._bar import Bar
 from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import on_device
 from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
-from dpjax.driver.keys import check_unclaimed, claim, guessable, root_key
+from dpjax.driver.checks import check_data
+from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
-from dpjax.oracles import check_examples
+from dpjax.mechanisms.registry import claimed, guessable
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64
@@ -93,20 +95,17 @@ def run(
     >>> int(run(algorithm, (x, jnp.ones(50)), key=jax.random.key(0)).steps)
     4
     """
-    examples, unit, unit_rows = loop.unpack(data)
     params = loop.starting_point(algorithm, params)
-    for query in algorithm.queries:
-        check_examples(query, examples, params)
+    check_data(algorithm, data, params)
+    examples, unit, unit_rows = loop.unpack(data)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
     known = seed is not None or (root is not None and guessable(root))
     chosen = resume.Chosen(root, known)
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
-        bound, carry = _start(algorithm, examples, journal.key, params)
-        if not journal.resumed:
-            check_unclaimed(journal.key)
-        carry = journal.begin(carry)
-        claim(journal.key)
+        bound, carry = _start(algorithm, on_device(examples), journal.key, params)
+        with claimed(journal.key, ADVICE, owner=journal.run_id):
+            carry = journal.begin(carry)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
         with Bar(watched.words(carry), steps, shown=progress) as bar:
@@ -122,7 +121,11 @@ def run(
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return dataclasses.replace(solution, reproducible=journal.reproducible)
+    return dataclasses.replace(
+        solution,
+        reproducible=journal.reproducible,
+        preprocessing=loop.preprocessing_of(data),
+    )
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
@@ -133,7 +136,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
       examples: made-up records; the real ones would be asked, which spends budget.
     """
     params = loop.starting_point(algorithm, None)
-    bound, carry = _start(algorithm, examples, jax.random.key(0), params)
+    bound, carry = _start(algorithm, on_device(examples), jax.random.key(0), params)
     few = min(_TRIAL_STEPS, int(algorithm.steps))
     jax.block_until_ready(_advance(bound, carry, few))
     begin = time.perf_counter()

@@ -27,7 +27,7 @@ _HASHES = ("config", "params", "data_shape", "data", "ledger")
 
 
 class Chosen(NamedTuple):
-    """The root key, None to resume with the checkpoint's, and whether it came from a seed."""
+    """The root key, None to resume with the checkpoint's, and whether it may come from a seed."""
 
     key: Array | None
     reproducible: bool
@@ -42,7 +42,7 @@ class Journal:
       folder: where checkpoints go, or None.
       ledger: where the intent goes, or None.
       label: the caller's word for the data.
-      reproducible: whether the key came from a seed.
+      reproducible: whether the key may come from a seed.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -69,6 +69,11 @@ class Journal:
         return self._checkpoint.key
 
     @property
+    def run_id(self) -> str:
+        """The name of the run, which it keeps when it is resumed."""
+        return self._checkpoint.run_id
+
+    @property
     def resumed(self) -> bool:
         """Whether an earlier process began the run."""
         return bool(self._checkpoint.leaves)
@@ -83,7 +88,8 @@ class Journal:
           ValueError: if the ledger does not admit the run.
           OSError: if something cannot be written; then nothing may be asked.
         """
-        if self.resumed:
+        resumed = self.resumed  # a run that begins here is not, once its checkpoint is written
+        if resumed:
             carry = _restore(carry, self._checkpoint.leaves)
         elif self._folder is not None:
             if self._ledger is not None:
@@ -97,6 +103,7 @@ class Journal:
                 event=self._algorithm.event,
                 label=self._label,
                 config_hash=self._checkpoint.manifest["config"],
+                resumed=resumed,
             )
         self._carry, self._written = carry, time.monotonic()
         return carry

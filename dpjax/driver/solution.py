@@ -5,19 +5,23 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
+from dpjax.driver.prediction import Predictions, Score, score_of
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Solution:
+class Solution(Predictions):
     """The result of a private training, a pytree.
 
     Args:
@@ -28,8 +32,11 @@ class Solution:
       certificate: bounds on the true gradient and curvature, or None.
       certified_params: the parameters the certificate speaks of, or None.
       algorithm: what was run, with its calibrated noise.
+      accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
       unit: what one record stands for, from the data set.
-      reproducible: whether the noise came from a seed, which can be guessed.
+      reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
+        come from one, as every key may that ``random_key`` did not return in this process.
+      preprocessing: how the table's columns became rows and labels, from the data set; declared.
 
     Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
       computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
@@ -43,12 +50,14 @@ class Solution:
     certificate: Certificate | None
     certified_params: Params | None
     algorithm: Algorithm
+    accuracy: Array | None = None
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
+    preprocessing: Preprocessing | None = static(default=None)
 
     @property
     def releasable(self) -> bool:
-        """Whether the guarantee may be relied on: neither a seed nor unsafe noise was used."""
+        """Whether the guarantee may be relied on: no key that a seed may make, no unsafe noise."""
         return not self.reproducible and not _guarantee.unsafe(self.algorithm)
 
     @property
@@ -73,9 +82,34 @@ class Solution:
 
     def guarantee(self) -> str | list:
         """Returns the guarantee in words a person can publish."""
+        classes = None if self.preprocessing is None else self.preprocessing.classes
         return self._each(
-            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible)
+            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
         )
+
+    def accuracy_interval(self, confidence: float = 0.95) -> tuple[Array, Array]:
+        """Returns what the exact accuracy lies between with this probability, over the noise.
+
+        Of the records that were trained on; a null record counts as wrong.
+
+        Raises:
+          ValueError: if no accuracy was released, or for a confidence out of range.
+        """
+        if self.accuracy is None:
+            raise ValueError("no accuracy was released; make the algorithm by dpjax.with_accuracy.")
+        (query,) = (query for query in self.algorithm.queries if query.name == "accuracy")
+        level = (1 + _validate.open_unit("confidence", confidence)) / 2
+        half = jax.scipy.special.ndtri(level) * query.stddev  # pyright: ignore
+        return tuple(jnp.clip(self.accuracy + side * half, 0, 1) for side in (-1, 1))  # pyright: ignore
+
+    def _score(self) -> Score:
+        found = score_of(self.algorithm.objective)
+        if not found.kind:
+            raise ValueError(
+                f"a solution of {self.algorithm.objective.name} predicts no label by itself: call "
+                "your model at solution.params; of a network that fit returned, Trained.predict."
+            )
+        return found
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

@@ -1,6 +1,5 @@
 """Where keys come from and how they branch: purpose, then step, then leaf."""
 
-import contextlib
 import os
 import zlib
 
@@ -10,13 +9,16 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
+from dpjax.mechanisms.registry import note_random
 
 
 def random_key() -> Array:
-    """Returns a fresh threefry key from operating-system entropy: 128 bits, or 64 where JAX is old.
+    """Returns a fresh threefry key of 128 bits from operating-system entropy, for one training.
 
     ``jax.random.key(seed)`` keeps 32 bits of its seed unless x64 is on, which is few enough to
-    search; noise for a release should start here.
+    search; noise for a release should start here. Call it for every training, in the process that
+    trains: where a key that was folded or split from another one comes from cannot be seen, so
+    that its results are not ``releasable``.
 
     Returns:
       A typed key, shape ().
@@ -29,11 +31,9 @@ def random_key() -> Array:
     >>> random_key().shape
     ()
     """
-    for name, count in (("threefry4x32", 4), ("threefry2x32", 2)):
-        words = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
-        with contextlib.suppress(ValueError):  # a JAX without the wider key
-            return jax.random.wrap_key_data(jnp.asarray(words), impl=name)
-    raise AssertionError("JAX always has threefry2x32")
+    words = np.frombuffer(os.urandom(16), dtype=np.uint32)
+    note_random(words)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
 
 
 def seed_key(seed: int) -> Array:
@@ -51,7 +51,8 @@ def seed_key(seed: int) -> Array:
     (True, False)
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
+        got = "another one" if isinstance(seed, int | np.integer) else _type_of(seed)
+        raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {got}.")
     words = np.array([int(seed) >> 32, int(seed) & 0xFFFF_FFFF], np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
@@ -71,7 +72,7 @@ def as_key(key: Array) -> Array:
     """
     advice = "pass key=dpjax.random_key(), or seed=INTEGER for research runs."
     if key is None or not hasattr(key, "dtype"):
-        raise ValueError(f"key must be a JAX random key, got {key!r}; {advice}")
+        raise ValueError(f"key must be a JAX random key, got {_type_of(key)}; {advice}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if key.dtype != jnp.uint32 or key.shape != (2,):
             raise ValueError(
@@ -85,6 +86,11 @@ def as_key(key: Array) -> Array:
             "run many seeds with jax.vmap(lambda key: solve(algorithm, data, key=key))(keys)."
         )
     return key
+
+
+def _type_of(key: object) -> str:
+    # Whatever it is, its digits may be a secret.
+    return "None" if key is None else f"an object of type {type(key).__name__}"
 
 
 def derive(key: Array, purpose: str, step: Array | int) -> Array:

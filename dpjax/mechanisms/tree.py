@@ -21,6 +21,8 @@ from dpjax.mechanisms.normal import normal_from_bits
 KINDS = ("square_root", "tree", "independent")
 # Draws of the square-root factorisation that are held at once: 32 MB of random bits.
 _DRAWS = 2**22
+# Longer ones are no run, and their weights do not fit in memory.
+_LONGEST = 2**20
 
 
 @jax.tree_util.register_dataclass
@@ -202,7 +204,8 @@ def prefix_noise(horizon: int, dimension: int, kind: str | None = None) -> Prefi
     >>> prefix_noise(64, 22).kind, prefix_noise(1024, 26_010).kind
     ('square_root', 'tree')
     """
-    horizon = _validate.positive_int("horizon", horizon)
+    if (horizon := _validate.positive_int("horizon", horizon)) > _LONGEST:
+        raise ValueError(f"horizon, or period, must be at most {_LONGEST:,}, got {horizon}.")
     dimension = _validate.positive_int("dimension", dimension)
     if kind is None:
         kind = "square_root" if horizon * dimension <= _DRAWS else "tree"

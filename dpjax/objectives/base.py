@@ -85,7 +85,8 @@ class Objective:
     Raises:
       ValueError: if the loss is not callable, or a constant or default is not above 0.
 
-    Privacy: NOT a mechanism; ``value`` reads raw data and is for diagnostics.
+    Privacy: NOT a mechanism; ``objective(params, example)`` reads a raw record and is for
+      diagnostics.
 
     >>> import jax.numpy as jnp
     >>> objective = Objective(lambda w, example: jnp.sum((w - example) ** 2), name="mean")
@@ -186,6 +187,13 @@ class Objective:
     def predicts(self) -> bool:
         """Whether its parameters predict labels."""
         return hasattr(self.model, "score") or (self.model is None and self.margin is not None)
+
+    @property
+    def labels(self) -> str | None:
+        """The labels that count, in words; None where the loss does not say. Others are null."""
+        if self.predicts or self.margin is not None:
+            return "-1, +1"
+        return getattr(self.loss, "labels", None)
 
     def predict(self, params: Array, x: Array) -> Array:
         """Returns the labels in {-1, +1} of the rows of ``x``, shape (n,); ties go to +1.

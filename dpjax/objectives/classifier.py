@@ -18,6 +18,11 @@ class _CrossEntropy:
 
     apply: Callable[..., Array]
 
+    @property
+    def labels(self) -> str:
+        """The labels that count, in words."""
+        return "0, 1, ..., one less than the number of logits"
+
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         x, y = example
         logits = self.apply(params, x)

@@ -1,5 +1,6 @@
 """The one door to the data: queries that answer with noise and know what they spent."""
 
+from dpjax.oracles.accuracy import AccuracyQuery
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
 from dpjax.oracles.base import Evaluations, Query, bind, check_examples
@@ -23,6 +24,7 @@ from dpjax.oracles.subspace import SubspaceQuery
 
 __all__ = [
     "LEAST",
+    "AccuracyQuery",
     "AnchorQuery",
     "AnchoredQuery",
     "BallQuery",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._wide import on_device
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
@@ -226,9 +227,10 @@ def bind(query: Query, examples: PyTree) -> Records:
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
+    examples = on_device(examples)
     if query.objective.margin is not None and query.closed_form:
         return linear_model.prepare(examples)
-    return jax.tree.map(jnp.asarray, examples)
+    return examples
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:
@@ -266,6 +268,8 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     if query.objective.margin is not None:
         _check_margin_examples(examples, params)
+    if hasattr(query, "check_examples"):
+        query.check_examples(examples, params)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _check_margin_examples(examples: PyTree, params: Params) -> None:

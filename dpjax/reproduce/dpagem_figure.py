@@ -1,39 +1,30 @@
 """NOT PRIVATE: pictures of accuracy against iterations, and of the gap to non-private training."""
 
 import os
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import plotting
-from dpjax.reproduce import dpagem
-from dpjax.reproduce.accuracies import FIELDS, Accuracies
+from dpjax.reproduce import annotations, looks
+from dpjax.reproduce.accuracies import FIELDS
+from dpjax.reproduce.page import percent
+from dpjax.reproduce.tables import Table
 
-# No two methods share a colour. Dashed: without noise; dash-dotted: with momentum, at a constant
-# step size; dotted: with a step size that falls at each step.
-_STYLE = {
-    dpagem.SGD_STAGE: (plotting.GREY, "--"),
-    dpagem.STAGE: (plotting.BLUE, "-"),
-    dpagem.EARLY: (plotting.ORANGE, "-"),
-    dpagem.CONST: (plotting.GREEN, "-"),
-    dpagem.LINEAR: ("black", ":"),
-    dpagem.ROOT: (plotting.SKY, ":"),
-    dpagem.MOMENTUM_CONST: (plotting.PINK, "-."),
-    dpagem.EARLY_CONST: (plotting.YELLOW, "-."),
-}
-# Recipes may come and go.
-_RECIPE = (plotting.PURPLE, "-")
 _NAMES = {"train": "training", "test": "test"}
-# How many times as long as without the lowest methods an axis may be.
-_SQUASHED = 1.5
+# The axis begins at so many times the largest error at the end: before, all rise steeply.
+_RISEN = 1.6
+_TICKS = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015, 0.01, 0.005)
 
 
-def plot_accuracy(found: Accuracies, path: str | os.PathLike) -> None:
+def plot_accuracy(looked: Table, path: str | os.PathLike) -> None:
     """Draws training and test accuracy against iterations, one row of panels an epsilon.
 
+    The axis is logarithmic in the error, so that methods near to each other at the top and one
+    that is far behind are seen alike.
+
     Args:
-      found: the results on one problem.
+      looked: rows of ``dpagem_page.look_rows`` of one problem.
       path: file to write; its ending fixes the format.
 
     Raises:
@@ -42,23 +33,29 @@ def plot_accuracy(found: Accuracies, path: str | os.PathLike) -> None:
 
     Privacy: NOT PRIVATE.
     """
-    epsilons = found.epsilons[::-1]
+    first = looked.rows[0]
+    epsilons = looked.values("drawn_beside_epsilon")[::-1]
     title = (
-        f"{found.problem.title}: n = {found.rows:,}, p = {found.dimension:,}, delta = "
-        f"{dpagem.DELTA:g}, {found.problem.relation}; {plotting.EXACT}\nmean of {found.seeds} "
-        "seeds, band: their range; dashed grey: without noise, NOT PRIVATE"
+        f"Accuracy of the {first['network']} on {first['data']} as it trains: higher is better; "
+        f"n = {int(first['n']):,}, delta = "
+        f"{float(first['delta']):g}, {first['relation']}; {plotting.EXACT}\nmean of "
+        f"{len(looked.words('seed'))} seeds, bars at the right: their range at the end; dotted: "
+        "its last value; dashed grey: without noise, NOT PRIVATE"
     )
-    with plotting.panels(path, len(epsilons), len(FIELDS), title, size=(5.6, 3.9)) as rows:
+    with plotting.panels(
+        path, len(epsilons), len(FIELDS), title, size=(6.4, 4.4), legend="none"
+    ) as rows:
         for epsilon, row in zip(epsilons, rows, strict=True):
             for field, axes in zip(FIELDS, row, strict=True):
-                _panel(axes, found, epsilon, field)
+                _panel(axes, looked.where(drawn_beside_epsilon=epsilon), field)
+                axes.set_title(f"{_NAMES[field].capitalize()} accuracy, epsilon {epsilon:g}")
 
 
-def plot_gap(every: Sequence[Accuracies], path: str | os.PathLike) -> None:
-    """Draws the last accuracy of every method at the paper's epsilons, one panel a problem.
+def plot_gap(gaps: Table, path: str | os.PathLike) -> None:
+    """Draws how far every private method is behind non-private training, one panel a problem.
 
     Args:
-      every: the results, one problem each.
+      gaps: rows of ``dpagem_page.gap_rows``.
       path: file to write; its ending fixes the format.
 
     Raises:
@@ -67,74 +64,62 @@ def plot_gap(every: Sequence[Accuracies], path: str | os.PathLike) -> None:
 
     Privacy: NOT PRIVATE.
     """
-    title = f"Last iterates; {plotting.EXACT}"
-    with plotting.panels(path, 1, len(every), title, size=(5.6, 3.9)) as (row,):
-        for axes, found in zip(row, every, strict=True):
-            _last(axes, found)
-
-
-def style(label: str) -> tuple[str, str]:
-    """Returns colour and dashes of a method."""
-    return _STYLE.get(label, _RECIPE)
-
-
-def _panel(axes: Any, found: Accuracies, epsilon: float, field: str) -> None:
-    paths = {label: found.path(label, epsilon, field) for label in found.labels}
-    for label, (iterations, values) in paths.items():
-        color, dashes = style(label)
-        ends = values.min(axis=0), values.max(axis=0)
-        plotting.band(
-            axes, iterations, values.mean(axis=0), ends, color, linestyle=dashes, label=label
-        )
-    ends, below = limits({label: values for label, (_, values) in paths.items()})
-    what = f"exact {_NAMES[field]} accuracy"
-    axes.set(
-        xlabel="iterations",
-        ylabel=what + (f"\nends below: {', '.join(below)}" if below else ""),
-        ylim=ends,
-        title=f"epsilon {epsilon:g}, {_NAMES[field]}",
+    data = gaps.words("data")
+    title = (
+        "How far private training is behind training without noise, further left is better: last "
+        f"iterates, bars: two standard errors; {plotting.EXACT}"
     )
-    plotting.percent(axes.yaxis)
+    with plotting.panels(path, 1, len(data), title, size=(5.6, 3.9)) as (row,):
+        for axes, name in zip(row, data, strict=True):
+            _behind(axes, gaps.where(data=name))
 
 
-def limits(paths: Mapping[str, np.ndarray]) -> tuple[tuple[float, float], tuple[str, ...]]:
-    """Returns where an axis of accuracies begins and ends, and the methods that end below it.
+def _panel(axes: Any, looked: Table, field: str) -> None:
+    ends, longest, worst = {}, looked.numbers("iteration").max(), 0.0
+    for place, label in enumerate(looked.words("method")):
+        of = looked.where(method=label)
+        at = np.array(of.values("iteration"))
+        values = np.array([of.where(iteration=i).numbers(f"exact_{field}_accuracy") for i in at])
+        # An error of exactly 0 has no logarithm.
+        errors = np.maximum(1 - values, 1e-4)
+        means = errors.mean(axis=1)
+        color, _, dashes = looks.look(label)
+        name = f"{label}  {percent(1 - means[-1])}"
+        axes.plot(at, means, color=color, linestyle=dashes, label=label)
+        axes.plot(at[-1:], means[-1:], **looks.mark(label), linestyle="none")
+        if at[-1] < longest:
+            axes.plot([at[-1], longest], [means[-1]] * 2, color=color, linestyle=(0, (1, 3)))
+        axes.vlines(
+            (1.03 + 0.012 * place) * longest, errors[-1].min(), errors[-1].max(), color=color
+        )
+        ends[name] = (means[-1], color)
+        worst = max(worst, _RISEN * float(means[-1]), 1.05 * float(errors[-1].max()))
+    low = min(float(np.min(line.get_ydata())) for line in axes.lines)
+    axes.set(xlabel="iterations", ylabel=f"exact {_NAMES[field]} accuracy", yscale="log")
+    # Upside down, as the axis is one of errors.
+    axes.set(xlim=(0, 1.15 * longest), ylim=(worst, 0.85 * low))
+    ticks = [error for error in _TICKS if 0.85 * low < error < worst]
+    axes.set_yticks(ticks, [f"{100 * (1 - error):.4g} %" for error in ticks])
+    axes.set_yticks([], minor=True)
+    annotations.name_ends(axes, ends)
 
-    It begins a bit below the lowest mean after a fifth of the looks, where most of the rise is
-    over; but at the lower quartile of the methods, where one that fails would squash all others.
 
-    Args:
-      paths: by label, the (seeds, iterations) accuracies.
-    """
-    means = {label: values.mean(axis=0) for label, values in paths.items()}
-    lowest = [mean[len(mean) // 5 :].min() for mean in means.values()]
-    high = max(float(values.max()) for values in paths.values())
-    low, quartile = np.quantile(lowest, [0, 0.25], method="higher")
-    if high - low > _SQUASHED * max(high - quartile, 0.01):
-        low = quartile
-    room = 0.05 * max(high - low, 0.01)
-    begin = max(float(low) - room, 0.0)
-    below = tuple(label for label, mean in means.items() if mean[-1] < begin)
-    return (begin, min(high + room, 1.0)), below
-
-
-def _last(axes: Any, found: Accuracies) -> None:
-    epsilon = max(found.epsilons)
+def _behind(axes: Any, gaps: Table) -> None:
     colors = (plotting.ORANGE, plotting.BLUE)
     for shift, (field, marker, color) in enumerate(zip(FIELDS, "so", colors, strict=True)):
-        last = [found.final(label, epsilon, field) for label in found.labels]
-        where = np.arange(len(last)) + 0.25 * (shift - 0.5)
-        means = np.array([values.mean() for values in last])
-        low, high = (np.array([f(values) for values in last]) for f in (np.min, np.max))
+        where = np.arange(len(gaps)) + 0.25 * (shift - 0.5)
         axes.errorbar(
-            means,
+            gaps.numbers(f"exact_{field}_gap"),
             where,
-            xerr=[means - low, high - means],
+            xerr=2 * np.nan_to_num(gaps.numbers(f"standard_error_{field}")),
             **plotting.mark(color, marker),
             linestyle="none",
-            label=f"{_NAMES[field]} (bars: range of the seeds)",
+            label=f"{_NAMES[field]} accuracy",
         )
-    axes.set_yticks(range(len(found.labels)), found.labels)
+    axes.set_yticks(range(len(gaps)), [row["method"] for row in gaps.rows])
     axes.invert_yaxis()
-    axes.set(xlabel="exact accuracy", title=f"{found.problem.title}, epsilon {epsilon:g}")
+    epsilon = float(gaps.only("epsilon"))
+    axes.set(
+        xlabel="points of exact accuracy behind", title=f"{gaps.only('data')}, epsilon {epsilon:g}"
+    )
     plotting.percent(axes.xaxis)

@@ -4,7 +4,7 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-from dpjax.reproduce import dpagem, dpagem_claims, dpagem_figure, page
+from dpjax.reproduce import dpagem, dpagem_claims, dpagem_figure, page, tables
 from dpjax.reproduce.accuracies import FIELDS, Accuracies
 from dpjax.reproduce.page import number
 from dpjax.reproduce.study import Figure
@@ -27,27 +27,39 @@ def files(
       methods: all that are compared.
     """
     del methods
-    picture, numbers = folder / f"{name}.png", folder / f"{name}.csv"
-    if one.kind == "gap":
-        page.write_csv(numbers, [row for found in every for row in gap_rows(found)])
-        dpagem_figure.plot_gap(every, picture)
-        written = [picture, numbers]
-    else:
-        page.write_csv(numbers, [row for found in every for row in look_rows(found)])
-        dpagem_figure.plot_accuracy(every[0], picture)
-        written = [picture, numbers]
-        tried = [row for found in every for row in tuning_rows(found)]
-        if tried:
-            written.append(folder / f"{name}-steps.csv")
-            page.write_csv(written[-1], tried)
+    numbers = folder / f"{name}.csv"
+    rows = gap_rows if one.kind == "gap" else look_rows
+    tables.write_csv(numbers, [row for found in every for row in rows(found)])
+    written = [*draw(folder, name, one), numbers]
+    tried = [row for found in every for row in tuning_rows(found)]
+    if tried and one.kind != "gap":
+        written.append(folder / f"{name}-steps.csv")
+        tables.write_csv(written[-1], tried)
     said: list[dict[str, object]] = [
         {"verdict": c.verdict, "claim": c.text, "exact_measured": c.detail}
         for c in dpagem_claims.claims(one, every)
     ]
     if said:
         written.append(folder / f"{name}-claims.csv")
-        page.write_csv(written[-1], said)
+        tables.write_csv(written[-1], said)
     return written
+
+
+def draw(folder: pathlib.Path, name: str, one: Figure) -> list[pathlib.Path]:
+    """Draws the picture of one figure from its table in ``folder``, and returns its path.
+
+    Args:
+      folder: where the table is.
+      name: of the figure.
+      one: the figure.
+
+    Raises:
+      FileNotFoundError: if the table is missing.
+    """
+    picture = folder / f"{name}.png"
+    plot = dpagem_figure.plot_gap if one.kind == "gap" else dpagem_figure.plot_accuracy
+    plot(tables.read_csv(folder / f"{name}.csv"), picture)
+    return [picture]
 
 
 def look_rows(found: Accuracies) -> list[dict[str, object]]:

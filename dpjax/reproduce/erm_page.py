@@ -4,7 +4,7 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-from dpjax.reproduce import erm_claims, page, risk_figure
+from dpjax.reproduce import erm_claims, page, risk_figure, tables
 from dpjax.reproduce.erm import Method
 from dpjax.reproduce.page import number
 from dpjax.reproduce.risks import Risks
@@ -27,12 +27,29 @@ def files(
       every: the results on its problems.
       methods: all of the paper's.
     """
-    picture = folder / f"{name}.png"
+    del methods
     means, seeds = folder / f"{name}.csv", folder / f"{name}-seeds.csv"
-    risk_figure.plot_risks(every, one.epsilons, [method.label for method in methods], picture)
-    page.write_csv(means, [row for found in every for row in mean_rows(found)])
-    page.write_csv(seeds, [row for found in every for row in seed_rows(found)])
-    return [picture, means, seeds]
+    tables.write_csv(means, [row for found in every for row in mean_rows(found)])
+    tables.write_csv(seeds, [row for found in every for row in seed_rows(found)])
+    return [*draw(folder, name, one), means, seeds]
+
+
+def draw(folder: pathlib.Path, name: str, one: Figure) -> list[pathlib.Path]:
+    """Draws the picture of one figure from its tables in ``folder``, and returns its path.
+
+    Args:
+      folder: where the tables are.
+      name: of the figure.
+      one: the figure.
+
+    Raises:
+      FileNotFoundError: if a table is missing.
+    """
+    picture = folder / f"{name}.png"
+    means = tables.read_csv(folder / f"{name}.csv")
+    seeds = len(tables.read_csv(folder / f"{name}-seeds.csv").words("seed"))
+    risk_figure.plot_risks(means, one.epsilons, seeds, picture)
+    return [picture]
 
 
 def mean_rows(found: Risks) -> list[dict[str, object]]:

@@ -1,8 +1,6 @@
-"""NOT PRIVATE: the page and the tables of a reproduction; every number comes from the results."""
+"""NOT PRIVATE: the page of a reproduction and the rows of its tables, all from the results."""
 
-import csv
 import dataclasses
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -39,7 +37,7 @@ class Claim:
 
 
 def point_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]:
-    """Returns one row for each curve, epsilon and seed, as ``write_csv`` takes them."""
+    """Returns one row for each curve, epsilon and seed, as ``tables.write_csv`` takes them."""
     rows = []
     for curve in curves:
         for epsilon in found.epsilons:
@@ -51,6 +49,8 @@ def point_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]
                 rows.append(
                     {
                         "data": found.problem.data,
+                        "n": found.rows,
+                        "p": found.dimension,
                         "objective": found.problem.objective,
                         "curve": curve.label,
                         "epsilon": epsilon,
@@ -93,6 +93,20 @@ def trace_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]
     return rows
 
 
+def baseline_rows(every: Sequence[Found]) -> list[dict[str, object]]:
+    """Returns the accuracies that need no private training, one row a problem."""
+    return [
+        {
+            "data": found.problem.data,
+            "objective": found.problem.objective,
+            "measured_on": "test set" if found.tested else "training set",
+            "exact_accuracy_of_the_optimum": f"{found.accuracy:.6g}",
+            "exact_share_of_the_larger_class": f"{found.majority:.6g}",
+        }
+        for found in every
+    ]
+
+
 def cost_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]:
     """Returns what each curve costs and reaches at ``TRACED_EPSILON``, one row a curve."""
     rows = []
@@ -116,14 +130,6 @@ def cost_rows(found: Found, curves: Sequence[Curve]) -> list[dict[str, object]]:
             }
         )
     return rows
-
-
-def write_csv(path: pathlib.Path, rows: Sequence[dict[str, object]]) -> None:
-    """Writes rows that share their columns."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     results: Callable[..., Any]
     """From a problem and the curves to the results; see ``results.results``."""
     pages: ModuleType
-    """``files`` and ``lines`` of a figure, from the results."""
+    """``files`` and ``lines`` of a figure, from the results; ``draw``, from its tables."""
     seeds: int = _SEEDS
     """Runs of each point, unless asked for otherwise."""
     trained: str = "every training starts at 0 and is private at its epsilon by an exact accountant"
@@ -237,6 +237,22 @@ def reproduce(
     text = folder / f"{name}.md"
     text.write_text("\n".join(_head(chosen, found) + sections) + "\n")
     return [*written, text]
+
+
+def redraw(chosen: Plan, out: str | os.PathLike) -> list[pathlib.Path]:
+    """Draws the pictures again from the tables in a folder, without training, and returns them.
+
+    Args:
+      chosen: whose figures, from ``plan``.
+      out: folder that ``reproduce`` wrote to.
+
+    Raises:
+      FileNotFoundError: if a table is missing.
+
+    Privacy: NOT PRIVATE, as the tables are.
+    """
+    draw, folder = chosen.parts.pages.draw, pathlib.Path(out)
+    return [path for figure in chosen.figures.items() for path in draw(folder, *figure)]
 
 
 def _head(chosen: Plan, found: dict[Problem, Any]) -> list[str]:

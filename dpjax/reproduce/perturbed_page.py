@@ -2,19 +2,22 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import plotting
 from dpjax.accounting import ball_delta
-from dpjax.reproduce import page, perturbed
+from dpjax.reproduce import page, perturbed, tables
 from dpjax.reproduce.perturbed import DIMENSIONS, RECORDS, STEP_DISTANCE, DeltaFigure
 from dpjax.reproduce.study import Curve, Figure, Found
+from dpjax.reproduce.tables import Table
+
+# By dimension.
+Colors = Mapping[int, Any]
 
 _COUNTS = np.unique(np.geomspace(1, 100 * RECORDS, 61).round().astype(int))
-_COLORS = ("black", plotting.ORANGE, plotting.PINK, plotting.GREEN, plotting.BLUE, plotting.SKY)
 _COMPARED = (2, 22, 100)
 
 
@@ -31,11 +34,28 @@ def files(
       curves: empty.
     """
     del every, curves
-    picture, points, steps = (folder / f"{name}{end}" for end in (".png", ".csv", "-steps.csv"))
-    page.write_csv(points, _delta_rows(one))
-    page.write_csv(steps, _step_rows(_COUNTS))
-    _plot(one, picture)
-    return [picture, points, steps]
+    points, steps = folder / f"{name}.csv", folder / f"{name}-steps.csv"
+    tables.write_csv(points, _delta_rows(one))
+    tables.write_csv(steps, _step_rows(_COUNTS))
+    return [*draw(folder, name, one), points, steps]
+
+
+def draw(folder: pathlib.Path, name: str, one: Figure) -> list[pathlib.Path]:
+    """Draws the picture of the figure from its tables in ``folder``, and returns its path.
+
+    Args:
+      folder: where the tables are.
+      name: of the figure.
+      one: the figure.
+
+    Raises:
+      FileNotFoundError: if a table is missing.
+    """
+    del one
+    picture = folder / f"{name}.png"
+    points = tables.read_csv(folder / f"{name}.csv")
+    _plot(points, tables.read_csv(folder / f"{name}-steps.csv"), picture)
+    return [picture]
 
 
 def lines(one: Figure, every: Sequence[Found], curves: Sequence[Curve]) -> list[str]:
@@ -134,26 +154,32 @@ def _step_rows(counts: np.ndarray) -> list[dict[str, object]]:
     ]
 
 
-def _plot(one: Figure, path: str | os.PathLike) -> None:
+def _plot(points: Table, steps: Table, path: str | os.PathLike) -> None:
+    from matplotlib import colormaps
+
+    dimensions = [int(d) for d in points.values("dimension")][::-1]
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(dimensions)))
+    colors = dict(zip(dimensions, shades, strict=True))
     title = (
-        "Noise uniform in the unit ball: the delta of a (0, delta) guarantee, the same at every "
-        "epsilon\nlines: closed form; dots: share of drawn noise that tells two centres apart"
+        "Noise uniform in the unit ball hides little: the delta of its (0, delta) guarantee, the "
+        "same at every epsilon, by dimension d (lower is more private)\nlines: closed form; dots: "
+        "share of drawn noise that tells two centres apart"
     )
-    with plotting.panels(path, 1, 3, title) as ((paper, gaussian, steps),):
-        _against_distance(paper, gaussian, one)
-        _against_steps(steps)
+    with plotting.panels(path, 1, 3, title) as ((release, gaussian, composed),):
+        _against_distance(release, gaussian, points, colors)
+        _against_steps(composed, steps, colors)
 
 
-def _against_distance(paper: Any, gaussian: Any, one: Figure) -> None:
-    for dimension, color in zip(DIMENSIONS, _COLORS, strict=True):
-        points = [p for p in _points(one) if p.dimension == dimension]
+def _against_distance(release: Any, gaussian: Any, every: Table, colors: Colors) -> None:
+    for dimension, color in colors.items():
+        points = every.where(dimension=dimension)
         where = np.linspace(0.005, 1.999, 300)
         deltas = [ball_delta(float(d), 1.0, dimension) for d in where]
-        paper.plot(where, deltas, color=color, label=f"d = {dimension}")
-        kept = points[:: max(1, len(points) // 10)]
-        paper.plot(
-            [p.distance for p in kept], [p.drawn for p in kept],
-            **plotting.mark(color, "o", 4), linestyle="none",
+        release.plot(where, deltas, color=color, label=f"d = {dimension}")
+        few = slice(None, None, max(1, len(points) // 10))
+        release.plot(
+            points.numbers("distance")[few], points.numbers("delta_drawn")[few],
+            marker="o", markersize=4, color=color, linestyle="none",
         )  # fmt: skip
         if dimension in _COMPARED:
             where = np.geomspace(1e-3, 1.999, 300)
@@ -169,33 +195,40 @@ def _against_distance(paper: Any, gaussian: Any, one: Figure) -> None:
     ):
         gaussian.plot([], [], color="grey", linestyle=style, label=words)
     gaussian.legend(fontsize="small", loc="lower left")
-    paper.set(xlabel="distance D of the centres, R = 1", ylabel="delta", title="The paper's figure")
+    release.set(
+        xlabel="distance D of the centres, R = 1",
+        ylabel="delta",
+        title="Delta of one release\n(1: nothing is hidden)",
+    )
     gaussian.set(
         xlabel="distance D of the centres, R = 1",
         xscale="log",
         yscale="log",
         ylim=(1e-6, 1.5),
         ylabel="delta",
-        title="Beside a Gaussian of the same deviation",
+        title="Beside Gaussian noise\nof the same standard deviation",
     )
 
 
-def _against_steps(axes: Any) -> None:
-    for dimension, color in zip(DIMENSIONS, _COLORS, strict=True):
-        axes.plot(_COUNTS, perturbed.steps(dimension, _COUNTS), color=color)
+def _against_steps(axes: Any, steps: Table, colors: Colors) -> None:
+    published = steps.where(dimension=next(iter(colors)))
+    counts = published.numbers("steps")
     axes.plot(
-        _COUNTS,
-        -np.expm1(_COUNTS * _log_kept()),
+        counts,
+        published.numbers("delta_of_publishing_as_many_records"),
         color="grey",
         linestyle="-.",
         label="publishing T random records",
     )
-    axes.axhline(1 / RECORDS, color="grey", linestyle=":", label="1/n: one random record")
+    for dimension, color in colors.items():
+        axes.plot(counts, steps.where(dimension=dimension).numbers("delta"), color=color)
+    records = float(steps.only("records"))
+    axes.axhline(1 / records, color="grey", linestyle=":", label="1/n: one random record")
     axes.legend(fontsize="small", loc="lower right")
     axes.set(
         xscale="log",
         yscale="log",
         xlabel="steps T, each on one random record",
         ylabel="delta",
-        title=f"After T steps: n = {RECORDS:,}, D = {STEP_DISTANCE:g}",
+        title=f"Delta after T steps\n(n = {records:,.0f}, D = {float(steps.only('distance')):g})",
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpjax.reproduce import page, spider_bounds, spider_claims, spider_figure
+from dpjax.reproduce import page, spider_bounds, spider_claims, spider_figure, tables
 from dpjax.reproduce.escapes import Escapes, quartiles
 from dpjax.reproduce.page import number
 from dpjax.reproduce.spider import Method
@@ -29,15 +29,48 @@ def files(
       methods: all that are compared.
     """
     del methods
-    picture, seeds = folder / f"{name}.png", folder / f"{name}.csv"
-    page.write_csv(seeds, [row for found in every for row in seed_rows(found)])
-    if one.kind == "escape":
-        spider_figure.plot_escapes(every[0], picture)
-        return [picture, seeds]
-    spider_figure.plot_rates(every, picture)
-    slopes = folder / f"{name}-slopes.csv"
-    page.write_csv(slopes, [row for found in every for row in slope_rows(found)])
-    return [picture, seeds, slopes]
+    seeds, saddles = folder / f"{name}.csv", folder / f"{name}-saddle.csv"
+    tables.write_csv(seeds, [row for found in every for row in seed_rows(found)])
+    tables.write_csv(saddles, [row for found in every for row in saddle_rows(found)])
+    written = [*draw(folder, name, one), seeds, saddles]
+    if one.kind == "rates":
+        written.append(folder / f"{name}-slopes.csv")
+        tables.write_csv(written[-1], [row for found in every for row in slope_rows(found)])
+    return written
+
+
+def draw(folder: pathlib.Path, name: str, one: Figure) -> list[pathlib.Path]:
+    """Draws the picture of one figure from its tables in ``folder``, and returns its path.
+
+    Args:
+      folder: where the tables are.
+      name: of the figure.
+      one: the figure.
+
+    Raises:
+      FileNotFoundError: if a table is missing.
+    """
+    picture = folder / f"{name}.png"
+    runs = tables.read_csv(folder / f"{name}.csv")
+    saddles = tables.read_csv(folder / f"{name}-saddle.csv")
+    plot = spider_figure.plot_escapes if one.kind == "escape" else spider_figure.plot_rates
+    plot(runs, saddles, picture)
+    return [picture]
+
+
+def saddle_rows(found: Escapes) -> list[dict[str, object]]:
+    """Returns what the saddle and the minimum are, one row for each n."""
+    return [
+        {
+            "data": found.problem.data,
+            "n": size,
+            "exact_saddle_gap": f"{land['saddle'] - land['minimum']:.6g}",
+            "exact_saddle_min_eigenvalue": f"{land['saddle_eigenvalue']:.6g}",
+            "exact_minimum_min_eigenvalue": f"{land['minimum_eigenvalue']:.6g}",
+            "exact_saddle_alpha": f"{found.saddle_alpha(size):.6g}",
+        }
+        for size, land in sorted(found.landscapes.items())
+    ]
 
 
 def seed_rows(found: Escapes) -> list[dict[str, object]]:
@@ -74,7 +107,7 @@ def seed_rows(found: Escapes) -> list[dict[str, object]]:
 
 
 def slope_rows(found: Escapes) -> list[dict[str, object]]:
-    """Returns the slope of each method that has one, as ``write_csv`` takes them."""
+    """Returns the slope of each method that has one, as ``tables.write_csv`` takes them."""
     fits = {label: spider_claims.fitted(found, label) for label in found.labels}
     return [
         {

@@ -4,8 +4,11 @@ import pathlib
 from collections.abc import Sequence
 
 from dpjax.reproduce import figure as pictures
-from dpjax.reproduce import page
+from dpjax.reproduce import page, tables
 from dpjax.reproduce.study import TRACED_EPSILON, Curve, Figure, Found
+
+# Endings of the second table, by kind.
+_MORE = {"accuracy": "-baselines.csv", "panels": "-time.csv"}
 
 
 def files(
@@ -26,17 +29,38 @@ def files(
     """
     if one.kind == "table":
         path = folder / f"{name}.csv"
-        page.write_csv(path, [row for f in every for row in page.cost_rows(f, curves)])
+        tables.write_csv(path, [row for f in every for row in page.cost_rows(f, curves)])
         return [path]
-    picture, points = folder / f"{name}.png", folder / f"{name}.csv"
-    page.write_csv(points, [row for f in every for row in page.point_rows(f, curves)])
+    points, more = folder / f"{name}.csv", folder / f"{name}{_MORE[one.kind]}"
+    tables.write_csv(points, [row for f in every for row in page.point_rows(f, curves)])
     if one.kind == "accuracy":
-        pictures.plot_accuracy(tuple(every), tuple(curves), picture)
-        return [picture, points]
-    pictures.plot_panels(every[0], tuple(curves), picture)
-    times = folder / f"{name}-time.csv"
-    page.write_csv(times, page.trace_rows(every[0], curves))
-    return [picture, points, times]
+        tables.write_csv(more, page.baseline_rows(every))
+    else:
+        tables.write_csv(more, page.trace_rows(every[0], curves))
+    return [*draw(folder, name, one), points, more]
+
+
+def draw(folder: pathlib.Path, name: str, one: Figure) -> list[pathlib.Path]:
+    """Draws the picture of one figure from its tables in ``folder``, and returns its path.
+
+    Args:
+      folder: where the tables are.
+      name: of the figure.
+      one: the figure; of the kind ``"table"`` there is no picture.
+
+    Raises:
+      FileNotFoundError: if a table is missing.
+    """
+    if one.kind == "table":
+        return []
+    picture = folder / f"{name}.png"
+    points = tables.read_csv(folder / f"{name}.csv")
+    more = tables.read_csv(folder / f"{name}{_MORE[one.kind]}")
+    if one.kind == "accuracy":
+        pictures.plot_accuracy(points, more, picture)
+    else:
+        pictures.plot_panels(points, more, picture)
+    return [picture]
 
 
 def lines(one: Figure, every: Sequence[Found], curves: Sequence[Curve]) -> list[str]:

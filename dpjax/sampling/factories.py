@@ -26,7 +26,7 @@ def full_batch(data_size: int) -> FullBatch:
     >>> full_batch(100).expected
     100.0
     """
-    return FullBatch(_validate.positive_int("data_size", data_size))
+    return FullBatch(_data_size(data_size))
 
 
 def poisson(
@@ -62,10 +62,12 @@ def poisson(
     >>> sampler.probability == 256 / 60_000, sampler.capacity
     (True, 417)
     """
-    n = _validate.positive_int("data_size", data_size)
+    n = _data_size(data_size)
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
     if not isinstance(budget, PrivacyBudget):
-        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        raise ValueError(
+            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+        )
     threshold = round(_validate.positive("expected_batch", expected_batch) / n * 2**64)
     if not 1 <= threshold < 2**64:
         raise ValueError(
@@ -104,12 +106,21 @@ def fixed_size(size: int, data_size: int) -> FixedSize:
     >>> fixed_size(100, 1000).probability
     0.1
     """
-    n = _validate.positive_int("data_size", data_size)
+    n = _data_size(data_size)
     if _validate.positive_int("size", size) >= n:
         raise ValueError(
             f"size must be below data_size={n}, got {size}; take FullBatch to read every record."
         )
     return FixedSize(int(size), n)
+
+
+def _data_size(value: int) -> int:
+    number = _validate.positive_int("data_size", value)
+    if number >= 2**31:
+        raise ValueError(
+            f"data_size must be below 2^31, got {value!r}: records are numbered by 32 bits."
+        )
+    return number
 
 
 def _capacity(probability: float, n: int, allowed: float) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpjax import _durable
 from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import on_device
 from dpjax.driver import ResumeMismatch, holds_run
 from dpjax.driver.fingerprint import config, content
 from dpjax.training.losses import Measures
@@ -158,7 +159,7 @@ def _chunked(records: PyTree) -> tuple[PyTree, np.ndarray]:
     def split(leaf: Any) -> Array:
         array = np.asarray(leaf)
         whole = np.concatenate([array, array[:1].repeat(chunks * size - rows, axis=0)])
-        return jnp.asarray(whole.reshape(chunks, size, *array.shape[1:]))
+        return on_device(whole.reshape(chunks, size, *array.shape[1:]))
 
     counted = np.arange(chunks * size).reshape(chunks, size) < rows
     return jax.tree.map(split, records), counted

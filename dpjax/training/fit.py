@@ -1,5 +1,6 @@
 """``fit``: private training of a flax network, or a function, by an optax optimizer."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -14,15 +15,22 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget, epsilon
 from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.algorithms.base import recount_accountant
-from dpjax.datasets import Dataset
-from dpjax.driver import Watch, holds_run, root_key, run
+from dpjax.datasets import Dataset, Preprocessing
+from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, objective_of
 from dpjax.training.network import network
-from dpjax.training.records import Sizes, one_of, records_of, sizes_of
+from dpjax.training.records import (
+    Sizes,
+    check_logits,
+    class_numbers,
+    one_of,
+    records_of,
+    sizes_of,
+)
 from dpjax.training.trained import Trained
 
 Factory = Callable[..., Algorithm]
@@ -78,9 +86,11 @@ def fit(
       model: a flax nnx module, which is left as it is; a flax linen module; or a function
         ``(params, x) -> outputs`` of one example.
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
-        class from 0 up. An impossible label, such as -1, makes a null record.
+        class from 0 up, below their number. Any other label, such as -1, makes a null record,
+        which contributes nothing; labels of words need ``dpjax.datasets.encode_labels``.
       data: a ``Dataset`` or arrays ``(x, y)``, one record a row. Images of integers need
-        ``bounds``.
+        ``bounds``. For cross-entropy the -1 and +1 of a ``Dataset`` of two declared classes become
+        the classes 0 and 1, those of ``held_out`` too.
       budget: what the whole run may spend.
       optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
         batches is taken too: ``functools.partial(dpjax.dp_adam, learning_rate=1e-3)``.
@@ -140,11 +150,14 @@ def fit(
     >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
     (16, (200,), True)
     """
+    if loss == "cross_entropy":
+        data, held_out = class_numbers(data, data), class_numbers(held_out, data)
     records = records_of("data", data, bounds)
     one, sizes = one_of(records), sizes_of(records, budget, data_size, batch_size, epochs, steps)
     root = functools.partial(_root, key, seed, checkpoint)
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
+    check_logits(loss, data, net, params, one[0])
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
@@ -165,8 +178,16 @@ def fit(
         watch=_watch(algorithm, evaluator, every),
     )
     evaluator(int(solution.steps), solution.params)
+    solution = _scaled_by(net.bounds, solution)
     tables = evaluator.table("held_out"), evaluator.table("training")
     return Trained(solution, net, loss == "cross_entropy", *tables)
+
+
+def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+    # So that whoever loads the parameters can scale as the network does.
+    if bounds is None:
+        return solution
+    return dataclasses.replace(solution, preprocessing=Preprocessing((), (bounds,)))
 
 
 def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:
@@ -200,7 +221,8 @@ def _algorithm(
     except TypeError as error:
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
-            f"dpjax.dp_adam that takes batches, got {optimizer!r}: {error}."
+            f"dpjax.dp_adam that takes batches, got "
+            f"{_validate.shown(optimizer)}: {error}."
         ) from error
     return factory(objective, budget, **given)
 

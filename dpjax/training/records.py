@@ -1,5 +1,6 @@
 """What ``fit`` reads off its data before a run: shapes and dtypes, and the public numbers."""
 
+import dataclasses
 from typing import Any, TypedDict
 
 import jax
@@ -41,6 +42,11 @@ def records_of(
     (2, 3)
     """
     if isinstance(data, Dataset):
+        if bounds is not None and data.preprocessing is not None:
+            raise ValueError(
+                f"bounds must be left out, got {bounds!r}: {name}, the data set {data.name!r}, was "
+                "scaled when it was loaded."
+            )
         data = data.examples
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row.")
@@ -48,6 +54,12 @@ def records_of(
     leaves = jax.tree.leaves((x, y))
     if not leaves or any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError(f"{name} must hold arrays with one row per record.")
+    for leaf in jax.tree.leaves(y):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "USTO":
+            raise ValueError(
+                f"labels of {name} must be numbers, got {leaf.dtype}: number the classes from 0 by "
+                "y = dpjax.datasets.encode_labels(y, classes=(...), from_zero=True)."
+            )
     if len({np.shape(leaf)[0] for leaf in leaves}) > 1:
         raise ValueError(f"every array of {name} must have as many rows.")
     if np.shape(leaves[0])[0] == 0:
@@ -66,6 +78,54 @@ def records_of(
         if found != needed:
             raise ValueError(f"a record of {name} has shapes {found}, and of the data {needed}.")
     return x, y
+
+
+def class_numbers(data: Any, like: Any) -> Any:
+    """Returns ``data`` with -1 and +1 as the classes 0 and 1, where two classes are declared.
+
+    Args:
+      data: a ``Dataset``, ``(x, y)``, or None.
+      like: the training data, whose labels those of ``data`` are coded as.
+
+    Privacy: each label depends on its own record alone.
+
+    >>> from dpjax.datasets import Preprocessing
+    >>> data = Dataset(np.ones((2, 1)), np.array([-1.0, 1.0]), preprocessing=Preprocessing(
+    ...     ("age",), ((0, 100),), classes=("No", "Yes")))
+    >>> print(class_numbers(data, data).y)
+    [0. 1.]
+    """
+    scale = like.preprocessing if isinstance(like, Dataset) else None
+    if data is None or scale is None or scale.classes is None or len(scale.classes) != 2:
+        return data
+    if isinstance(data, Dataset):
+        return dataclasses.replace(data, y=(data.y + 1) / 2)
+    x, y = data
+    return x, (y + 1) / 2
+
+
+def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
+    """Raises if more classes are declared for ``data`` than there are logits of cross-entropy.
+
+    Args:
+      loss: as in ``fit``.
+      data: as in ``fit``.
+      net: the network of one example.
+      params: its parameters.
+      x: shapes and dtypes of one example's features.
+
+    Raises:
+      ValueError: naming both numbers; some records would contribute nothing.
+    """
+    scale = data.preprocessing if isinstance(data, Dataset) else None
+    if loss != "cross_entropy" or scale is None or scale.classes is None:
+        return
+    outputs = jax.eval_shape(net, params, x)
+    if len(scale.classes) > outputs.shape[-1]:
+        raise ValueError(
+            f"the data declare {len(scale.classes)} classes, and the network gives "
+            f"{outputs.shape[-1]} logits: give it one for each class."
+        )
 
 
 def one_of(records: PyTree) -> PyTree:
@@ -105,7 +165,9 @@ def sizes_of(
     3516
     """
     if not isinstance(budget, PrivacyBudget):
-        raise ValueError(f"budget must be a PrivacyBudget(epsilon, delta), got {budget!r}.")
+        raise ValueError(
+            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+        )
     if data_size is None and budget.relation == "add_or_remove_one":
         raise ValueError(
             "data_size is required under relation='add_or_remove_one', where the number of records "
@@ -117,5 +179,8 @@ def sizes_of(
     if (epochs is None) == (steps is None):
         raise ValueError(f"pass epochs= or steps=, one of them: got {epochs!r} and {steps!r}.")
     if epochs is not None:
-        steps = max(1, round(_validate.positive("epochs", epochs) * n / batch_size))
+        exact = _validate.positive("epochs", epochs) * n / batch_size
+        if exact > 2**31:
+            raise ValueError(f"epochs={epochs!r} are more steps than there can be; lower it.")
+        steps = max(1, round(exact))
     return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))

@@ -10,7 +10,9 @@ import numpy as np
 from flax import nnx
 
 from dpjax._typing import Array, Params, PyTree
-from dpjax.driver import Solution
+from dpjax.datasets import Dataset
+from dpjax.datasets.labels import decode_labels
+from dpjax.driver import Solution, training_rows
 from dpjax.training.evaluation import outputs_of
 from dpjax.training.network import Linen, Network, Nnx
 
@@ -52,19 +54,40 @@ class Trained:
             return apply.module.bind({"params": self.params})
         return functools.partial(apply, self.params)
 
-    def outputs(self, x: PyTree) -> PyTree:
-        """Returns the outputs for the rows of ``x``, in the units of the training data."""
-        return outputs_of(self.network, self.params, x)
+    def outputs(self, x: Dataset | PyTree) -> PyTree:
+        """Returns the outputs for the records ``x``.
 
-    def predict(self, x: PyTree) -> Array:
-        """Returns the class of the largest logit for each row of ``x``, shape (n,).
+        Args:
+          x: arrays in the units of the training data, which the ``bounds`` of ``fit`` scale; or a
+            ``Dataset``, whose rows are not scaled again if ``load`` scaled them. Of a model trained
+            on a table that was loaded: the table, or features in their own units.
 
         Raises:
-          ValueError: if the loss was not cross-entropy.
+          ValueError: for a ``Dataset`` that was scaled otherwise than the training data.
+        """
+        network, scale = self.network, self.solution.preprocessing
+        if isinstance(x, Dataset) and x.preprocessing is None:
+            x = x.x
+        if isinstance(x, Dataset) or network.bounds is None:
+            x = training_rows(x, scale)
+            network = dataclasses.replace(network, bounds=None)
+        return outputs_of(network, self.params, x)
+
+    def predict(self, x: Dataset | PyTree) -> Array | np.ndarray:
+        """Returns the likeliest class of each record of ``x``, shape (n,).
+
+        Of data whose classes were declared it is one of them, else the place of the largest logit.
+
+        Raises:
+          ValueError: if the loss was not cross-entropy, or as ``outputs``.
         """
         if not self.classifies:
             raise ValueError("predict needs loss='cross_entropy'; outputs(x) are those of any.")
-        return jnp.argmax(self.outputs(x), axis=-1)
+        logits, scale = self.outputs(x), self.solution.preprocessing
+        if scale is None or scale.classes is None:
+            return jnp.argmax(logits, axis=-1)
+        places = np.argmax(np.asarray(logits)[:, : len(scale.classes)], axis=-1)
+        return decode_labels(places, scale.classes, from_zero=True)
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import float64
+from dpjax._wide import float64, on_device
 from dpjax.accounting import Event
 from dpjax.derivatives import keeps_positions
 from dpjax.mechanisms import add_gaussian, as_key, derive, perturb
@@ -107,7 +107,8 @@ def adaptive_clip_and_noise(
       noise_multiplier: z, of the gradient and the count together; as in ``noisy_mean``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
       quantile: gamma, from 0 to 1, the share of norms that C is to hold.
       rate: eta_C, how fast C moves: a factor of exp(rate gamma) a step at most, but for noise.
       count_stddev: sigma_b, as in ``gradient_multiplier``; by default 1/20 of the expected batch.
@@ -175,7 +176,7 @@ def adaptive_clip_and_noise(
         check_rows(updates, params)
         check_batch(updates, mask, sampler, relation)
         (key, taken), clip = state.noise, state.clip_norm
-        total, balance = clipped_sum(updates, (clip,), mask, any_order)
+        total, balance = clipped_sum(on_device(updates), (clip,), mask, any_order)
         with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted
             stddev = float64(clip) * float64(gradient_noise)
         noisy = add_gaussian(derive(key, "adaptive_gradient", taken), total, stddev)

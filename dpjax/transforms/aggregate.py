@@ -13,7 +13,7 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import wide_dtype, zeros
+from dpjax._wide import on_device, wide_dtype, zeros
 from dpjax.derivatives import clipping, keeps_positions, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -108,7 +108,7 @@ def clip_and_sum(
     ) -> tuple[PyTree, optax.EmptyState]:
         del extra
         check_rows(updates, params)
-        return clipped_sum(updates, norms_of(updates), mask, any_order)[0], state
+        return clipped_sum(on_device(updates), norms_of(updates), mask, any_order)[0], state
 
     return ClippingTransformation(init, update, joint, any_order)
 
@@ -260,7 +260,7 @@ def _clip_norms(
     """The bound on a whole record, and the bounds for given updates."""
     given, tree = jax.tree.flatten(clip_norm)
     single = jax.tree_util.treedef_is_leaf(tree)
-    norms = tuple(_validate.positive("clip_norm", norm) for norm in given)
+    norms = tuple(_validate.clip_norm("clip_norm", norm) for norm in given)
     if not norms:
         raise ValueError(f"clip_norm must be a number above 0, got {clip_norm!r}.")
     if not single and not per_layer:

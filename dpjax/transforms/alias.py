@@ -1,4 +1,4 @@
-"""Optimizers in one line: DP-SGD, DP-Adam and DpageEM, each a plain chain that knows its event."""
+"""Optimizers in one line: DP-SGD, DP-Adam and DPageEM, each a plain chain that knows its event."""
 
 from typing import Any, Unpack
 
@@ -110,7 +110,7 @@ def dpagem(
     momentum: float = 0.9,
     **mean: Unpack[Mean],
 ) -> NoiseTransformation:
-    """Returns DpageEM: ``noisy_mean``, steps by stages, and momentum at the start of each.
+    """Returns DPageEM: ``noisy_mean``, steps by stages, and momentum at the start of each.
 
     Args:
       step_size: eta0; stage k has steps eta0 / 2^k.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import DifferentiallyPrivateAggregateState
 
+from dpjax import _validate
 from dpjax._typing import Params
 from dpjax.transforms.noise import NoiseState
 
@@ -71,7 +72,7 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), got "
-            f"{optimizer!r}."
+            f"{_validate.shown(optimizer)}."
         )
     check_no_multi_steps(optimizer, params)
     if holds_noise(optimizer, params):

@@ -22,7 +22,8 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
 
     Args:
       stddev: in the units of the updates that arrive.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
 
     Returns:
       A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
@@ -92,7 +93,8 @@ def noisy_mean(
         steps, sampler=sampler)``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
       per_example: whether updates arrive with a leading axis of records, to be clipped here. By
         default they are what ``clipped_grad(loss, clip_norm=C)(params, batch, mask)`` gives, a sum.
       per_layer: clip each leaf by a factor of its own; needs ``per_example``.
@@ -168,7 +170,8 @@ def check_draws(sampler: Sampler) -> None:
     """
     if not isinstance(sampler, Sampler):
         raise ValueError(
-            f"sampler must be one of dpjax.sampling, such as poisson(...), got {sampler!r}."
+            "sampler must be one of dpjax.sampling, such as poisson(...), got "
+            f"{_validate.shown(sampler)}."
         )
     if isinstance(sampler, SinglePass):
         raise ValueError(

@@ -14,7 +14,14 @@ from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.accounting import Event, Release
 from dpjax.mechanisms import PrefixNoise, add_ball, as_key, derive, prefix_noise
+from dpjax.mechanisms.registry import claim
 from dpjax.sampling import FullBatch, Sampler
+
+# What to do about a key that a training or another chain has claimed.
+_ADVICE = (
+    "make a chain with a new dpjax.random_key() for every training, and call its init once. For "
+    "research that is to be repeated pass jax.random.key(INTEGER)."
+)
 
 
 class NoiseState(NamedTuple):
@@ -49,8 +56,15 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
 
 
 def first_state(key: Array) -> NoiseState:
-    """Returns the state before the first update; the caller's key stays usable."""
-    return NoiseState(jax.random.clone(key), jnp.zeros((), jnp.int32))
+    """Returns the state before the first update; the caller's key stays usable.
+
+    Raises:
+      ValueError: if a training or another chain of this process has claimed the key. Under ``jit``
+        and ``eval_shape`` no key is claimed or refused: it cannot be seen whether noise is drawn.
+    """
+    own = jax.random.clone(key)  # traced where this is, even if ``key`` is not
+    claim(own, _ADVICE)
+    return NoiseState(own, jnp.zeros((), jnp.int32))
 
 
 def adding(
@@ -89,7 +103,8 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
     Args:
       radius: R, in the units of the updates that arrive.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
 
     Returns:
       A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
@@ -139,7 +154,8 @@ def add_tree_noise(
 
     Args:
       stddev: of the independent draws that the noise is made of, in the units of the updates.
-      key: a key used for nothing else, shape (); required.
+      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
+        so that a second ``init`` raises; under ``jit`` it cannot.
       horizon: K, the most updates.
       kind: ``"square_root"``, which makes K draws for every entry at each update, ``"tree"`` for
         large models, which makes log2 K, or ``"independent"``; see ``mechanisms.PrefixNoise``.
@@ -147,8 +163,7 @@ def add_tree_noise(
     Returns:
       A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
       anything that has a state. Past the horizon it raises, and under ``jit`` updates are NaN; a
-      draw is never used again. A chain that is initialised twice repeats its noise: give each
-      training a key of its own. ``event(steps, *, sensitivity, relation, data_size)`` is what so
+      draw is never used again. ``event(steps, *, sensitivity, relation, data_size)`` is what so
       many steps release: ``sensitivity`` is how far one record moves the one update it enters.
 
     Raises:

@@ -1,0 +1,257 @@
+"""Reads tables as they are, CSV, NPZ or columns in memory: features as numbers, labels as cells."""
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax import _validate
+from dpjax.datasets.archives import DAMAGED
+from dpjax.datasets.csv_files import few, open_csv, read_csv, to_number
+
+SUFFIXES = (".csv", ".npz")
+
+# How the arrays of an NPZ are called: features, labels, features and labels for testing.
+_NPZ_NAMES = (
+    ("x", "y", "test_x", "test_y"),
+    ("X", "y", "X_test", "y_test"),
+    ("X_train", "y_train", "X_test", "y_test"),
+    ("x_train", "y_train", "x_test", "y_test"),
+)
+
+
+class Raw(NamedTuple):
+    """A table before any scaling and mapping.
+
+    Args:
+      columns: the p feature names.
+      x: (n, p) real numbers, NaN for a cell that is none.
+      labels: (n,) cells of any dtype, None for one that is missing; or None where no label is read.
+      test_x: (m, p) real numbers, or None.
+      test_labels: (m,) cells, or None.
+
+    Privacy: raw data.
+    """
+
+    columns: tuple[str, ...]
+    x: np.ndarray
+    labels: np.ndarray | None = None
+    test_x: np.ndarray | None = None
+    test_labels: np.ndarray | None = None
+
+
+def is_table_path(table: Any) -> bool:
+    """Returns whether ``table`` is the path of a CSV or NPZ file.
+
+    >>> is_table_path("patients.CSV"), is_table_path("randhie")
+    (True, False)
+    """
+    return isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(SUFFIXES)
+
+
+def has_columns(table: Any) -> bool:
+    """Returns whether ``table`` has named columns: a data frame, mapping or structured array.
+
+    >>> has_columns({"age": [30, 60]}), has_columns(np.zeros((2, 1)))
+    (True, False)
+    """
+    return _names(table) is not None
+
+
+def read_labelled(table: Any, label: str | None) -> Raw:
+    """Returns a table with its labels.
+
+    Args:
+      table: a path ending in .csv or .npz, or named columns.
+      label: the label's column; of an NPZ the label's array, by default ``y`` or ``y_train``.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if the table as a whole is none. A strange *record* raises nothing.
+
+    Privacy: what is raised depends on the header, the shapes and the dtypes of arrays, which are
+      taken as public.
+    """
+    if not is_table_path(table):
+        names = _names(table)
+        assert names is not None
+        wanted, name = _features("the table", list(names), label)
+        x = np.stack([_numbers(c, table[names[c]]) for c in wanted], axis=1) if wanted else None
+        return Raw(
+            tuple(wanted), np.empty((0, 0)) if x is None else x, _cells_of(table[names[name]])
+        )
+    path = _existing(table)
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path, label)
+    header, records = open_csv(path)
+    wanted, name = _features(repr(str(path)), header, label)
+    return Raw(tuple(wanted), *read_csv(path, header, records, wanted, name))
+
+
+def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
+    """Returns the features of a table that may have no labels.
+
+    Args:
+      table: a path ending in .csv or .npz; named columns, of which others are passed over; or an
+        array (n, p) in the order of the columns.
+      columns: the p names.
+
+    Returns:
+      (n, p) real numbers, not to be written to.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if a column is missing, or the array has another shape or dtype.
+
+    Privacy: raw data.
+
+    >>> read_features({"bmi": [20], "age": [30]}, ("age", "bmi"))
+    array([[30., 20.]])
+    """
+    if is_table_path(table):
+        path = _existing(table)
+        if path.suffix.lower() == ".npz":
+            return read_features(_read_npz(path, None, labelled=False).x, columns)
+        header, records = open_csv(path)
+        _check_present(repr(str(path)), columns, header)
+        return read_csv(path, header, records, columns, None)[0]
+    if isinstance(table, str | os.PathLike):
+        raise ValueError(f"a table's path must end in .csv or .npz, got {str(table)!r}.")
+    if (names := _names(table)) is not None:
+        _check_present("the table", columns, list(names))
+        return np.stack([_numbers(name, table[names[name]]) for name in columns], axis=1)
+    x = np.asarray(table)
+    if x.ndim != 2 or x.shape[1] != len(columns):
+        found = f"{x.ndim} axes" if x.ndim != 2 else f"{x.shape[1]} columns"
+        raise ValueError(
+            f"features must be an array (n, {len(columns)}), one column for each of "
+            f"{few(columns)}, in their own units; got {found}. Rows that are scaled already come "
+            "as the Dataset that load returned."
+        )
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"features must be numbers, got {x.dtype}.")
+    x = x.view()
+    x.flags.writeable = False  # scaling works in place where it may
+    return x
+
+
+def _existing(table: Any) -> pathlib.Path:
+    path = pathlib.Path(table)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}.")
+    return path
+
+
+def _features(where: str, header: list[str], label: str | None) -> tuple[list[str], str]:
+    if label is None:
+        raise ValueError(
+            f"label must name the label's column of {where}, got None: choose from {few(header)}."
+        )
+    _validate.choice("label", label, header)
+    return [name for name in header if name != label], label
+
+
+def _check_present(where: str, columns: Sequence[str], header: Sequence[str]) -> None:
+    if missing := [name for name in columns if name not in header]:
+        raise ValueError(
+            f"{where} lacks {few(missing)}, which the model was trained on; it has {few(header)}."
+        )
+
+
+# Columns in memory
+
+
+def _names(table: Any) -> dict[str, Any] | None:
+    """Returns the column names as text, with what they are called in the table; or None."""
+    if isinstance(table, Mapping):
+        names: Any = list(table)
+    elif isinstance(table, np.ndarray):
+        names = table.dtype.names
+    else:
+        names = getattr(table, "column_names", getattr(table, "columns", None))
+    return None if names is None else {str(name): name for name in names}
+
+
+def _numbers(name: str, column: Any) -> np.ndarray:
+    declared = str(getattr(column, "dtype", ""))
+    cells = _cells_of(column)
+    words = declared in ("str", "string", "category") or cells.dtype.kind not in "biufO"
+    if words:
+        held = declared or str(cells.dtype)
+        raise ValueError(
+            f"the column {name!r} must hold one number for each record, got {held}: leave out "
+            "what is no number, or turn it into columns of 0 and 1."
+        )
+    if cells.dtype.kind != "O":
+        return cells.astype(np.float64)
+    return np.array([to_number(cell) for cell in cells], np.float64)
+
+
+def _cells_of(column: Any) -> np.ndarray:
+    # A list has no dtype, and one record would decide on the one that NumPy gives it.
+    typed = hasattr(column, "dtype") or hasattr(column, "__array__")
+    cells = np.asarray(column) if typed else np.array(list(column), dtype=object)
+    if cells.ndim != 1:
+        raise ValueError(f"a column must be (n,), one cell a record, got {cells.ndim} axes.")
+    return cells
+
+
+# NPZ
+
+
+def _read_npz(path: pathlib.Path, label: str | None, labelled: bool = True) -> Raw:
+    try:
+        # Opened here, because numpy leaves a damaged archive's file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            held = archive.files
+            names = _npz_names(held, label)
+            arrays = {name: archive[name] for name in {*names} & {*held}}
+    except DAMAGED as error:
+        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
+    features, label, test_features, test_label = names
+    roles = [(features, "the features"), (label, "the labels (label=... names another)")]
+    for name, role in roles[: 1 + labelled]:
+        if name not in arrays:
+            raise ValueError(f"{str(path)!r} lacks {name!r}, {role}; it has {few(held)}.")
+    x = arrays[features]
+    columns = tuple(map(str, range(x.shape[1] if x.ndim == 2 else 0)))
+    if not labelled:
+        return Raw(columns, x)
+    if (test_features in arrays) != (test_label in arrays):
+        raise ValueError(
+            f"{str(path)!r} must have both {test_features!r} and {test_label!r}, or neither."
+        )
+    _check_shapes(path, arrays, features, label)
+    if test_features not in arrays:
+        return Raw(columns, x, arrays[label])
+    _check_shapes(path, arrays, test_features, test_label)
+    if arrays[test_features].shape[1] != x.shape[1]:
+        raise ValueError(
+            f"{test_features!r} of {str(path)!r} must have {x.shape[1]} columns, as {features!r} "
+            "has."
+        )
+    return Raw(columns, x, arrays[label], arrays[test_features], arrays[test_label])
+
+
+def _npz_names(held: Sequence[str], label: str | None) -> tuple[str, str, str, str]:
+    features, usual, test_features, test_label = next(
+        (names for names in _NPZ_NAMES if names[0] in held), _NPZ_NAMES[0]
+    )
+    if label is None or label == usual:
+        return features, usual, test_features, test_label
+    return features, label, test_features, f"test_{label}"
+
+
+def _check_shapes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], features: str, label: str):
+    x, y = arrays[features], arrays[label]
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        axes = (x.ndim, y.ndim)
+        # Without n, which is private where records are added or removed.
+        found = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
+        raise ValueError(
+            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {found}."
+        )
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"{features!r} of {str(path)!r} must be numbers, got {x.dtype}.")

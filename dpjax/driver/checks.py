@@ -1,0 +1,50 @@
+"""What is refused before anything is spent: data that do not fit, by shape and dtype."""
+
+import numpy as np
+
+from dpjax._typing import Params, PyTree
+from dpjax.algorithms import Algorithm
+from dpjax.datasets import Dataset
+from dpjax.oracles import check_examples
+
+
+def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> None:
+    """Raises if data, parameters and the declared numbers do not fit together.
+
+    Args:
+      algorithm: configured.
+      data: as in ``solve``.
+      params: floating pytree.
+
+    Raises:
+      ValueError: as ``check_examples``; or, where -1 and +1 are the labels that count, for labels
+        of words, booleans or unsigned integers, and for data that declare more than two classes.
+
+    Privacy: reads shapes, dtypes and declarations, no value: labels 0 and 1 of a signed dtype raise
+      nothing.
+    """
+    examples = data.examples if isinstance(data, Dataset) else data
+    if algorithm.objective.labels == "-1, +1":
+        _check_labels(algorithm.objective.name, data, examples)
+    for query in algorithm.queries:
+        check_examples(query, examples, params)
+
+
+def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> None:
+    preprocessing = data.preprocessing if isinstance(data, Dataset) else None
+    classes = None if preprocessing is None else preprocessing.classes
+    if classes is not None and len(classes) != 2:
+        raise ValueError(
+            f"{objective} tells two labels apart, and the data declare {len(classes)} classes: "
+            "declare the two that count; or train a network on all of them with dpjax.fit."
+        )
+    if not isinstance(examples, tuple) or len(examples) != 2:
+        return
+    y = examples[1]
+    dtype = y.dtype if hasattr(y, "dtype") else np.asarray(y).dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "buUSTO":
+        raise ValueError(
+            f"labels must be the numbers -1 and +1, got {dtype}: say which label is which by "
+            "y = dpjax.datasets.encode_labels(y, classes=(negative, positive)). Any other label "
+            "makes a null record, which contributes nothing."
+        )

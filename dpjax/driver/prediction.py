@@ -1,0 +1,169 @@
+"""From trained parameters to labels: what a ``Solution`` and a saved one have in common."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dpjax._typing import Params, PyTree
+from dpjax.datasets import Dataset, Preprocessing
+from dpjax.datasets.labels import decode_labels
+from dpjax.datasets.raw import has_columns, is_table_path
+from dpjax.objectives import Objective, TwoLayer, logistic
+
+_NO_COLUMNS = (
+    "the model was trained on arrays, so the columns and bounds of a table are not known to it: "
+    "pass rows (n, p) as in training."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """How parameters score rows; the sign of a score is the label. It can be written to a file.
+
+    Args:
+      kind: ``"linear"``, ``"two-layer"``, or ``""`` for what predicts no label or is code of the
+        user's own.
+      hidden: units of the two layers.
+      logistic: whether the score is the log-odds of the second class.
+    """
+
+    kind: str = ""
+    hidden: int = 0
+    logistic: bool = False
+
+    def __call__(self, params: Params, rows: np.ndarray) -> np.ndarray:
+        """Returns the scores (n,) of rows as in training."""
+        if self.kind == "two-layer":
+            return np.asarray(TwoLayer(self.hidden).score(params, rows))  # pyright: ignore
+        return rows @ np.asarray(params, np.float64)
+
+
+def score_of(objective: Objective) -> Score:
+    """Returns how the parameters of ``objective`` score rows.
+
+    >>> score_of(logistic())
+    Score(kind='linear', hidden=0, logistic=True)
+    """
+    if isinstance(objective.model, TwoLayer):
+        return Score("two-layer", objective.model.hidden, logistic=True)
+    if objective.model is None and objective.predicts:
+        return Score("linear", logistic=objective.margin == logistic().margin)
+    return Score()
+
+
+def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
+    """Returns records as the rows that the model was trained on.
+
+    Args:
+      x: a ``Dataset``, whose rows are those of training already and are not scaled again; or what
+        ``Preprocessing.rows`` takes, in its own units. Without a preprocessing, rows.
+      preprocessing: of the training data, or None.
+
+    Raises:
+      ValueError: for a ``Dataset`` that was scaled otherwise, or a table of what was trained on
+        arrays.
+
+    Privacy: NOT a mechanism; each row depends on its own record.
+
+    >>> scale = Preprocessing(("age",), ((0, 100),), intercept=True)
+    >>> rows = training_rows({"age": [100]}, scale)
+    >>> training_rows(Dataset(rows, np.zeros(1), preprocessing=scale), scale) is rows
+    True
+    """
+    if isinstance(x, Dataset):
+        other = x.preprocessing
+        if other is not None and preprocessing is not None and not other.scales_as(preprocessing):
+            raise ValueError(
+                f"the data set {x.name!r} was scaled by other columns, bounds or intercept than "
+                "the training data: load it as those were, or pass the table itself."
+            )
+        return x.x
+    if preprocessing is None:
+        if is_table_path(x):
+            raise ValueError(_NO_COLUMNS)
+        return x
+    if not preprocessing.columns and np.asarray(x).dtype.kind == "f":
+        return x  # images: bytes are raw, floats scaled already
+    return preprocessing.rows(x)
+
+
+class Predictions:
+    """Predicts labels for records that may have none, in the units of the table trained on.
+
+    Privacy: the parameters are covered by the guarantee. What is predicted for the training records
+      is not: it tells of those records.
+    """
+
+    params: Params
+    preprocessing: Preprocessing | None
+
+    def decision_function(self, x: Any) -> np.ndarray:
+        """Returns the scores (n,); above 0 for the second class, of a logistic loss its log-odds.
+
+        Args:
+          x: records in their own units, with or without labels: the path of a CSV or NPZ file, a
+            data frame or mapping with the columns trained on, or an array (n, p) in their order. A
+            ``Dataset`` that was loaded as the training data is scaled, and not scaled again. Where
+            training was on arrays, rows as there.
+
+        Raises:
+          FileNotFoundError: if there is no such file.
+          ValueError: for other columns or shapes, a value that is missing or not finite, or a model
+            that predicts no label.
+        """
+        score = self._score()
+        if np.ndim(self.params) != 1:
+            raise ValueError("predictions are of one solution; index a batch with jax.tree.map.")
+        rows = training_rows(x, self.preprocessing)
+        if has_columns(rows):
+            raise ValueError(_NO_COLUMNS)
+        rows = np.asarray(rows)
+        features = np.size(self.params)
+        if score.kind == "two-layer":
+            features = features // score.hidden - 1
+        if rows.ndim != 2 or rows.shape[1] != features or rows.dtype.kind not in "biuf":
+            raise ValueError(
+                f"x must be rows of {features} numbers, (n, {features}), got {rows.dtype} "
+                f"{rows.shape}."
+            )
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                "x holds a value that is missing or no finite number, which has no prediction: "
+                "fill it in, or leave the record out."
+            )
+        return score(self.params, rows)
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Returns the label (n,) of each record, one of the declared classes, else -1 or +1.
+
+        Args:
+          x: as in ``decision_function``.
+
+        Raises:
+          FileNotFoundError: as ``decision_function``.
+          ValueError: as ``decision_function``.
+        """
+        signs = np.where(self.decision_function(x) >= 0, 1.0, -1.0)
+        return decode_labels(
+            signs, None if self.preprocessing is None else self.preprocessing.classes
+        )
+
+    def predict_proba(self, x: Any) -> np.ndarray:
+        """Returns probabilities (n, 2), in the order of the declared classes.
+
+        Args:
+          x: as in ``decision_function``.
+
+        Raises:
+          FileNotFoundError: as ``decision_function``.
+          ValueError: as ``decision_function``, or if the loss is not the logistic one.
+        """
+        if not self._score().logistic:
+            raise ValueError("probabilities need a logistic loss; predict gives labels.")
+        odds = self.decision_function(x)
+        # Each from the smaller exponential, so that neither is 1 minus a number near 1.
+        return np.exp(-np.logaddexp(0, np.stack([odds, -odds], axis=1)))
+
+    def _score(self) -> Score:
+        raise NotImplementedError

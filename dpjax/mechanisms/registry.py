@@ -1,0 +1,101 @@
+"""What this process knows of its keys: which hold the system's entropy, and which are taken."""
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from dpjax._typing import Array
+
+# Hashes of keys. A key itself is a secret, and is kept nowhere.
+_RANDOM: set[bytes] = set()
+_CLAIMED: dict[bytes, str | None] = {}
+_LOCK = threading.Lock()
+
+
+def note_random(words: np.ndarray) -> None:
+    """Notes the words of a key that were drawn from the operating system."""
+    _RANDOM.add(_hash(words))
+
+
+def guessable(key: Array) -> bool:
+    """Returns whether ``key`` may come from a seed, which can be guessed.
+
+    A key that is folded or split from that of a 32-bit seed looks like any other, and two minutes
+    of search find the seed. So only a key that ``random_key`` returned in this process is known to
+    be none of those. A traced key cannot be read: of 128 bits it passes, of 64 it does not.
+    """
+    if not _has_128_bits(key):
+        return True
+    return not isinstance(key, Tracer) and _hash(_words(key)) not in _RANDOM
+
+
+def claim(key: Array, advice: str, owner: str | None = None) -> bool:
+    """Notes that noise is about to be drawn with ``key``; one of several threads succeeds.
+
+    With one key the noise on neighbouring data sets is the same, and the difference of two results
+    is the record. Only keys of 128 bits are noted, as ``random_key`` makes them: one of 64 bits is
+    a choice by name, and a traced one cannot be read.
+
+    Args:
+      key: shape ().
+      advice: what to do about a key that is taken, for the error.
+      owner: who may claim the key again, such as a run that is resumed; None for nobody.
+
+    Returns:
+      Whether the key is noted by this call: not before, and not one of those that are not noted.
+
+    Raises:
+      ValueError: if the key is taken by another owner.
+    """
+    if isinstance(key, Tracer) or not _has_128_bits(key):
+        return False
+    mark = _hash(_words(key))
+    with _LOCK:
+        taken = mark in _CLAIMED
+        if taken and (owner is None or _CLAIMED[mark] != owner):
+            raise ValueError(
+                "key has been used by another training or optimizer chain, whose noise would be "
+                "repeated; " + advice
+            )
+        _CLAIMED[mark] = owner
+    return not taken
+
+
+@contextlib.contextmanager
+def claimed(key: Array, advice: str, owner: str | None = None) -> Iterator[None]:
+    """Claims ``key`` for what is about to begin, and gives it back if that fails to begin.
+
+    Args:
+      key: as in ``claim``.
+      advice: as in ``claim``.
+      owner: as in ``claim``.
+
+    Raises:
+      ValueError: as ``claim``.
+    """
+    noted = claim(key, advice, owner)
+    try:
+        yield
+    except Exception:
+        if noted:
+            with _LOCK:
+                del _CLAIMED[_hash(_words(key))]
+        raise
+
+
+def _has_128_bits(key: Array) -> bool:
+    return "threefry4x32" in str(jax.random.key_impl(key))
+
+
+def _words(key: Array) -> np.ndarray:
+    with jax.ensure_compile_time_eval():  # a key from outside may be read while tracing
+        return np.asarray(jax.random.key_data(key))
+
+
+def _hash(words: np.ndarray) -> bytes:
+    return hashlib.blake2b(words.tobytes(), digest_size=16).digest()

@@ -1,0 +1,129 @@
+"""The accuracy oracle: the share of records whose label some parameters predict, with noise."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Params, PyTree, Relation, static
+from dpjax._wide import Wide, accumulate, zeros
+from dpjax.derivatives import linear_model
+from dpjax.mechanisms import derive, perturb
+from dpjax.objectives import Objective
+from dpjax.oracles.base import GaussianQuery, Records
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AccuracyQuery(GaussianQuery):
+    """Asks for (number of records whose label is predicted) / n + N(0, stddev^2).
+
+    A record counts 1 if the score of its features has the sign of its label, and else 0: also at a
+    score of 0, and for a null record, with a feature that is not finite or an impossible label.
+
+    Args:
+      noise_multiplier: standard deviation over the sensitivity.
+      objective: whose parameters predict labels in {-1, +1}.
+      data_size: the declared public n, the divisor.
+      relation: ``"zero_out"`` or ``"replace_one"``; the sensitivity is 1 / n under both.
+      unsafe_fast_noise: see ``mechanisms.perturb``.
+
+    Raises:
+      ValueError: for another relation, or an objective that predicts no label.
+
+    Privacy: the Gaussian mechanism. A record counts 0 or 1 whatever it holds, so one that is
+      nulled or replaced moves the count by 1 at most. Counts are added exactly: nothing is lost to
+      rounding. The score of a record is computed from that record and its place alone.
+    """
+
+    noise_multiplier: Array | float
+    objective: Objective = static()
+    data_size: int = static()
+    relation: Relation = static()
+    unsafe_fast_noise: bool = static(default=False)
+
+    def __post_init__(self):
+        if self.relation == "add_or_remove_one":
+            raise ValueError(
+                "accuracy is not released under relation='add_or_remove_one': a record that leaves "
+                "shifts others, and a score near 0 may then be rounded to the other side. Declare "
+                "'zero_out' or 'replace_one'."
+            )
+        if not self.objective.predicts:
+            raise ValueError(f"{self.objective.name} predicts no label, so it has no accuracy.")
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "accuracy"
+
+    @property
+    def gradients(self) -> int:
+        """None: labels are predicted."""
+        return 0
+
+    @property
+    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Nobody draws: every record is asked."""
+        return None
+
+    @property
+    def unit(self) -> float:
+        """A record counts 1 at most."""
+        return 1.0
+
+    @property
+    def sensitivity(self) -> float:
+        """1 / n; also where a record is replaced, since none counts less than 0."""
+        return 1.0 / self.data_size
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The accuracy alone."""
+        return (("accuracy", float(self.stddev)),)
+
+    def answer(self, key: Array, records: Records, params: Params) -> Array:
+        """Returns the noisy accuracy of ``params``, shape (); it may lie outside of [0, 1]."""
+        noisy = perturb(
+            derive(key, "accuracy", 0),
+            self.exact_count(records, params),
+            self.noise_multiplier,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
+        return noisy / self.data_size
+
+    def check_examples(self, examples: PyTree, params: Params) -> None:
+        """Raises unless the examples are rows with labels, which the model scores one by one.
+
+        Raises:
+          ValueError: before anything is spent, since the question comes when the steps are over.
+
+        Privacy: reads shapes and dtypes, no value; no message names n.
+        """
+        if not (isinstance(examples, tuple) and len(examples) == 2):
+            raise ValueError("accuracy is of examples (x, y): pass the tuple (x, y) or a Dataset.")
+        try:
+            jax.eval_shape(self._correct, examples, params)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"the model of {self.objective.name} does not score rows of these x: {error}"
+            ) from error
+
+    def exact_count(self, records: Records, params: Params) -> Wide:
+        """Returns the number of records whose label is predicted. NOT PRIVATE."""
+        correct = self._correct(records, params).ravel().astype(jnp.float32)
+        return accumulate(zeros((), correct.dtype), correct)
+
+    def _correct(self, records: Records, params: Params) -> Array:
+        if self.objective.model is None:
+            if not isinstance(records, linear_model.PreparedLinear):
+                records = linear_model.prepare(records)
+            return linear_model.unit_margins(records, params) > 0
+        x, y = records
+        valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
+        # One row at a time, so that no model can let a record decide about another.
+        score = self.objective.model.score  # pyright: ignore
+        scores = jax.vmap(lambda row: score(params, row[None]))(jnp.where(valid[:, None], x, 0))
+        if scores.shape != (len(y), 1):
+            raise ValueError("there must be one score to each row.")
+        return valid & (scores[:, 0] * y > 0)

@@ -1,0 +1,257 @@
+"""The released estimate of accuracy: its count, its noise, its part in the event and the ledger."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax
+from dpjax.accounting import PrivacyBudget, epsilon
+from dpjax.cli import main
+from dpjax.oracles import AccuracyQuery, bind
+
+N, P = 300, 3
+LEVEL = 1e-6  # of a false alarm, in each statistical test here
+BUDGET = PrivacyBudget(2.0, 1e-4)
+LOGISTIC = dpjax.objectives.logistic()
+LOSSES = {"margin": LOGISTIC, "network": dpjax.objectives.two_layer()}
+
+
+def records():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(N, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] + 0.3 * random.normal(size=N) > 0, 1, -1).astype(np.float32)
+
+
+def params_of(objective):
+    return jax.random.normal(jax.random.key(1), (objective.parameters(P),))
+
+
+def query_of(objective, relation="zero_out", multiplier=2.0):
+    return AccuracyQuery(multiplier, objective, N, relation)
+
+
+def build(make=dpjax.dp_gradient_descent, budget=BUDGET, share=0.2, **more):
+    made = functools.partial(make, LOGISTIC, data_size=N, dimension=P, steps=4, **more)
+    return dpjax.with_accuracy(made, budget, epsilon=share)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_count_is_that_of_the_labels_predicted(name, prepared):
+    objective, (x, y) = LOSSES[name], records()
+    params, query = params_of(objective), query_of(objective)
+    exact = int((objective.predict(params, x) == y).sum())
+    data = bind(query, (x, y)) if prepared else (jnp.asarray(x), jnp.asarray(y))
+    assert float(query.exact_count(data, params).narrow) == exact
+    assert 0 < exact < N
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_record_moves_the_count_by_one_at_most_whatever_it_holds(name):
+    objective, (x, y) = LOSSES[name], records()
+    params, query = params_of(objective), query_of(objective)
+
+    def count(x, y):
+        return float(query.exact_count(bind(query, (x, y)), params).narrow)
+
+    whole, sizes = count(x, y), set()
+    right = int(np.argmax(np.asarray(objective.predict(params, x)) == y))
+    for feature in (np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, 1.0):
+        for label in (1.0, -1.0, 0.0, 2.0, np.nan, np.inf):
+            other_x, other_y = x.copy(), y.copy()
+            other_x[right], other_y[right] = feature, label
+            sizes.add(count(other_x, other_y) - whole)
+    assert sizes == {0.0, -1.0}
+    assert query.sensitivity == 1 / N == query_of(objective, "replace_one").sensitivity
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixing:
+    """Scores of which each depends on all rows that are shown together."""
+
+    def parameters(self, features):
+        return features
+
+    def score(self, params, x):
+        return x @ params * jnp.sign(jnp.sum(x[:, 0]))
+
+
+def test_a_model_that_mixes_rows_lets_no_record_decide_about_another():
+    objective = dpjax.Objective(lambda w, e: jnp.sum(w**2), model=Mixing())
+    query, params = query_of(objective), jnp.ones(P)
+    x, y = records()
+    other = x.copy()
+    other[0] = -1e6 * np.sign(x[:, 0].sum())  # turns the sum of all, and would turn every label
+    counts = [float(query.exact_count((rows, y), params).narrow) for rows in (x, other)]
+    assert abs(counts[0] - counts[1]) <= 1
+    plain = [(objective.predict(params, rows) == y).sum() for rows in (x, other)]
+    assert abs(int(plain[0]) - int(plain[1])) > 10  # the model does mix
+
+
+def follows(draws, mean, stddev):
+    """Whether a KS and a two-sided variance test at LEVEL accept N(mean, stddev^2)."""
+    z = (np.asarray(draws, np.float64) - mean) / stddev
+    low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], z.size) / z.size
+    return stats.kstest(z, "norm").pvalue > LEVEL and low < (z**2).mean() < high
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_the_noise_added_is_the_noise_accounted(relation):
+    """Of 20,000 draws; noise wrong by 5 % is 14 standard errors away."""
+    query, params = query_of(LOGISTIC, relation), params_of(LOGISTIC)
+    data = bind(query, records())
+    keys = jax.random.split(jax.random.key(2), 20_000)
+    draws = jax.vmap(lambda key: query.answer(key, data, params))(keys)
+    mean = float(query.exact_count(data, params).narrow) / N
+    (release,) = query.event(1).releases
+    assert release.noise_multiplier == 2.0 and release.sampling == "none"
+    stddev = release.stddev
+    assert stddev == pytest.approx(2 / N) and dict(release.components)["accuracy"] == stddev
+    assert follows(draws, mean, stddev)
+    assert not follows(draws, mean, 0.95 * stddev) and not follows(draws, mean, stddev / 0.95)
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(
+    ("make", "more"),
+    [
+        (dpjax.dp_trust_region, {}),
+        (dpjax.dp_gradient_descent, {}),
+        (dpjax.dp_adam, {"batch_size": 60}),
+        (dpjax.dp_subspace_trust_region, {"batch_size": 60, "subspace_dimension": 2}),
+    ],
+)
+def test_training_and_estimate_together_keep_the_budget(make, more, accountant, relation):
+    budget = dataclasses.replace(BUDGET, relation=relation)
+    if relation == "replace_one" and more and accountant == "rdp":
+        return  # no Renyi accounting of Poisson batches is known there
+    algorithm = build(make, budget, **more, accountant=accountant)
+    spent = epsilon(algorithm.event, budget.delta, relation)
+    assert spent <= budget.epsilon
+    names = [release.name for release in algorithm.event.releases]
+    assert names[-1] == "accuracy" and len(names) == 2
+    training = epsilon(algorithm.algorithm.event, budget.delta, relation)
+    assert training < spent
+    if accountant == "pld":
+        # Gaussians: nothing is wasted, and the estimate costs the training hardly anything.
+        floor = (budget.epsilon - 0.2) * (1 - 1e-5) if more else budget.epsilon * (1 - 1e-5)
+        assert spent > floor and training > (budget.epsilon - 0.2) * (1 - 1e-5)
+
+
+def test_one_solution_one_guarantee_and_one_line_in_the_ledger(tmp_path):
+    algorithm = build()
+    path = tmp_path / "ledger"
+    dpjax.Ledger.create(path, BUDGET).close()
+    more = {"key": dpjax.random_key(), "ledger": path, "label": "visits", "progress": False}
+    solution = dpjax.run(algorithm, records(), **more, checkpoint=tmp_path / "run")
+    (entry,) = dpjax.Ledger.read(path).entries
+    assert entry.finished and "accuracy: 1 times" in solution.guarantee()
+    assert solution.guarantee().startswith("DP-GD is (2, 0.0001)-differentially private.")
+    held = dpjax.Ledger.read(path).filter.cost(algorithm.event)
+    assert entry.cost == held > dpjax.Ledger.read(path).filter.cost(algorithm.algorithm.event)
+    # The same answer again, not another one.
+    again = dpjax.run(
+        algorithm, records(), ledger=path, label="visits", progress=False,
+        checkpoint=tmp_path / "run",
+    )  # fmt: skip
+    assert float(again.accuracy) == float(solution.accuracy)
+    assert len(dpjax.Ledger.read(path).entries) == 1
+
+
+def test_the_training_is_the_one_it_would_be_and_the_estimate_is_near():
+    algorithm, data = build(dpjax.dp_trust_region), records()
+    keys = jax.random.split(jax.random.key(3), 400)
+    batch = jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
+    exact = [
+        float(dpjax.diagnostics.exact_accuracy(LOGISTIC, params, *data)) for params in batch.params
+    ]
+    low, high = batch.accuracy_interval(0.9)
+    inside = int(((low <= np.array(exact)) & (np.array(exact) <= high)).sum())
+    assert stats.binomtest(inside, 400, 0.9).pvalue > LEVEL
+    assert batch.certificate is not None and np.std(batch.accuracy - np.array(exact)) > 0
+    narrow = batch.accuracy_interval(0.5)
+    inside = int(((narrow[0] <= np.array(exact)) & (np.array(exact) <= narrow[1])).sum())
+    assert stats.binomtest(inside, 400, 0.9).pvalue < LEVEL  # another level is noticed
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: build(share=2.0), "must be below the whole budget's 2, got 2"),
+        (lambda: build(share=0.0), "epsilon must be"),
+        (lambda: query_of(LOGISTIC, "add_or_remove_one"), "not released under relation='add_or_"),
+        (lambda: query_of(dpjax.objectives.pca()), "predicts no label"),
+        (
+            lambda: build(dpjax.stochastic_spider, PrivacyBudget(8.0, 1e-3), batch_size=8),
+            "reads each record once",
+        ),
+        (lambda: dpjax.solve(plain(), records(), seed=0).accuracy_interval(), "with_accuracy"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Scores that are a column: times labels (n,) they would be a table, a record n entries."""
+
+    def parameters(self, features):
+        return features
+
+    def score(self, params, x):
+        return (x @ params)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (Table(), records(), "one score to each row"),
+        (dpjax.objectives.two_layer().model, records()[0], r"examples \(x, y\)"),
+        (dpjax.objectives.two_layer().model, (records()[0][:, :2], records()[1]), "does not score"),
+    ],
+)
+def test_what_has_no_score_is_refused_before_anything_is_spent(model, data, message, monkeypatch):
+    def spent(*args):
+        raise AssertionError("the budget was spent")
+
+    loss = dpjax.Objective(lambda w, e: jnp.sum(w**2), model=model, name="own")
+    make = functools.partial(
+        dpjax.dp_gradient_descent, loss, data_size=N, dimension=model.parameters(P), clip_norm=1.0,
+        steps=2, step_size=0.1, certify=None,
+    )  # fmt: skip
+    for loop in ("advance", "finish", "bind_records"):
+        monkeypatch.setattr(f"dpjax.driver.loop.{loop}", spent)
+    algorithm = dpjax.with_accuracy(make, BUDGET)
+    for run in (dpjax.solve, dpjax.run):
+        with pytest.raises(ValueError, match=message):
+            run(algorithm, data, key=jax.random.key(0))
+
+
+def plain():
+    return dpjax.dp_gradient_descent(LOGISTIC, BUDGET, data_size=N, dimension=P, steps=4)
+
+
+def test_the_command_line_prints_and_writes_the_estimate(capsys, tmp_path):
+    file = tmp_path / "out.json"
+    argv = ["run", "dp-gd", "--steps", "3", "--estimate", "0.1", "--json", str(file)]
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert "accuracy on the training records: 0." in out and "with 95% confidence" in out
+    assert "DP-GD is (1, 4.953e-06)-differentially private" in out and "- accuracy: 1 times" in out
+    accuracy = found["accuracy"]
+    assert accuracy["lower"] < accuracy["estimate"] < accuracy["upper"]
+    assert 0.999 < found["epsilon"] <= 1 and found["noise"][-1]["name"] == "accuracy"
+    assert main(["run", "dp-gd", "--steps", "3", "--json", str(file)]) == 0
+    assert json.loads(file.read_text())["accuracy"] is None
+    assert "accuracy" not in capsys.readouterr().out
