@@ -3,52 +3,55 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dpjax import (
-    accounting,
-    baselines,
-    datasets,
-    derivatives,
-    diagnostics,
-    mechanisms,
-    objectives,
-    plotting,
-    sampling,
-    transforms,
-)
-from dpjax.accounting import Ledger, PrivacyBudget
-from dpjax.algorithms import (
-    ALGORITHMS,
-    Certificate,
-    Status,
-    dp_accelerated_mirror_descent,
-    dp_adam,
-    dp_gradient_descent,
-    dp_optimizer,
-    dp_stochastic_trust_region,
-    dp_subspace_trust_region,
-    dp_svrg,
-    dp_svrg_plus_plus,
-    dp_trust_region,
-    dpagem,
-    paper_schedule,
-    perturbed_gradient_descent,
-    stochastic_spider,
-    with_accuracy,
-)
-from dpjax.datasets import Dataset
-from dpjax.derivatives import (
-    clipped_grad,
-    clipped_grad_difference,
-    clipped_hessian,
-    joint_clipped,
-)
-from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
-from dpjax.linalg import trust_region_step
-from dpjax.mechanisms import random_key
-from dpjax.objectives import Objective
-
 if TYPE_CHECKING:
-    from dpjax import auditing, estimators, models, reproduce, training
+    from dpjax import (
+        accounting,
+        auditing,
+        baselines,
+        datasets,
+        derivatives,
+        diagnostics,
+        estimators,
+        mechanisms,
+        models,
+        objectives,
+        plotting,
+        reproduce,
+        sampling,
+        training,
+        transforms,
+    )
+    from dpjax.accounting import Ledger, PrivacyBudget
+    from dpjax.algorithms import (
+        ALGORITHMS,
+        Certificate,
+        Status,
+        dp_accelerated_mirror_descent,
+        dp_adam,
+        dp_gradient_descent,
+        dp_optimizer,
+        dp_stochastic_trust_region,
+        dp_subspace_trust_region,
+        dp_svrg,
+        dp_svrg_plus_plus,
+        dp_trust_region,
+        dpagem,
+        paper_schedule,
+        perturbed_gradient_descent,
+        stochastic_spider,
+        with_accuracy,
+    )
+    from dpjax.datasets import Dataset
+    from dpjax.derivatives import (
+        clipped_grad,
+        clipped_grad_difference,
+        clipped_hessian,
+        joint_clipped,
+    )
+    from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
+    from dpjax.linalg import trust_region_step
+    from dpjax.mechanisms import random_key
+    from dpjax.objectives import Objective
     from dpjax.training import Trained, fit
 
 __all__ = [
@@ -105,18 +108,47 @@ __all__ = [
     "with_accuracy",
 ]
 
-# Rooms that training does not need, imported when they are first named.
-_LAZY = {"auditing", "estimators", "models", "reproduce", "training"}
-_TRAINING = {"Trained", "fit"}
+# Imported when they are first named: whoever asks for help need not wait for JAX.
+_NAMES = {
+    "accounting": ["Ledger", "PrivacyBudget"],
+    "algorithms": [
+        "ALGORITHMS",
+        "Certificate",
+        "Status",
+        "dp_accelerated_mirror_descent",
+        "dp_adam",
+        "dp_gradient_descent",
+        "dp_optimizer",
+        "dp_stochastic_trust_region",
+        "dp_subspace_trust_region",
+        "dp_svrg",
+        "dp_svrg_plus_plus",
+        "dp_trust_region",
+        "dpagem",
+        "paper_schedule",
+        "perturbed_gradient_descent",
+        "stochastic_spider",
+        "with_accuracy",
+    ],
+    "datasets": ["Dataset"],
+    "derivatives": ["clipped_grad", "clipped_grad_difference", "clipped_hessian", "joint_clipped"],
+    "driver": ["ResumeMismatch", "SavedSolution", "Solution", "load", "run", "save", "solve"],
+    "linalg": ["trust_region_step"],
+    "mechanisms": ["random_key"],
+    "objectives": ["Objective"],
+    "oracles": [],
+    "training": ["Trained", "fit"],
+}
+_ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"dpjax.{name}")
-    if name in _TRAINING:
-        return getattr(importlib.import_module("dpjax.training"), name)
-    raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+    if name not in __all__ and name not in _NAMES:
+        raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+    room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
+    globals()[name] = found = getattr(room, name) if name in _ROOM_OF else room
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_TRAINING})
+    return list(__all__)

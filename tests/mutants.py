@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import derivatives, sampling
+from dpjax import _program, derivatives, sampling
 from dpjax._wide import Wide, float64
 from dpjax.accounting import chain
 from dpjax.algorithms.accuracy import WithAccuracy
@@ -31,7 +31,7 @@ from dpjax.derivatives import (
     parts,
     per_example,
 )
-from dpjax.driver import loop, progress
+from dpjax.driver import configuration, loop, progress
 from dpjax.mechanisms import PrefixNoise, ball, gaussian, registry, symmetric, tree
 from dpjax.mechanisms import base as keys
 from dpjax.oracles import (
@@ -270,6 +270,16 @@ def _(patch):
 
 
 # Keys used twice.
+
+
+@mutant("a hash of a program without its constants")
+def _(patch):
+    patch.setattr(_program._Writer, "_constant", lambda writer, constant: str(np.shape(constant)))
+
+
+@mutant("a hash of a loss without its gradient")
+def _(patch):
+    patch.setattr(configuration._Reader, "_differentiated", configuration._Reader._program)
 
 
 @mutant("key reused across steps")

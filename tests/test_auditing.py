@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 from scipy import stats
 
 import dpjax
@@ -19,7 +20,7 @@ from dpjax.auditing import canaries, estimators, games, recorder, registry
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
-from dpjax.cli.main import main
+from dpjax.cli import main
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import loop
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, derive
@@ -180,7 +181,7 @@ def test_runs_differ_and_a_seed_fixes_them():
 
 def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
     # Watched it is another configuration, which its key would be folded with.
-    monkeypatch.setattr(loop, "training_key", lambda key, algorithm, params: key)
+    monkeypatch.setattr(loop, "own_key", lambda key, algorithm, examples, params: key)
     jax.clear_caches()
     algorithm = dpjax.dp_gradient_descent(
         canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
@@ -455,6 +456,47 @@ def test_every_audit_claims_what_its_mechanism_says(name):
         return
     assert 2 < claim.epsilon(DELTA) < (11 if name in BOLD else 7)
     assert claim.epsilon(DELTA, 0.9) > claim.epsilon(DELTA)
+
+
+def written_out(jaxpr):
+    """How often a program asks JAX to fold a word into 128-bit keys, or to split them twice over.
+
+    XLA writes out the hash behind it for each reader of each word: thousands of lines, run anew.
+    """
+    found, split = 0, set()
+    for one in jaxpr.eqns:
+        wide = any("fry4" in str(getattr(v, "aval", "")) for v in one.invars)
+        if one.primitive.name == "random_fold_in" or any(
+            v in split for v in one.invars if not isinstance(v, core.Literal)
+        ):
+            found += wide and one.primitive.name in {"random_fold_in", "random_split"}
+            split.update(one.outvars)
+        elif one.primitive.name == "random_split":
+            split.update(one.outvars)
+        inner = [getattr(p, "jaxpr", p) for p in jax.tree.leaves(one.params) if is_jaxpr(p)]
+        found += sum(map(written_out, inner))
+    return found
+
+
+def is_jaxpr(parameter):
+    return isinstance(parameter, core.Jaxpr | core.ClosedJaxpr)
+
+
+@pytest.mark.parametrize("name", auditing.AUDITS)
+def test_a_fresh_key_costs_about_what_a_seed_costs(name):
+    game = auditing.AUDITS[name].make()
+    keys = jax.random.split(dpjax.random_key(), 2)
+    traced = jax.make_jaxpr(games.program(game))(keys, game.worlds.canary)
+    assert written_out(traced.jaxpr) == 0
+
+
+def test_what_is_written_out_is_found():
+    keys = jax.random.split(dpjax.random_key(), 2)
+    folded = jax.vmap(lambda key: jax.random.fold_in(key, 3))
+    assert written_out(jax.make_jaxpr(jax.jit(folded))(keys).jaxpr) == 1
+    split = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[0]))
+    assert written_out(jax.make_jaxpr(split)(keys).jaxpr) == 1
+    assert written_out(jax.make_jaxpr(jax.vmap(lambda key: derive(key, "a", 0)))(keys).jaxpr) == 0
 
 
 def test_every_algorithm_is_attacked_as_a_whole():

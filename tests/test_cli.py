@@ -12,7 +12,7 @@ from factories import ANCHORED, DELTA_ONLY, SPIDERS
 
 import dpjax
 from dpjax.cli import main, problem
-from dpjax.cli.main import parser
+from dpjax.cli.arguments import parser
 from dpjax.derivatives import rounding_slack
 
 EVERY = [*dpjax.ALGORITHMS, *dpjax.baselines.BASELINES]
@@ -558,7 +558,7 @@ def test_a_bad_request_is_one_line(argv, message, call, tmp_path):
     assert "differentially private" not in out
 
 
-@pytest.mark.parametrize("argv", [[], ["no-such-command"], ["run", "--no-such-flag"]])
+@pytest.mark.parametrize("argv", [["no-such-command"], ["run", "--no-such-flag"]])
 def test_argparse_refuses_what_is_no_command(argv, call, capsys):
     with pytest.raises(SystemExit) as stop:
         call(*argv)

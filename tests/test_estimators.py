@@ -442,3 +442,13 @@ def test_absent_scikit_learn_says_what_to_install(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install 'dpjax\[sklearn\]'"):
         _ = dpjax.__getattr__("estimators")
+
+
+@pytest.mark.parametrize("scale", [{"bounds": (0, 1)}, {"data_norm": 2.0}])
+def test_the_guarantee_names_the_declared_labels(scale):
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=(60, 2)), np.tile(["rain", "sun"], 30)
+    model = DPLogisticRegression(
+        classes=("Rain", "sun"), random_state=0, solver_options={"steps": 2}, **scale
+    )
+    assert "Labels counted: 'Rain', 'sun'; a record with any" in model.fit(x, y).guarantee_

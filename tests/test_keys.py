@@ -9,8 +9,8 @@ from factories import Crash, in_threads, make
 
 import dpjax
 from dpjax.driver import loop, resume
-from dpjax.driver.keys import training_key
-from dpjax.mechanisms import registry, seed_key
+from dpjax.driver.loop import own_key
+from dpjax.mechanisms import base, registry, seed_key
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
@@ -91,9 +91,8 @@ def test_c6_a_random_key_is_for_one_training(train):
 
 
 def fold(algorithm=None, key=KEY):
-    return word(
-        jax.jit(training_key)(key, build() if algorithm is None else algorithm, jnp.zeros(3))
-    )
+    algorithm = build() if algorithm is None else algorithm
+    return word(jax.jit(own_key)(key, algorithm, records(), jnp.zeros(3)))
 
 
 def test_c6_one_key_for_two_configurations_shares_no_noise():
@@ -137,10 +136,10 @@ def test_c6_the_attack_on_one_key_for_two_noise_scales_fails():
 def test_c6_a_key_is_folded_alike_in_a_loop_a_batch_and_a_sweep():
     algorithms = [build(1.0), build(2.0)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
-    swept = jax.vmap(lambda algorithm: training_key(KEY, algorithm, jnp.zeros(3)))(stacked)
+    swept = jax.vmap(lambda algorithm: own_key(KEY, algorithm, records(), jnp.zeros(3)))(stacked)
     assert [word(key) for key in swept] == [fold(algorithm) for algorithm in algorithms]
     keys = jax.random.split(KEY, 2)
-    batch = jax.vmap(lambda key: training_key(key, algorithms[0], jnp.zeros(3)))(keys)
+    batch = jax.vmap(lambda key: own_key(key, algorithms[0], records(), jnp.zeros(3)))(keys)
     assert [word(key) for key in batch] == [fold(key=key) for key in keys]
 
 
@@ -290,14 +289,17 @@ def test_c57_a_thread_that_is_refused_the_key_spends_nothing(tmp_path, meeting):
         assert len(ledger.entries) == 1
 
 
-def test_c57_a_training_that_did_not_begin_gives_its_key_back(tmp_path):
+def test_c57_a_training_that_did_not_begin_gives_its_key_back(tmp_path, monkeypatch):
     key, small = dpjax.random_key(), dpjax.PrivacyBudget(0.1, 1e-4)
     ledger = dpjax.Ledger.create(tmp_path / "ledger", small)
     with ledger, pytest.raises(ValueError, match="exceed the budget"):
         dpjax.run(build(), records(), key=key, ledger=ledger, label="rows")
     broken = dpjax.Objective(lambda w, e: w @ e[0] + None, constants=(1.0, 1.0, 1.0))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="loss of objective"):
         dpjax.solve(build(objective=broken, initial_gap=1.0), records(), key=key)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(loop, "_solve", lambda *args, **more: None + 1)
+        dpjax.solve(build(), records(), key=key)
     dpjax.solve(build(), records(), key=key)
     with pytest.raises(ValueError, match="has been used"):
         dpjax.solve(build(), records(), key=key)
@@ -326,3 +328,15 @@ def test_c8_the_pieces_refuse_other_generators_too(kind):
     ):
         with pytest.raises(ValueError, match="threefry"):
             call()
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "threefry4x32"])
+def test_folding_is_that_of_jax_to_the_bit(impl):
+    words = np.random.default_rng(0).integers(0, 2**32, (2, 1_000), np.uint64).astype(np.uint32)
+    words[:, :4] = [[0, 1, 2**31, 2**32 - 1], [0, 2**32 - 1, 2**31, 1]]
+    keys = jax.random.split(jax.random.key(3, impl=impl), 1_000)
+    both = jax.jit(jax.vmap(base.fold))(keys, jnp.asarray(words.T))
+    again = jax.vmap(jax.random.fold_in)(jax.vmap(jax.random.fold_in)(keys, words[0]), words[1])
+    assert bool((both == again).all())
+    one = base.fold(keys[0], jnp.asarray(words[:, 0]))
+    assert word(one) == word(both[0])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.cli.main import main
+from dpjax.cli import main
 from dpjax.reproduce import (
     exact,
     page,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.cli.main import main
+from dpjax.cli import main
 from dpjax.objectives import L1Ball, logistic, logistic_l1, logistic_l2, sigmoid_l2
 from dpjax.reproduce import erm, erm_claims, erm_page, erm_results, optimum
 from dpjax.reproduce.risks import Risks

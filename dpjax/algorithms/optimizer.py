@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._program import program_hash
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
@@ -52,8 +51,6 @@ class Optimizer(Single):
     steps: Array | int
     declared: base.Declared
     optimizer: optax.GradientTransformation = static()
-    program: str = static()
-    """Hash of what the optimizer computes: a resumed run must be one of the same."""
     max_steps: int = static()
     dimension: int = static()
     averaged: bool = static()
@@ -180,6 +177,7 @@ def dp_optimizer(
     (50, 0.071)
     """
     check_optimizer(optimizer, params)
+    _check_update(optimizer, params)
     leaves = jax.tree.leaves(params)
     dimension = sum(leaf.size for leaf in leaves)
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
@@ -205,7 +203,6 @@ def dp_optimizer(
         steps=steps,
         declared=base.Declared(budget.epsilon, budget.delta),
         optimizer=optimizer,
-        program=_program(optimizer, params),
         max_steps=max(steps, LONGEST),
         dimension=problem.dimension,
         averaged=average is not None,
@@ -222,11 +219,10 @@ def _average(average: float | None, output: str) -> float:
     return base.to_leaf(_validate.closed_unit("average", average))
 
 
-def _program(optimizer: optax.GradientTransformation, params: Any) -> str:
+def _check_update(optimizer: optax.GradientTransformation, params: Any) -> None:
     wide = jax.eval_shape(widen, params)
     try:
-        state = jax.eval_shape(optimizer.init, wide)
-        return program_hash((optimizer.init, (wide,)), (optimizer.update, (wide, state, wide)))
+        jax.eval_shape(optimizer.update, wide, jax.eval_shape(optimizer.init, wide), wide)
     except TypeError as error:
         raise ValueError(
             f"optimizer cannot be updated by a gradient and the parameters alone: {error}. No loss "

@@ -4,6 +4,7 @@ Every game takes the mechanism it attacks as an argument, so that a broken one c
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,8 @@ from dpjax.auditing.canaries import Worlds
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim, claim_of
 from dpjax.auditing.recorder import Recorder, log_ratio
 from dpjax.driver import solve
-from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key
+from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key, derive
+from dpjax.mechanisms.base import fold
 from dpjax.objectives import Objective
 from dpjax.oracles import HessianQuery, Query, SelectionQuery, bind
 
@@ -71,20 +73,38 @@ def play(
     each = runs // 2
     batch = min(game.batch, max(each, 1))
 
-    @jax.jit
-    def many(key: Array, data: PyTree) -> Array:
-        return jax.vmap(game.run, (0, None))(jax.random.split(key, batch), data)
+    many = program(game)
 
     scores = []
     for side, data in enumerate((game.worlds.without, game.worlds.canary)):
         pieces = []
         for start in range(0, each, batch):
             own = jax.random.fold_in(jax.random.fold_in(key, side), start)
-            pieces.append(np.asarray(many(own, data))[: each - start])
+            pieces.append(np.asarray(many(_run_keys(own, batch), data))[: each - start])
             if progress is not None:
                 progress(pieces[-1].size)
         scores.append(np.concatenate(pieces) if pieces else np.zeros(0, np.float32))
     return scores[0], scores[1]
+
+
+def program(game: Game) -> Callable[[Array, PyTree], Array]:
+    """Returns ``program(keys, data) -> scores``: as many runs as there are keys, compiled as one.
+
+    Args:
+      game: the attack.
+
+    >>> game = gaussian()
+    >>> program(game)(jax.random.split(jax.random.key(0), 3), game.worlds.canary).shape
+    (3,)
+    """
+    # The keys of the runs are made outside: XLA writes out a hash that reads another one for each
+    # of the four words it reads.
+    return jax.jit(jax.vmap(game.run, (0, None)))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _run_keys(key: Array, runs: int) -> Array:
+    return jax.vmap(lambda run: fold(key, run[None]))(jnp.arange(runs, dtype=jnp.uint32))
 
 
 def gaussian(mechanism: Callable = add_gaussian, noise_multiplier: float = 1.0) -> Game:
@@ -132,9 +152,8 @@ def sampled_gaussian(
     claim = SampledGaussianClaim(noise_multiplier, sampling_probability, count)
 
     def run(key: Array, canary: Array) -> Array:
-        for_sample, for_noise = jax.random.split(key)
-        drawn = jax.random.bernoulli(for_sample, sampling_probability, (count,))
-        seen = mechanism(for_noise, drawn * canary, noise_multiplier)
+        drawn = jax.random.bernoulli(derive(key, "sample", 0), sampling_probability, (count,))
+        seen = mechanism(derive(key, "noise", 0), drawn * canary, noise_multiplier)
         gain = jnp.expm1((2 * seen - 1) / (2 * noise_multiplier**2))
         return jnp.sum(jnp.log1p(sampling_probability * gain))
 

@@ -7,13 +7,14 @@ import jax
 import dpjax
 from dpjax._bar import Bar
 from dpjax.cli import outputs, report
+from dpjax.cli.entry import COMMANDS
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to the parser."""
     one = commands.add_parser(
         "audit",
-        help="attack our own guarantee: claimed epsilon, audited lower bound, ratio",
+        help=COMMANDS["audit"],
         description="Play distinguishing games against dpjax's own mechanisms, on made-up records. "
         "Exits with 1 if a claim is refuted, or if an attack is too weak to mean anything.",
     )

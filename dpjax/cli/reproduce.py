@@ -5,13 +5,14 @@ import time
 
 import dpjax
 from dpjax._bar import Bar
+from dpjax.cli.entry import COMMANDS
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Adds the command to the parser."""
     one = commands.add_parser(
         "reproduce",
-        help="a paper's tables and figures on public data, with ours beside them",
+        help=COMMANDS["reproduce"],
         description="Reproduce a paper's tables and figures as CSV, PNG and a Markdown page. NOT "
         "PRIVATE: they hold exact values of public benchmark data. Interrupted, the same command "
         "goes on where it was.",

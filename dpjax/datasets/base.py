@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._typing import Array
+from dpjax._typing import Array, PyTree
 from dpjax.datasets.labels import Label, encode_labels
 from dpjax.datasets.raw import read_features
 
@@ -260,3 +260,16 @@ def finite_or_nan(block: np.ndarray) -> np.ndarray:
         block = block.astype(np.float64)
     block[~np.isfinite(block)] = np.nan
     return block
+
+
+def check_arrays(name: str, tree: PyTree) -> None:
+    """Raises if a leaf of ``tree`` is no array, without printing what it holds.
+
+    >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
+    """
+    for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
+            raise ValueError(
+                f"{name} holds a {type(leaf).__name__} where an array belongs. Of a pandas table "
+                "pass the numbers, such as table.to_numpy(dtype='float32')."
+            )

@@ -18,7 +18,8 @@ from flax import serialization
 from dpjax import _durable
 from dpjax._typing import Array
 
-_FORMAT = "dpjax-checkpoint-1"
+_FORMAT = "dpjax-checkpoint-2"
+_EARLIER = ("dpjax-checkpoint-1",)
 _MANIFEST, _STATE = "manifest.json", "state"
 
 
@@ -103,6 +104,12 @@ class Folder:
             if hashlib.sha256(raw[32:]).digest() != raw[:32]:
                 raise KeyError
             content: Any = serialization.msgpack_restore(raw[32:])
+            if content["format"] in _EARLIER:
+                raise ResumeMismatch(
+                    f"the checkpoint in {self.path} was made by an earlier dpjax, which drew other "
+                    "noise from the same key. Resume it with that version; or begin another run "
+                    "with another folder and a new key: a new spend."
+                )
             if content["format"] != _FORMAT:
                 raise KeyError
             if content["manifest"] != hashlib.sha256(described).hexdigest():
@@ -116,6 +123,8 @@ class Folder:
                 leaves=tuple(leaves[str(i)] for i in range(len(leaves))),
                 manifest=manifest,
             )
+        except ResumeMismatch:
+            raise
         except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
             raise ValueError(
                 f"the checkpoint in {self.path} is damaged; restore it from a copy (an older one "

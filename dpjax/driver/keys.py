@@ -6,7 +6,7 @@ from jax import lax
 
 from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
-from dpjax.driver import fingerprint
+from dpjax.driver.configuration import Configuration
 from dpjax.mechanisms import as_key, derive, fold, seed_key
 
 # What to do about a key that another training has claimed.
@@ -40,7 +40,9 @@ def root_key(key: Array | None, seed: int | None) -> Array:
     return seed_key(seed)
 
 
-def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:
+def training_key(
+    key: Array, algorithm: Algorithm, params: Params, structure: Configuration
+) -> Array:
     """Returns ``key`` folded with configuration and starting point, inside the program.
 
     The same key with another noise scale or objective gives independent noise, so that noise of
@@ -48,16 +50,17 @@ def training_key(key: Array, algorithm: Algorithm, params: Params) -> Array:
 
     Args:
       key: root key, shape ().
-      algorithm: numbers and structure; functions count by their code.
+      algorithm: whose numbers count.
       params: the public starting point.
+      structure: of the algorithm without its numbers.
 
     Privacy: secret like the key.
     """
-    structure = fingerprint.config(jax.tree.map(lambda leaf: None, algorithm))
-    leaves = jax.tree.leaves((algorithm, params))
-    numbers = jnp.concatenate([_numbers(leaf) for leaf in leaves])
+    leaves = map(_numbers, jax.tree.leaves(algorithm))
+    numbers = jnp.concatenate([*leaves, *map(_bits, jax.tree.leaves((params, structure.traced)))])
     multipliers = jax.random.bits(derive(key, "training", 0), (2, numbers.size), jnp.uint32) | 1
-    words = jnp.uint32([int(structure[i : i + 8], 16) for i in (0, 8)])
+    digest = structure.digest
+    words = jnp.uint32([int(digest[i : i + 8], 16) for i in (0, 8)])
     return fold(key, words ^ jnp.sum(_mix(numbers)[None] * multipliers, axis=1, dtype=jnp.uint32))
 
 
@@ -67,6 +70,19 @@ def _numbers(leaf: Array | float) -> Array:
     if leaf.dtype == jnp.uint32:
         return leaf
     return lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
+
+
+def _bits(leaf: Array) -> Array:
+    # Every bit: two losses whose constants differ in the last one are two losses.
+    leaf = jnp.ravel(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jnp.ravel(jax.random.key_data(leaf))
+    if leaf.dtype == jnp.bool_:
+        leaf = leaf.astype(jnp.uint8)
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        leaf = jnp.concatenate([leaf.real, leaf.imag])
+    word = {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)
+    return jnp.ravel(lax.bitcast_convert_type(leaf, word)).astype(jnp.uint32)
 
 
 def _mix(x: Array) -> Array:

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device, wide_dtype
 from dpjax.algorithms import Algorithm, Status
 from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.driver.checks import check_data
+from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
@@ -98,6 +100,7 @@ def solve(
     root = root_key(key, seed)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data)
+    drop_outdated(algorithm.objective, examples, params)
     records = on_device(examples)
     with claimed(root, ADVICE):
         solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
@@ -157,8 +160,62 @@ def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
 
 def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
-    own = training_key(key, algorithm, params)
+    own = own_key(key, algorithm, examples, params)
     return Bound(algorithm, arrange(algorithm, bind_records(algorithm, examples), own), own)
+
+
+def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
+    """Returns the key of a training of this configuration alone, made of the root key.
+
+    Args:
+      key: root key.
+      algorithm: what is trained; a function in it counts by its traced program.
+      examples: of which one row's shapes and dtypes count.
+      params: the public starting point.
+
+    Privacy: secret like the root key.
+    """
+    structure = jax.tree.map(lambda leaf: None, algorithm)
+    chosen = configuration(structure, examples, params)
+    return training_key(key, algorithm, params, _with_program(chosen, algorithm, examples, params))
+
+
+def describe(algorithm: Algorithm, examples: PyTree, params: Params) -> Configuration:
+    """Returns what is trained and how, its numbers included; on the host."""
+    chosen = configuration(algorithm, examples, params)
+    return _with_program(chosen, algorithm, examples, params)
+
+
+def _with_program(
+    chosen: Configuration, algorithm: Algorithm, examples: PyTree, params: Params
+) -> Configuration:
+    """Returns ``chosen`` with the program of the training, if something in it is not dpjax's."""
+    if not chosen.foreign:
+        return chosen
+
+    def training(algorithm: Algorithm, records: PyTree, key: Array, params: Params) -> Solution:
+        records = arrange(algorithm, bind_records(algorithm, records), key)
+        bound = Bound(algorithm, records, key)
+        return finish(bound, advance(bound, start(bound, params), algorithm.steps), "row", False)
+
+    # As many rows as are declared: how many there are may be private.
+    rows = algorithm.queries[0].data_size
+    records = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((rows, *jnp.shape(leaf)[1:]), jnp.result_type(leaf)),
+        examples,
+    )
+    # One key is like another, and a number in a batch like one that is alone.
+    key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    numbers, start_at = jax.tree.map(_shape_alone, (algorithm, params))
+    program = trace(training, numbers, records, key, start_at)
+    settings = chosen.settings | {"program": FUNCTION + program.digest}
+    return Configuration(settings, chosen.traced + program.traced)
+
+
+def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
+    dtype = jnp.result_type(leaf)
+    weak = jnp.ndim(leaf) == 0 and dtype != jnp.uint32 and jnp.issubdtype(dtype, jnp.number)
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, weak_type=weak)
 
 
 def arrange(algorithm: Algorithm, records: PyTree, key: Array) -> PyTree:

@@ -19,6 +19,7 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.driver import loop, resume
 from dpjax.driver.checks import check_data
+from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.registry import claimed, guessable
@@ -98,6 +99,7 @@ def run(
     params = loop.starting_point(algorithm, params)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = loop.unpack(data)
+    drop_outdated(algorithm.objective, examples, params)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
     known = seed is not None or (root is not None and guessable(root))

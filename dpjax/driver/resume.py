@@ -17,7 +17,8 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
-from dpjax.driver.loop import Carry, unpack
+from dpjax.driver.configuration import difference
+from dpjax.driver.loop import Carry, describe, unpack
 from dpjax.mechanisms import as_key
 
 Place = str | os.PathLike
@@ -200,8 +201,10 @@ def journal(
             if folder is not None:
                 manifest = _manifest(algorithm, data, root, params, book, label)
                 manifest["reproducible"] = reproducible
+            elif book is not None:
+                manifest = {"config": describe(algorithm, unpack(data)[0], params).digest}
             else:
-                manifest = {} if book is None else {"config": fingerprint.config(algorithm)}
+                manifest = {}
             held = Checkpoint(uuid.uuid4().hex, root, 0, (), manifest)
         else:
             if key is not None and not _same(as_key(key), held.key):
@@ -246,15 +249,17 @@ def _manifest(
     label: str | None,
 ) -> dict[str, Any]:
     examples, unit, unit_rows = unpack(data)
+    chosen = describe(algorithm, examples, params)
     return {
         **fingerprint.environment(),
         "key_impl": str(jax.random.key_impl(key)),
-        "config": fingerprint.config(algorithm),
-        "params": fingerprint.config(params),
+        "params": fingerprint.arrays(params),
+        "data_shape": fingerprint.shapes(examples, key),
+        "settings": chosen.settings,
+        "config": chosen.digest,
         "label": label,
         "unit": unit,
         "unit_rows": unit_rows,
-        "data_shape": fingerprint.shapes(examples, key),
         "data": fingerprint.content(examples, key),
         "ledger": None if ledger is None else ledger.identity,
     }
@@ -263,14 +268,18 @@ def _manifest(
 def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
     for field in (*now, *held.manifest):
         was, is_ = held.manifest.get(field), now.get(field)
-        if was != is_:
+        if was == is_:
+            continue
+        if field == "settings":
+            differs = difference(was or {}, is_ or {})
+        else:
             if field in _HASHES:
                 was, is_ = (f"#{value[:12]}" if value else value for value in (was, is_))
-            raise ResumeMismatch(
-                f"{field} was {was!r} when this checkpoint was made, and is {is_!r} now; resumed, "
-                f"run {held.run_id} would not repeat itself bit for bit. Put it back; or begin "
-                "another run with another folder and a new key: a new spend."
-            )
+            differs = f"{field} was {was!r} when this checkpoint was made, and is {is_!r} now"
+        raise ResumeMismatch(
+            f"{differs}; resumed, run {held.run_id} would not repeat itself bit for bit. Put it "
+            "back; or begin another run with another folder and a new key: a new spend."
+        )
 
 
 def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:

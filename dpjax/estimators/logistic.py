@@ -18,7 +18,7 @@ from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, Algorithm, Status
 from dpjax.baselines import BASELINES
 from dpjax.datasets import Dataset
-from dpjax.driver import Solution, run, solve
+from dpjax.driver import Solution, guarantee, run, solve
 from dpjax.estimators import arrays, rows
 from dpjax.mechanisms import random_key
 
@@ -49,7 +49,9 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
       epsilon: of the budget that one ``fit`` spends.
       delta: of that budget; by default 1 / (10 n).
       solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
-      classes: the two labels. The larger is the positive class, as scikit-learn has it.
+      classes: the two labels. The larger is the positive class, as scikit-learn has it. A record
+        with any other label contributes nothing, and no error says so: the guarantee names the
+        labels that count, and ``dpjax.datasets.check`` counts the others for the data's owner.
       bounds: (lower, upper), each a number or one per feature. Values are clamped to them and
         mapped to [0, 1]; each row, with its intercept, is then divided by its own norm.
       data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
@@ -165,7 +167,13 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             max_norm=1.0,
         )
         self.solution_ = self._train(algorithm, data)
-        self._guarantee = f"{self.solution_.guarantee()}\n{_BEFORE}"
+        text = guarantee.statement(
+            self.solution_.algorithm,
+            data.unit,
+            self.solution_.reproducible,
+            tuple(classes.tolist()),
+        )
+        self._guarantee = f"{text}\n{_BEFORE}"
         self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None
         self.releasable_ = self.solution_.releasable
         self.classes_ = classes

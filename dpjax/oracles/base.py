@@ -11,6 +11,7 @@ import numpy as np
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import on_device
 from dpjax.accounting import Event, Release, records_moved
+from dpjax.datasets.base import check_arrays
 from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
@@ -248,6 +249,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     Privacy: reads shapes and dtypes, no value. Where n is private no message names it; that empty
       data are refused does tell n = 0 from n = 1.
     """
+    check_arrays("data", examples)
     leaves = jax.tree.leaves(examples)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")

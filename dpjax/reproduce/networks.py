@@ -11,7 +11,6 @@ from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import loop
-from dpjax.driver.keys import training_key
 
 # Images that accuracy is counted on at once.
 _CHUNK = 250
@@ -44,7 +43,7 @@ def train(
     >>> seen
     [(2,), (2,)]
     """
-    bound = loop.Bound(algorithm, data.examples, _own(key, algorithm, params))
+    bound = loop.Bound(algorithm, data.examples, _own(key, algorithm, data.examples, params))
     carry, seen = _start(bound, params), []
     for until in at:
         carry = _advance(bound, carry, until)
@@ -52,7 +51,7 @@ def train(
     return seen
 
 
-_own, _start, _advance = jax.jit(training_key), jax.jit(loop.start), jax.jit(loop.advance)
+_own, _start, _advance = jax.jit(loop.own_key), jax.jit(loop.start), jax.jit(loop.advance)
 
 
 def exact_share(apply: Callable[..., Array], params: Params, x: Array, y: Array) -> float:

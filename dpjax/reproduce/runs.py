@@ -15,7 +15,6 @@ from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.diagnostics import exact_accuracy
 from dpjax.driver import loop
-from dpjax.driver.keys import training_key
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, MinimizerQuery
 from dpjax.reproduce import exact
@@ -227,7 +226,7 @@ def _start(algorithm: Algorithm, examples: exact.Examples, keys: Array):
     records = loop.bind_records(algorithm, examples)
 
     def one(key: Array) -> tuple[Array, loop.Carry]:
-        own = training_key(key, algorithm, params)
+        own = loop.own_key(key, algorithm, examples, params)
         bound = loop.Bound(algorithm, loop.arrange(algorithm, records, own), own)
         return own, loop.start(bound, params)
 

@@ -16,7 +16,6 @@ from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.diagnostics import exact_landscape, exact_min_eigenvalue
 from dpjax.driver import loop
-from dpjax.driver.keys import training_key
 from dpjax.objectives import Objective
 from dpjax.reproduce import exact, spider
 from dpjax.reproduce.cache import Cache
@@ -141,7 +140,7 @@ def _follow(algorithm: Algorithm, examples: exact.Examples, keys: Array, at: Arr
     records = loop.bind_records(algorithm, examples)
 
     def one(key: Array) -> Path:
-        own = training_key(key, algorithm, params)
+        own = loop.own_key(key, algorithm, examples, params)
         bound = loop.Bound(algorithm, loop.arrange(algorithm, records, own), own)
 
         def until(carry: loop.Carry, step: Array):

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _durable
+from dpjax._program import program_hash, sha256
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.driver import ResumeMismatch, holds_run
-from dpjax.driver.fingerprint import config, content
+from dpjax.driver.fingerprint import content
 from dpjax.training.losses import Measures
 from dpjax.training.network import Network
+from dpjax.training.records import one_of
 
 CHUNK = 512
 """Records at once: bounds the memory, and leaves one shape to compile."""
@@ -34,6 +36,7 @@ class Evaluator:
       steps_per_epoch: to name epochs by.
       checkpoint: folder of the run, where the table is kept beside it; None keeps it in memory.
       root: gives the run's key; called where there is a folder and something to measure on.
+      params: shapes and dtypes of the network's parameters are read off them.
 
     Raises:
       ResumeMismatch: if the run in ``checkpoint`` was measured on other records or otherwise.
@@ -50,6 +53,7 @@ class Evaluator:
         steps_per_epoch: float,
         checkpoint: str | os.PathLike | None,
         root: Callable[[], Array],
+        params: Params,
     ):
         self._network, self._measures, self._steps_per_epoch = network, measures, steps_per_epoch
         self._sets = {name: _chunked(records) for name, records in sets.items()}
@@ -58,7 +62,8 @@ class Evaluator:
         self._identity = ""
         if checkpoint is not None and sets:
             # In the keyed hash too: a metric may hold records in its closure.
-            described = config([list(sets), *((name, measure) for name, measure in measures)])
+            records = next(iter(sets.values()))
+            described = sha256(*sets, *_programs(network, measures, params, records))
             words = np.frombuffer(described.encode(), np.uint8)
             self._identity = content((words, sets), root())
             if holds_run(checkpoint):
@@ -148,6 +153,15 @@ def _totals(
 @functools.partial(jax.jit, static_argnums=0)
 def _outputs(network: Network, params: Params, chunks: PyTree) -> PyTree:
     return jax.lax.map(jax.vmap(lambda row: network(params, row)), chunks)
+
+
+def _programs(
+    network: Network, measures: Measures, params: Params, records: tuple[PyTree, PyTree]
+) -> list[str]:
+    x, y = one_of(records)
+    outputs = jax.eval_shape(network, params, x)
+    hashes = ((name, program_hash((measure, (outputs, y)))) for name, measure in measures)
+    return [word for pair in hashes for word in pair]
 
 
 def _chunked(records: PyTree) -> tuple[PyTree, np.ndarray]:

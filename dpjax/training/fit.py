@@ -21,7 +21,7 @@ from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
-from dpjax.training.losses import LossOfOutputs, objective_of
+from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import network
 from dpjax.training.records import (
     Sizes,
@@ -130,13 +130,17 @@ def fit(
 
     Raises:
       ValueError: before anything is spent, for arguments that do not fit together; a model with
-        batch statistics or other state, naming the layer; parameters that are not floating; an
-        optimizer that adds noise or takes several micro-batches; or as ``run``.
+        batch statistics or other state, or that mixes the examples of a batch, naming the layer; a
+        model or loss that calls Python (``jax.pure_callback`` and the like), or holds an array
+        with a row for each record; parameters that are not floating; an optimizer that adds noise
+        or takes several micro-batches; or as ``run``.
       ResumeMismatch: as ``run``; another optimizer, learning rate, model or loss is noticed.
 
     Privacy: the guarantee of ``solution.event`` covers every iterate. It says nothing of the
       held-out records: ``exact_held_out``, and what is chosen by it, is NOT PRIVATE with regard to
-      them.
+      them. It takes model, loss, regularizer and starting point to be public: numbers that were
+      computed from the training records, such as class frequencies or a pretrained start on the
+      same data, are used without noise and are not covered.
 
     Reference: Abadi et al. (2016), algorithm 1; Zhang et al. (2021), algorithm 1, for the random
       iterate.
@@ -158,12 +162,13 @@ def fit(
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
     check_logits(loss, data, net, params, one[0])
+    check_closures(objective, params, one, len(jax.tree.leaves(records)[0]))
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root)
+    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root, params)
     every = _validate.positive("evaluate_every", evaluate_every) * epoch
     solution = run(
         algorithm,

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._program import program_hash
+from dpjax._program import program_hash, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.objectives import Objective, cross_entropy
 from dpjax.training.network import Network
@@ -76,6 +76,44 @@ def objective_of(
     for name, metric in more.items():
         _check_number(f"the metric {name!r}", metric, outputs, record[1], jnp.generic)
     return objective, tuple({**dict(measures), **more}.items())
+
+
+def check_closures(
+    objective: Objective, params: Params, record: tuple[PyTree, PyTree], rows: int
+) -> None:
+    """Raises if loss, model or regularizer hold an array with one row per training record.
+
+    What they hold is not clipped: through it a record would reach every gradient. Seen is an array
+    that is read as it is; not one that was computed from the records, nor some of their rows.
+
+    Args:
+      objective: as of ``objective_of``.
+      params: parameters, or their shapes.
+      record: shapes and dtypes of one ``(x, y)``.
+      rows: of the training data.
+
+    Raises:
+      ValueError: saying where the array belongs.
+
+    >>> held = jnp.zeros(99)
+    >>> objective = Objective(lambda w, e: jnp.sum(w) * held[0])
+    >>> check_closures(objective, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())), 98)
+    """
+    functions: dict[str, tuple[Callable[..., Array], tuple[PyTree, ...]]] = {
+        "loss or model": (objective.loss, (params, record))
+    }
+    if objective.regularizer is not None:
+        functions["regularizer"] = objective.regularizer, (params,)
+    # A number that is also a size of the model says nothing.
+    sizes = {size for leaf in jax.tree.leaves((params, record)) for size in jnp.shape(leaf)}
+    for name, (function, arguments) in functions.items():
+        shapes = trace(function, *arguments).shapes
+        if rows not in sizes and any(shape[:1] == (rows,) for shape in shapes):
+            raise ValueError(
+                f"the {name} holds an array with as many rows as the training data. It would reach "
+                "every gradient without being clipped, so that the guarantee would not hold. What "
+                "belongs to one record goes into the data, as a part of x or y."
+            )
 
 
 def _check_number(name: str, function: Any, outputs: PyTree, y: PyTree, kind: Any) -> None:

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from flax import core, errors, nnx
 
 from dpjax import _validate
-from dpjax._program import program_hash
+from dpjax._program import CallsPython, program_hash
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
+from dpjax.training.mixing import linen_layers, mixing_layer, nnx_layers, no_layers
 
 # What a model raises that is shown inputs of a shape it does not expect.
 _REFUSALS = (TypeError, ValueError, IndexError, AssertionError, errors.FlaxError)
@@ -102,8 +103,8 @@ def network(
       bounds: as in ``fit``.
 
     Raises:
-      ValueError: for a model with state beside its parameters, or whose parameters are missing,
-        none, not floating, or not those of the model.
+      ValueError: for a model with state beside its parameters, that mixes the examples of a batch,
+        or whose parameters are missing, none, not floating, or not those of the model.
 
     >>> net, params = network(nn.Dense(3), jnp.zeros(2), None, lambda: jax.random.key(0))
     >>> net.batched, net(params, jnp.zeros(2)).shape
@@ -115,9 +116,12 @@ def network(
             raise ValueError(f"bounds must be (low, high), low below high, got {bounds!r}.")
         bounds = (low, high)
     example = jax.eval_shape(lambda x: scaled(x, bounds), example)
+    watch = no_layers
     if isinstance(model, nnx.Module):
         apply, params = _split(model, params)
+        watch = nnx_layers(model)
     elif isinstance(model, nn.Module):
+        watch = linen_layers
         apply, params, batched = _initialised(model, example, params, root, batched)
     elif callable(model) and not isinstance(model, type):
         apply, batched = model, bool(batched)
@@ -133,12 +137,36 @@ def network(
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
     made = Network(apply, batched, None)
+    program = _program(made, params, example)
+    layer = None if not batched else mixing_layer(apply, params, example, watch)
+    if layer is not None:
+        raise ValueError(
+            f"{layer} mixes the examples of a batch: its output for one changes with another. "
+            "Private training takes the gradient of each example alone, so the model would be "
+            "shown batches of one, and compute something else there: a mean over a batch of one is "
+            "the example. Take it out, or let it work within one example, as LayerNorm and "
+            "GroupNorm do."
+        )
+    return dataclasses.replace(made, bounds=bounds, program=program), params
+
+
+def _program(made: Network, params: Params, example: PyTree) -> str:
     try:
-        program = program_hash((made, (jax.eval_shape(lambda: params), example)))
+        return program_hash((made, (jax.eval_shape(lambda: params), example)))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
         raise ValueError(_state_words(layer, "random stream", str(error))) from error
-    return dataclasses.replace(made, bounds=bounds, program=program), params
+    except CallsPython:
+        raise
+    except _REFUSALS as error:
+        shapes, needed = (
+            jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree)
+            for tree in (params, example)
+        )
+        raise ValueError(
+            f"the model cannot be computed with params {shapes} for an example {needed}: {error} "
+            "params= is its public starting point, in the shapes that it reads."
+        ) from error
 
 
 def _split(module: nnx.Module, params: Params | None) -> tuple[Nnx, Params]:
@@ -214,10 +242,16 @@ def _state_words(layer: str, kind: str, what: str) -> str:
             "keeps statistics of the batch, through which a record reaches the gradients of the "
             "others, so that no clipping bounds it. Use GroupNorm in its place, or LayerNorm."
         )
-    if kind == "random stream":
+    if kind == "random stream" and "Dropout" in what + layer:
         return begin + (
             "draws random numbers, for which training has no stream. Take Dropout out: the noise "
             "of private training regularizes already."
+        )
+    if kind == "random stream":
+        return begin + (
+            "keeps a stream of random numbers, which training has none for. A recurrent layer "
+            "draws its initial carry from it: make it without, as nnx.RNN(cell, rngs=False), and "
+            "call it with initial_carry=, such as zeros."
         )
     return begin + (
         f"keeps state beside its parameters, {kind!r}, which would carry records from step to step "

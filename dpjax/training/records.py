@@ -11,6 +11,7 @@ from dpjax import _validate
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset
+from dpjax.datasets.base import check_arrays
 
 
 class Sizes(TypedDict):
@@ -51,6 +52,7 @@ def records_of(
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row.")
     x, y = data
+    check_arrays(name, (x, y))
     leaves = jax.tree.leaves((x, y))
     if not leaves or any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError(f"{name} must hold arrays with one row per record.")

@@ -1,38 +1,16 @@
-"""Arguments of every command, and the one place where an error becomes a message."""
+"""Arguments of every command."""
 
 import argparse
-import sys
-from collections.abc import Sequence
 
 import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.cli import audit, calibrate, data, ledger, reproduce, run
-from dpjax.cli.options import Parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its status.
-
-    0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C.
-
-    >>> main(["data", "no-such-set"])
-    2
-    """
-    arguments = parser().parse_args(argv)
-    try:
-        return arguments.command(arguments)
-    except (ValueError, ImportError, OSError) as error:
-        print(f"dpjax: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(f"dpjax: {str(stop) or 'interrupted'}", file=sys.stderr)
-        return 130
+from dpjax.cli.entry import COMMANDS, overview
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    whole = Parser(prog="dpjax", description="Train a model on records that must not leak.")
-    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    whole, commands = overview()
     _run_parser(commands)
     _calibrate_parser(commands)
     _data_parser(commands)
@@ -45,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 def _run_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "run",
-        help="train privately and print the guarantee",
+        help=COMMANDS["run"],
         description="Train privately. Everything printed is private unless --exact is given.",
     )
     one.set_defaults(command=run.command)
@@ -76,7 +54,7 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "calibrate",
-        help="what noise a budget buys, and the epsilon that noise gives back",
+        help=COMMANDS["calibrate"],
         description="Compute the noise for a budget, and recompute epsilon from it. Of the data "
         "only the shape is used, and nothing with --data-size and --dimension.",
     )
@@ -88,7 +66,7 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _data_parser(commands: argparse._SubParsersAction) -> None:
-    one = commands.add_parser("data", help="what data there are, where from, checksums")
+    one = commands.add_parser("data", help=COMMANDS["data"])
     one.set_defaults(command=data.command)
     one.add_argument("name", nargs="?", metavar="NAME", help="a name, or a CSV or NPZ file")
     one.add_argument(
@@ -98,7 +76,7 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _ledger_parser(commands: argparse._SubParsersAction) -> None:
-    every = commands.add_parser("ledger", help="what may be spent on some data, and what was")
+    every = commands.add_parser("ledger", help=COMMANDS["ledger"])
     verbs = every.add_subparsers(required=True, metavar="VERB")
     one = verbs.add_parser("create", help="declare a budget in a new file")
     one.set_defaults(command=ledger.create)

@@ -1,0 +1,53 @@
+"""Where the command line begins: what there is without importing JAX, or one command; errors."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from dpjax.cli.options import Parser
+
+COMMANDS = {
+    "run": "train privately and print the guarantee",
+    "calibrate": "what noise a budget buys, and the epsilon that noise gives back",
+    "data": "what data there are, where from, checksums",
+    "ledger": "what may be spent on some data, and what was",
+    "audit": "attack our own guarantee: claimed epsilon, audited lower bound, ratio",
+    "reproduce": "a paper's tables and figures on public data, with ours beside them",
+}
+"""Every command, and what it does in a line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its status.
+
+    0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C.
+
+    >>> main(["data", "no-such-set"])
+    2
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in COMMANDS:
+        whole, commands = overview()
+        for name, line in COMMANDS.items():
+            commands.add_parser(name, help=line)
+        if words:
+            whole.parse_args(words)  # prints the help or an error, and exits
+        whole.print_help()
+        return 0
+    try:
+        # Its options name what dpjax has, and so take seconds to import.
+        arguments = importlib.import_module("dpjax.cli.arguments").parser().parse_args(words)
+        return arguments.command(arguments)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"dpjax: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"dpjax: {str(stop) or 'interrupted'}", file=sys.stderr)
+        return 130
+
+
+def overview() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
+    """Returns the parser of the whole command line, and where its commands are added."""
+    whole = Parser(prog="dpjax", description="Train a model on records that must not leak.")
+    return whole, whole.add_subparsers(required=True, metavar="COMMAND")

@@ -1,0 +1,254 @@
+"""What a training is: its settings by name, its functions by the programs that JAX traces."""
+
+import dataclasses
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpjax._program import CallsPython, sha256, trace
+from dpjax._typing import Array, Params, PyTree
+from dpjax.algorithms import Algorithm
+from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.common import proximal
+from dpjax.objectives import Objective
+
+FUNCTION = "function #"
+"""What the value of a setting begins with that is a function: the hash of its program follows."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+# What a loss raises that is handed parameters or a record of another shape than it expects.
+_REFUSALS = (TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+
+
+class Configuration(NamedTuple):
+    """A training without its data.
+
+    Args:
+      settings: name and value of all that is public and chosen; of a function the hash of its
+        traced program.
+      traced: numbers that a function holds and that a transformation around it runs over.
+      foreign: whether a class or function takes part that is not dpjax's own and that is called in
+        ways unknown here: then the program of the whole training counts.
+    """
+
+    settings: dict[str, str]
+    traced: tuple[Array, ...] = ()
+    foreign: bool = False
+
+    @property
+    def digest(self) -> str:
+        """One hash of all settings, the same in every process."""
+        return sha256(*(word for pair in sorted(self.settings.items()) for word in pair))
+
+
+def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Configuration:
+    """Returns what is trained and how.
+
+    Args:
+      algorithm: numbers, structure, and functions, which count by what they compute.
+      examples: of which one row's shapes and dtypes are read, never how many there are.
+      params: of which shapes and dtypes are read.
+
+    Raises:
+      ValueError: for a loss that these examples and parameters do not fit, or a function that
+        calls Python, so that it cannot be traced.
+
+    >>> import dpjax
+    >>> algorithm = dpjax.dp_gradient_descent(
+    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
+    >>> chosen = configuration(algorithm, (np.ones((50, 2)), np.ones(50)), np.zeros(2))
+    >>> chosen.settings["algorithm"], chosen.settings["epsilon"], chosen.settings["objective.name"]
+    ('GradientDescent', '1.0', "'logistic'")
+    """
+    reader = _Reader(examples, params)
+    settings = dict(reader.read("", algorithm))
+    return Configuration(settings, tuple(reader.traced), reader.foreign)
+
+
+_PROGRAMS: weakref.WeakKeyDictionary[Objective, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> None:
+    """Checks an objective's functions, and drops what was compiled before one of them changed.
+
+    JAX compiles a function once. One that reads an attribute or a variable of its module would go
+    on computing with the old value.
+
+    Args:
+      objective: as of a training.
+      examples: as in ``configuration``.
+      params: as in ``configuration``.
+
+    Raises:
+      ValueError: as ``configuration``.
+    """
+    reader = _Reader(examples, params)
+    programs = dict(reader.functions("", objective))
+    held, place = _PROGRAMS.setdefault(objective, {}), str((reader.params, reader.example))
+    if held.get(place, programs) != programs:
+        jax.clear_caches()
+        held.clear()
+    held[place] = programs
+
+
+def difference(was: dict[str, str], is_: dict[str, str]) -> str:
+    """Returns words for the first setting that differs since a checkpoint was made.
+
+    >>> difference({"radius": "2.0"}, {"radius": "3.0"})
+    'radius was 2.0 when this checkpoint was made, and is 3.0 now'
+    """
+
+    def derived(name: str) -> tuple[bool, int]:
+        # What a caller chose is at the top, and most often no flag; the rest follows from it.
+        return was.get(name) in ("True", "False"), len(re.findall(r"[.\[]", name))
+
+    changed = [name for name in {**was, **is_} if was.get(name) != is_.get(name)]
+    name = min(changed, key=derived)
+    before, after = was.get(name, "absent"), is_.get(name, "absent")
+    if FUNCTION in before + after:
+        return (
+            f"{name} computes something else than when this checkpoint was made (its traced "
+            "program differs)"
+        )
+    return f"{name} was {before} when this checkpoint was made, and is {after} now"
+
+
+class _Reader:
+    """Reads names and values off an algorithm; traces the functions that it knows how to call."""
+
+    def __init__(self, examples: PyTree, params: Params):
+        self.params = jax.tree.map(lambda leaf: _shaped(leaf, jnp.shape(leaf)), params)
+        self.example = jax.tree.map(lambda leaf: _shaped(leaf, jnp.shape(leaf)[1:]), examples)
+        self.traced: list[Array] = []
+        self.foreign = False
+        self._objective: Objective | None = None
+
+    def read(self, path: str, value: Any) -> Iterator[tuple[str, str]]:
+        """Yields the names and values of all that ``value`` holds."""
+        if isinstance(value, Objective):
+            yield from self._read_objective(path, value)
+        elif isinstance(value, optax.GradientTransformation):
+            yield path, FUNCTION + self._optimizer(value)
+        elif isinstance(value, _PLAIN):
+            yield path, _words(value)
+        elif isinstance(value, np.ndarray | np.generic | jax.Array):
+            array = np.asarray(value)
+            long = f"{array.dtype}{array.shape} #{sha256(array.tobytes().hex())}"
+            yield path, long if array.ndim else _words(array.item())
+        elif (fields := _fields(value)) is not None:
+            self.foreign |= not type(value).__module__.startswith("dpjax.")
+            yield path or "algorithm", type(value).__qualname__
+            for name in fields:
+                # What was declared goes by its own name, such as epsilon.
+                below = name if path in ("", "declared") else f"{path}.{name}"
+                yield from self.read(below, getattr(value, name))
+        elif isinstance(value, tuple | list):
+            yield path, f"{type(value).__name__} of {len(value)}"
+            for place, item in enumerate(value):
+                yield from self.read(f"{path}[{place}]", item)
+        else:
+            self.foreign = True
+            yield path, type(value).__qualname__
+
+    def functions(self, path: str, objective: Objective) -> Iterator[tuple[str, str]]:
+        """Yields the names and programs of all that an objective computes."""
+        yield path + "loss", FUNCTION + self._loss(objective)
+        number, regularizer = jax.ShapeDtypeStruct((), jnp.float32), objective.regularizer
+        if objective.margin is not None:
+            slope = self._differentiated(jax.grad(objective.margin), number)
+            whole = sha256(self._program(objective.margin, number), slope)
+            yield path + "margin", FUNCTION + whole
+        if regularizer is not None:
+            own = self._program if proximal(objective) else self._differentiated
+            penalty = own(regularizer, self.params)
+            if (prox := getattr(regularizer, "prox", None)) is not None:
+                penalty = sha256(penalty, self._program(prox, self.params, number))
+            yield path + "regularizer", FUNCTION + penalty
+
+    def _read_objective(self, path: str, objective: Objective) -> Iterator[tuple[str, str]]:
+        # Most often all queries ask about one, which is that of the algorithm.
+        if self._objective is None:
+            self._objective, path = objective, "objective"
+        elif objective is self._objective:
+            return
+        self.foreign |= type(objective) is not Objective
+        yield from self.functions(f"{path}.", objective)
+        for name in ("name", "constants", "defaults"):
+            yield from self.read(f"{path}.{name}", getattr(objective, name))
+        if type(objective.regularizer).__module__.startswith("dpjax."):
+            for name in _fields(objective.regularizer) or ():
+                found = getattr(objective.regularizer, name)
+                yield from self.read(f"{path}.regularizer.{name}", found)
+
+    def _loss(self, objective: Objective) -> str:
+        try:
+            # First without derivatives, which callbacks do not have.
+            self._program(objective.loss, self.params, self.example)
+            return self._differentiated(objective.loss, self.params, self.example)
+        except CallsPython:
+            raise
+        except _REFUSALS as error:
+            raise ValueError(
+                f"the loss of {objective.name} and its gradient cannot be computed for params "
+                f"{_shapes(self.params)} and a record {_shapes(self.example)}: {error} Without "
+                "params= they are zeros of shape (dimension,); a loss of a dictionary, or of any "
+                "other shapes, needs params=, its public starting point."
+            ) from error
+
+    def _optimizer(self, optimizer: optax.GradientTransformation) -> str:
+        wide = jax.eval_shape(widen, self.params)
+        state = jax.eval_shape(optimizer.init, wide)
+        update = self._program(optimizer.update, wide, state, wide)
+        return sha256(self._program(optimizer.init, wide), update)
+
+    def _differentiated(self, function: Callable[..., Array], *arguments: PyTree) -> str:
+        """The program with its gradient, in which rules of its own for derivatives are seen."""
+        slope = jax.grad(function)
+        first = trace(jax.value_and_grad(function), *arguments)
+        self.traced += first.traced
+        if not first.rules_left:
+            return first.digest
+        # A rule may have another inside, for its own derivative, which a Hessian takes.
+        at, *rest = arguments
+
+        def along(at: PyTree, step: PyTree, *rest: PyTree) -> tuple[PyTree, PyTree]:
+            return jax.jvp(lambda point: slope(point, *rest), (at,), (step,))
+
+        try:
+            curvature = self._program(along, at, at, *rest)
+        except _REFUSALS:
+            return first.digest  # there is none, so no method takes it
+        return sha256(first.digest, curvature)
+
+    def _program(self, function: Callable[..., Any], *arguments: PyTree) -> str:
+        program = trace(function, *arguments)
+        self.traced += program.traced
+        return program.digest
+
+
+def _fields(value: Any) -> tuple[str, ...] | None:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(field.name for field in dataclasses.fields(value))
+    return getattr(value, "_fields", None) if isinstance(value, tuple) else None
+
+
+def _words(value: Any) -> str:
+    """A value in words; a float as float32 has it, which is what a leaf becomes in a program."""
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            short = np.float32(value)
+        return str(short) if float(short) == value else repr(value)
+    return repr(value)
+
+
+def _shaped(leaf: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.result_type(leaf))
+
+
+def _shapes(tree: PyTree) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree)).replace("'", "")

@@ -1,0 +1,42 @@
+"""The public face: what ``dir`` shows, and what can be had without waiting for JAX."""
+
+import subprocess
+import sys
+
+import dpjax
+from dpjax.cli import arguments, entry
+
+HELP = """
+import sys
+from dpjax.cli import main
+assert main([]) == 0
+for words in (["--help"], ["-h"], ["no-such-command"]):
+    try:
+        main(words)
+    except SystemExit as stop:
+        assert stop.code == (0 if words[0].startswith("-") else 2)
+    else:
+        raise AssertionError(words)
+slow = {"jax", "numpy", "scipy", "flax", "optax", "rich"} & set(sys.modules)
+assert not slow, slow
+"""
+
+
+def test_help_needs_no_jax_and_is_what_the_bare_command_prints():
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stdout.split("usage: dpjax")[1:]
+    assert len(others) == 2 and set(others) == {first}
+    assert all(f"  {name} " in first or f"  {name}\n" in first for name in entry.COMMANDS)
+    assert "invalid choice: 'no-such-command'" in done.stderr
+
+
+def test_the_help_lists_the_commands_there_are():
+    (commands,) = (one for one in arguments.parser()._actions if one.dest == "==SUPPRESS==")
+    assert list(commands.choices) == list(entry.COMMANDS)
+
+
+def test_dir_shows_the_public_face_and_nothing_else():
+    assert dir(dpjax) == sorted(dpjax.__all__) and not {"Any", "importlib"} & set(dir(dpjax))
+    assert all(getattr(dpjax, name) is not None for name in dir(dpjax))
+    assert set(dpjax._ROOM_OF) < set(dpjax.__all__)
