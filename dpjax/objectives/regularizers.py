@@ -175,6 +175,10 @@ class Quartic:
         return jnp.sum((columns.T @ columns) ** 2) / 4
 
 
+# Those whose numbers are leaves.
+PENALTIES = (L1, L2, ElasticNet, Nonconvex)
+
+
 def _absolute_sum(params: Params) -> Array:
     return jnp.asarray(sum(jnp.sum(jnp.abs(w)) for w in jax.tree.leaves(params)))
 
