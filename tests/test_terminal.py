@@ -5,7 +5,6 @@ Run as a script, this file is the child that a test watches on a pseudo-terminal
 
 import contextlib
 import fcntl
-import functools
 import io
 import os
 import pathlib
@@ -120,6 +119,15 @@ def child():
 # The watcher.
 
 
+# A session's first process takes the terminal for its own, so that Ctrl-C reaches it. In Python a
+# moment before, as code between fork and exec is none for a process with JAX's threads.
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 class Terminal:
     """A process on a pseudo-terminal, and all that it has shown."""
 
@@ -129,14 +137,13 @@ class Terminal:
         self.screen, device = pty.openpty()
         fcntl.ioctl(device, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-c", TAKE_TERMINAL, *arguments],
             stdin=device,
             stdout=device,
             stderr=device,
             cwd=folder,
             env={**kept, "PYTHONPATH": at, "TERM": "xterm-256color"},
             start_new_session=True,
-            preexec_fn=functools.partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0),
         )
         os.close(device)
         self._deadline, self._shown = time.monotonic() + DEADLINE, b""
