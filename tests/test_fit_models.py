@@ -182,7 +182,7 @@ def test_a_table_of_pandas_is_refused_without_its_rows(unspent):
     x, y = records()
     table = pandas.DataFrame(x)
     for data in ((table, y), (x, pandas.Series(y))):
-        with pytest.raises(ValueError, match=r"holds a (DataFrame|Series) .*to_numpy") as error:
+        with pytest.raises(ValueError, match=r"holds a (DataFrame|Series)\. .*to_numpy") as error:
             fitted(data=data)
         assert str(x[0, 0])[:5] not in str(error.value)
 
