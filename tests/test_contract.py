@@ -245,6 +245,34 @@ def test_epsilon_key_and_data_of_one_shape_do_not_retrace(name, monkeypatch):
 
 
 @each_algorithm
+def test_the_strength_of_a_penalty_is_a_leaf(name):
+    first, second = (
+        build(name, objective=dpjax.objectives.logistic_l2(strength)) for strength in (0.1, 0.3)
+    )
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for algorithm, strength in ((first, 0.1), (second, 0.3)):
+        for query in algorithm.queries:
+            assert query.objective.regularizer.strength == float(jnp.float32(strength))
+
+
+def test_a_sweep_of_penalties_is_one_vmap():
+    data, strengths = records(), (0.0, 0.1, 1.0)
+    algorithms = [
+        build("dp-tr", objective=dpjax.objectives.logistic_l2(strength)) for strength in strengths
+    ]
+    batch = jax.vmap(lambda algorithm: dpjax.solve(algorithm, data, key=KEY))(stacked(algorithms))
+    compiled = loop._solve._cache_size()
+    dpjax.solve(algorithms[0], data, key=KEY)
+    for i, algorithm in enumerate(algorithms):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
+        assert_close(one, dpjax.solve(algorithm, data, key=KEY))
+    assert loop._solve._cache_size() <= compiled + 1
+    # Another penalty is another training: its noise is fresh.
+    multipliers = np.asarray(batch.history.gradient_norm)[:, 0]
+    assert len(set(multipliers.tolist())) == len(strengths)
+
+
+@each_algorithm
 def test_vmap_over_keys_is_a_loop_over_keys(name):
     algorithm, data = build(name), records()
     seeds = range(3)

@@ -11,12 +11,15 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 import dpjax
 from dpjax import _durable
-from dpjax.estimators import DPLogisticRegression, rows
+from dpjax.driver import loop
+from dpjax.estimators import DPLogisticRegression, logistic, rows
 
 # The checks that no private estimator can pass, and why: an error tells of one record.
 EXCEPTIONS = {
@@ -265,6 +268,46 @@ def test_noise_is_fresh_unless_a_seed_is_given():
     np.testing.assert_array_equal(seeded.coef_, make().fit(x, y).coef_)
 
 
+def test_a_search_over_epsilon_compiles_once_for_the_folds_and_once_for_all_records():
+    x, y = problem()
+    before = loop._solve._cache_size()
+    # A number of features that no other test has, so that nothing is compiled before.
+    x = np.hstack([x, x[:, :1] * x[:, 1:], x**2, x**3])
+    search = GridSearchCV(make(), {"epsilon": [1.0, 2.0, 10.0, 50.0]}, cv=3).fit(x, y)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert loop._solve._cache_size() - before == 2
+
+
+def test_the_default_penalty_falls_with_epsilon_in_one_program():
+    x, y = problem()
+    weights = [make(epsilon=epsilon).fit(x, y).solution_.algorithm for epsilon in (0.5, 50.0)]
+    found = [float(algorithm.objective.regularizer.strength) for algorithm in weights]
+    np.testing.assert_allclose(found, [2 / (60 * 0.5), 2 / (60 * 50.0)], rtol=1e-6)
+
+
+def test_several_fits_without_a_ledger_say_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(logistic, "_unbooked", [])
+    model = make().fit(*problem())
+    assert "fits of this process" not in model.guarantee_
+    search = GridSearchCV(make(), {"epsilon": [1.0, 50.0]}, cv=3).fit(*problem())
+    for fitted in (model, search.best_estimator_):
+        assert "One of 8 fits of this process without a ledger." in fitted.guarantee_
+    again = pickle.dumps(model)
+    monkeypatch.setattr(logistic, "_PROCESS", "another")
+    assert "fits of this process" not in pickle.loads(again).guarantee_
+    with dpjax.Ledger.create(tmp_path / "book", dpjax.PrivacyBudget(1.0, 1e-4)) as book:
+        booked = make(epsilon=0.5, delta=1e-5, ledger=book, solver_options={"steps": 2})
+        assert "fits of this process" not in booked.fit(*problem()).guarantee_
+        assert "fits of this process" not in booked.fit(*problem()).guarantee_
+
+
+def test_the_guarantee_names_a_scaler_fitted_on_the_data_as_not_covered():
+    pipeline = make_pipeline(StandardScaler(), make()).fit(*problem())
+    text = pipeline[-1].guarantee_
+    assert "Not covered either: a step before this one in a scikit-learn Pipeline" in text
+    assert "StandardScaler" in text
+
+
 def test_the_guarantee_is_that_of_the_arguments():
     x, y = problem()
     text = make(epsilon=2.0, relation="replace_one", unit="visit").fit(x, y).guarantee_
@@ -376,7 +419,7 @@ def test_what_does_not_fit_together_is_named(more, message):
 
 @pytest.mark.parametrize("solver", ["dp-tr", "dp-str", "dp-adam"])
 def test_every_solver_is_configured_from_the_same_arguments(solver):
-    model = make(solver=solver, solver_options=None, regularization=1e-3)
+    model = make(solver=solver, solver_options=None, regularization=2**-10)
     algorithm = model._configure(7_000, 3)
     assert isinstance(
         algorithm,
@@ -389,7 +432,7 @@ def test_every_solver_is_configured_from_the_same_arguments(solver):
             )
         ),
     )
-    assert algorithm.objective == dpjax.objectives.logistic_l2(1e-3)
+    assert algorithm.objective == dpjax.objectives.logistic_l2(2**-10)
 
 
 def test_absent_scikit_learn_says_what_to_install(monkeypatch):

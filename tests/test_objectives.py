@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.objectives import L2, OBJECTIVES, SADDLES, Nonconvex, Objective, free_hessian_ratio
+from dpjax.objectives import (
+    L1,
+    L2,
+    OBJECTIVES,
+    SADDLES,
+    ElasticNet,
+    Nonconvex,
+    Objective,
+    free_hessian_ratio,
+)
 
 EVERY = [name for name in OBJECTIVES if name not in SADDLES]
 
@@ -86,6 +95,23 @@ def test_the_regularizer_enters_exactly_and_over_a_pytree():
     np.testing.assert_allclose(
         objective.regularize_hessian(jnp.zeros((3, 3)), params), 2 * np.eye(3)
     )
+
+
+@pytest.mark.parametrize("penalty", [L1(0.3), L2(0.3), ElasticNet(0.3, 0.3), Nonconvex(0.3)])
+def test_the_strength_of_a_penalty_is_a_number_and_a_function_is_structure(penalty):
+    objective = Objective(lambda w, e: 0.0, penalty)
+    assert set(jax.tree.leaves(objective)) == {0.3}
+    assert jax.tree.map(lambda leaf: leaf, objective) == objective
+    other = jax.tree.map(lambda leaf: 2 * leaf, objective)
+    assert jax.tree.structure(other) == jax.tree.structure(objective)
+    params = jnp.array([1.0, -2.0])
+    value = jax.jit(lambda o, w: o.regularizer(w))
+    np.testing.assert_allclose(value(other, params), 2 * penalty(params), rtol=1e-6)
+    np.testing.assert_allclose(value(objective, params), penalty(params), rtol=1e-6)
+    plain = Objective(objective.loss, jnp.sum)
+    assert jax.tree.leaves(plain) == []
+    assert jax.tree.map(lambda leaf: leaf, plain) == plain
+    assert jax.tree.structure(plain) != jax.tree.structure(Objective(objective.loss))
 
 
 def test_predict():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -178,6 +179,8 @@ def check_problem(
             "accountant='paper' is a noise formula for replace-one neighbours; declare "
             f"PrivacyBudget(..., relation='replace_one'), not {budget.relation!r}."
         )
+    # A training's key reads numbers as float32: what it cannot tell apart the program must not.
+    objective = jax.tree.map(lambda x: to_leaf(x) if type(x) is float else x, objective)
     return Problem(
         objective,
         budget,

@@ -154,7 +154,9 @@ def perturbed_gradient_descent(
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     n, dimension = problem.data_size, problem.dimension
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
-    asked = BallQuery(1.0, clip, objective, n, budget.relation, sampler, dimension=dimension)
+    asked = BallQuery(
+        1.0, clip, problem.objective, n, budget.relation, sampler, dimension=dimension
+    )
     if radius is None:
         # What overflowing batches cost of delta, at epsilon 0.
         overflow = 2 * steps * (0.0 if sampler is None else sampler.overflow)

@@ -127,7 +127,7 @@ def _anchored_ratio(
     query: AnchoredQuery, answer: PyTree, params: Params, worlds: tuple, anchor: Params
 ) -> Array:
     # Of D all is noise; of D' the canary is in every answer by its gradient at the anchor.
-    clipped = clipped_grad(query.objective, clip_norm=query.clip_norm)
+    clipped = clipped_grad(query.objective.data_term, clip_norm=query.clip_norm)
     records = bind(query, worlds[1])
     here, there = (ravel_pytree(clipped(at, records))[0] for at in (params, anchor))
     seen, q = ravel_pytree(answer)[0], query.divisor / query.data_size
@@ -171,7 +171,9 @@ def _objective_ratio(query: ObjectiveQuery, answer: Array, worlds: tuple) -> Arr
     # the Hessians, which are alike, and the little noise that is added afterwards.
     objective, squares = query.objective, []
     for examples in worlds[:2]:
-        total = clipped_grad(objective, clip_norm=query.unit)(answer, bind(query, examples))
+        total = clipped_grad(objective.data_term, clip_norm=query.unit)(
+            answer, bind(query, examples)
+        )
         tilt = objective.regularize_gradient(total / query.data_size, answer)
         squares.append(jnp.sum((tilt / query.stddev) ** 2) / 2)
     return squares[0] - squares[1]
@@ -188,15 +190,19 @@ def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> 
             "hessian_weight": query.hessian_weight,
         }
         if isinstance(query, SubspaceQuery):
-            total = subspace_clipped(query.objective, **weights)(params, records, **public)
+            total = subspace_clipped(query.objective.data_term, **weights)(
+                params, records, **public
+            )
         else:
-            total = joint_clipped(query.objective, **weights)(params, records)
+            total = joint_clipped(query.objective.data_term, **weights)(params, records)
     elif isinstance(query, DifferenceQuery):
         total = query.clipped(params, public["anchor"], records)
     elif isinstance(query, GradientQuery):
-        total = clipped_grad(query.objective, clip_norm=query.clip_norm)(params, records)
+        total = clipped_grad(query.objective.data_term, clip_norm=query.clip_norm)(params, records)
     elif isinstance(query, HessianQuery):
-        total = clipped_hessian(query.objective, clip_norm=query.clip_norm)(params, records)
+        total = clipped_hessian(query.objective.data_term, clip_norm=query.clip_norm)(
+            params, records
+        )
     else:
         raise ValueError(f"the law of {query!r} is not known; add it to dpjax.auditing.recorder.")
     # A step that renews no anchor reads nothing, so its answer tells no world from the other.

@@ -108,14 +108,14 @@ def dp_gradient_descent_with_selection(
         _selection_multiplier(budget, selection_epsilon),
         hessian_clip,
         *_tolerances(objective, alpha, hessian_lipschitz),
-        objective,
+        problem.objective,
         problem.data_size,
         budget.relation,
         problem.dimension,
         _validate.positive_int("candidates", candidates),
     )
     multiplier = _gradient_multiplier(budget, steps, asked, accountant)
-    gradient = GradientQuery(multiplier, clip, objective, problem.data_size, budget.relation)
+    gradient = GradientQuery(multiplier, clip, asked.objective, asked.data_size, asked.relation)
     query, selection = base.fast_noise((gradient, asked), unsafe_fast_noise)
     event = compose([query.event(steps), selection.event(1)])
     base.check_noise(event)

@@ -162,7 +162,7 @@ def dp_newton(
     for_direction = round_up(whole / math.sqrt(1 - share))
     if floor is None:
         floor = default_floor(problem, hessian_clip, for_direction)
-    common = (objective, problem.data_size, budget.relation)
+    common = (problem.objective, problem.data_size, budget.relation)
     asked = (
         GradientQuery(round_up(whole / math.sqrt(share)), clip, *common),
         NewtonQuery(

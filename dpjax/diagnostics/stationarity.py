@@ -25,7 +25,8 @@ def exact_objective(objective: Objective, params: Params, examples: PyTree) -> A
     >>> print(exact_objective(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.6931472
     """
-    return _mean_loss(objective, params, examples) + _regularizer(objective, params)
+    mean = _mean_loss(objective.data_term, params, examples)
+    return mean + _regularizer(objective, params)
 
 
 def exact_gradient_norm(objective: Objective, params: Params, examples: PyTree) -> Array:
@@ -82,7 +83,6 @@ def _regularizer(objective: Objective, params: Params) -> Array:
     return jnp.zeros(()) if objective.regularizer is None else objective.regularizer(params)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     """Returns the exact Hessian of the flattened parameters, (p, p). NOT PRIVATE.
 
@@ -92,10 +92,16 @@ def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Arr
     >>> print(exact_hessian(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     [[0.25]]
     """
+    mean = _mean_hessian(objective.data_term, params, examples)
+    return objective.regularize_hessian(mean, params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mean_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     flat, unravel = ravel_pytree(params)
     gradient = jax.grad(lambda w: _mean_loss(objective, unravel(w), examples))
     # One column after the other: (n, p) at a time, never (n, p, p).
     columns = jax.lax.map(
         lambda v: jax.jvp(gradient, (flat,), (v,))[1], jnp.eye(flat.size, dtype=flat.dtype)
     )
-    return objective.regularize_hessian((columns + columns.T) / 2, params)
+    return (columns + columns.T) / 2

@@ -1,8 +1,8 @@
 """What a training is: its settings by name, its functions by the programs that JAX traces."""
 
 import dataclasses
+import operator
 import re
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -70,7 +70,8 @@ def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Con
     return Configuration(settings, tuple(reader.traced), reader.foreign)
 
 
-_PROGRAMS: weakref.WeakKeyDictionary[Objective, dict[str, Any]] = weakref.WeakKeyDictionary()
+# By an objective's structure, which is what JAX keeps a compiled program by.
+_PROGRAMS: dict[Any, dict[str, Any]] = {}
 
 
 def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> None:
@@ -89,7 +90,8 @@ def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> Non
     """
     reader = _Reader(examples, params)
     programs = dict(reader.functions("", objective))
-    held, place = _PROGRAMS.setdefault(objective, {}), str((reader.params, reader.example))
+    held = _PROGRAMS.setdefault(jax.tree.structure(objective), {})
+    place = str((reader.params, reader.example))
     if held.get(place, programs) != programs:
         jax.clear_caches()
         held.clear()
@@ -158,23 +160,36 @@ class _Reader:
     def functions(self, path: str, objective: Objective) -> Iterator[tuple[str, str]]:
         """Yields the names and programs of all that an objective computes."""
         yield path + "loss", FUNCTION + self._loss(objective)
-        number, regularizer = jax.ShapeDtypeStruct((), jnp.float32), objective.regularizer
+        number = jax.ShapeDtypeStruct((), jnp.float32)
         if objective.margin is not None:
             slope = self._differentiated(jax.grad(objective.margin), number)
             whole = sha256(self._program(objective.margin, number), slope)
             yield path + "margin", FUNCTION + whole
-        if regularizer is not None:
-            own = self._program if proximal(objective) else self._differentiated
-            penalty = own(regularizer, self.params)
-            if (prox := getattr(regularizer, "prox", None)) is not None:
-                penalty = sha256(penalty, self._program(prox, self.params, number))
-            yield path + "regularizer", FUNCTION + penalty
+        if objective.regularizer is not None:
+            yield path + "regularizer", FUNCTION + self._regularizer(objective, number)
+
+    def _regularizer(self, objective: Objective, number: jax.ShapeDtypeStruct) -> str:
+        # Strengths are arguments: they count as the numbers they are, and may be left out here.
+        numbers, structure = jax.tree.flatten(objective, is_leaf=lambda leaf: leaf is None)
+        shapes = [number] * len(numbers)
+
+        def penalty(params: Params, *numbers: Array) -> Array:
+            return structure.unflatten(numbers).regularizer(params)
+
+        def prox(params: Params, step: Array, *numbers: Array) -> Params:
+            return structure.unflatten(numbers).regularizer.prox(params, step)
+
+        read = self._program if proximal(objective) else self._differentiated
+        digest = read(penalty, self.params, *shapes)
+        if hasattr(objective.regularizer, "prox"):
+            digest = sha256(digest, self._program(prox, self.params, number, *shapes))
+        return digest
 
     def _read_objective(self, path: str, objective: Objective) -> Iterator[tuple[str, str]]:
         # Most often all queries ask about one, which is that of the algorithm.
         if self._objective is None:
             self._objective, path = objective, "objective"
-        elif objective is self._objective:
+        elif _is_same(objective, self._objective):
             return
         self.foreign |= type(objective) is not Objective
         yield from self.functions(f"{path}.", objective)
@@ -229,6 +244,12 @@ class _Reader:
         program = trace(function, *arguments)
         self.traced += program.traced
         return program.digest
+
+
+def _is_same(objective: Objective, other: Objective) -> bool:
+    """Whether they have one structure and the very same numbers, or none in place of them."""
+    (first, structure), (second, others) = jax.tree.flatten(objective), jax.tree.flatten(other)
+    return structure == others and all(map(operator.is_, first, second))
 
 
 def _fields(value: Any) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,15 @@ from dpjax.mechanisms import random_key
 _SAID = ("objective", "budget", "data_size", "dimension")
 # Chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``.
 _PENALTY = 2.0
+# Fits of this process that no ledger has booked.
+_PROCESS = secrets.token_hex(8)
+_unbooked: list[None] = []
+_BEFORE = """\
+Not covered either: a step before this one in a scikit-learn Pipeline that is fitted on the data,
+such as StandardScaler, PCA or SelectKBest. Declared bounds scale the features at no cost."""
+_SEVERAL = """\
+One of {fits} fits of this process without a ledger. This guarantee is that of one fit: fits on the
+same records add up. Pass ledger= to book them together."""
 
 
 class DPLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -66,12 +76,17 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         features within their bounds; with ``data_norm`` it is the decision, for rows within it.
       classes_: the two labels, sorted.
       n_features_in_: number of features p.
-      guarantee_: what the fit guarantees, in words to publish.
+      guarantee_: what the fit guarantees, in words to publish. Of several fits in this process
+        without a ledger it says that it is one; those of other processes it cannot know.
       releasable_: whether that may be relied on; False with an integer ``random_state``.
       solution_: the ``Solution`` of the training, in the units of the scaled rows.
 
     Privacy: all fitted attributes are covered by the guarantee. What they are applied to is not:
-      predictions and scores on the training data tell of those data.
+      predictions and scores on the training data tell of those data. Nor is what was fitted on the
+      data before, as a ``StandardScaler`` in a ``Pipeline``: ``bounds`` do the scaling.
+
+    Another epsilon compiles nothing anew: a search over epsilon compiles once for the folds, if
+    they are of one size, and once for the fit on all records.
 
     scikit-learn's own checks hold but for these, which no private estimator can pass: data with a
     NaN, an infinite label, numbers as labels of a regression, or a cell that is no number must not
@@ -152,12 +167,14 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             max_norm=1.0,
         )
         self.solution_ = self._train(algorithm, data)
-        self.guarantee_ = guarantee.statement(
+        text = guarantee.statement(
             self.solution_.algorithm,
             data.unit,
             self.solution_.reproducible,
             tuple(classes.tolist()),
         )
+        self._guarantee = f"{text}\n{_BEFORE}"
+        self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None
         self.releasable_ = self.solution_.releasable
         self.classes_ = classes
         self._scaling = scaling
@@ -165,6 +182,16 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         weights, constant = scaling.in_units(self._params)
         self.coef_, self.intercept_ = weights[None], np.array([constant])
         return self
+
+    @property
+    def guarantee_(self) -> str:
+        """What the fit guarantees, in words to publish."""
+        if self._fits is None:
+            return self._guarantee
+        process, fits = self._fits
+        if process == _PROCESS:
+            fits = len(_unbooked)  # those after this one count as well
+        return self._guarantee if fits == 1 else f"{self._guarantee}\n{_SEVERAL.format(fits=fits)}"
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds (n,) of the positive class, on rows scaled as those of ``fit``.
@@ -243,6 +270,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.ledger is not None:
             return run(algorithm, data, key=key, seed=seed, progress=False, ledger=self.ledger)
         solution = solve(algorithm, data, key=key, seed=seed)
+        _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
         return solution

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Loss, Params
 from dpjax.objectives.proximal import prox_zero
+from dpjax.objectives.regularizers import PENALTIES
 
 Regularizer = Callable[[Params], Array]
 
@@ -61,17 +62,20 @@ class Unlabelled:
         return features * self.columns
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """The average over records of ``loss``, plus ``regularizer``.
 
     Frozen and hashable, and equal when rebuilt from the same functions, so that rebuilding one does
-    not compile anything again.
+    not compile anything again. As a pytree its leaves are the strengths of ``L1``, ``L2``,
+    ``ElasticNet`` or ``Nonconvex``: numbers like a step size, so another one compiles nothing anew.
 
     Args:
       loss: ``loss(params, example) -> scalar``, sees one record.
       regularizer: ``regularizer(params) -> scalar``, reads no record; hashable. It enters value,
-        gradient and Hessian after the noise, exactly, and is never clipped.
+        gradient and Hessian after the noise, exactly, and is never clipped. One of your own is
+        structure, with the numbers in it.
       margin: where the loss is ``phi(y <x, w>)`` with example ``(x, y)`` and y in {-1, +1}: the
         scalar function phi, which turns on the closed form.
       constants: bounds used as default clip norms and step sizes. Clipping runs all the same.
@@ -114,6 +118,22 @@ class Objective:
     def __call__(self, params: Params, example: Any) -> Array:
         """Returns the loss of one example, without the regularizer. NOT PRIVATE."""
         return self.loss(params, example)
+
+    def tree_flatten(self) -> tuple[tuple, "Objective"]:
+        """Returns the regularizer, if its numbers are leaves, and everything else."""
+        if isinstance(self.regularizer, PENALTIES):
+            return (self.regularizer,), self.data_term
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, structure: "Objective", children: tuple) -> "Objective":
+        """Returns the objective of a regularizer whose numbers may be tracers."""
+        return dataclasses.replace(structure, regularizer=children[0]) if children else structure
+
+    @property
+    def data_term(self) -> "Objective":
+        """The same without the regularizer: all of it that reads records, and no numbers."""
+        return dataclasses.replace(self, regularizer=None)
 
     @property
     def smoothness(self) -> float | None:

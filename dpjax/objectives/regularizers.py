@@ -1,6 +1,11 @@
-"""Penalties on the parameters; they read no record, so they cost no privacy."""
+"""Penalties on the parameters; they read no record, so they cost no privacy.
+
+Their strengths are leaves of a pytree: a program compiled for one serves every other.
+"""
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +14,28 @@ from dpjax import _validate
 from dpjax._typing import Array, Params
 from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2
 
+_Class = TypeVar("_Class", bound=type)
 
+
+def _register(penalty: _Class) -> _Class:
+    """Makes the fields of a dataclass leaves; tracers in their place are not validated again."""
+    names = [field.name for field in dataclasses.fields(penalty)]
+
+    def flatten(value: Any) -> tuple[list, None]:
+        keys = map(jax.tree_util.GetAttrKey, names)
+        return [(key, getattr(value, key.name)) for key in keys], None
+
+    def unflatten(_: None, leaves: Iterable) -> Any:
+        value = object.__new__(penalty)
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(value, name, leaf)
+        return value
+
+    jax.tree_util.register_pytree_with_keys(penalty, flatten, unflatten)
+    return penalty
+
+
+@_register
 @dataclasses.dataclass(frozen=True)
 class L2:
     """strength / 2 times the squared l2 norm.
@@ -35,14 +61,14 @@ class L2:
 
     def __call__(self, params: Params) -> Array:
         """Returns the penalty, shape ()."""
-        squares = [jnp.sum(w * w) for w in jax.tree.leaves(params)]
-        return self.strength / 2 * jnp.asarray(sum(squares))
+        return self.strength / 2 * _square_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
         """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
         return prox_l2(params, step_size * self.strength)
 
 
+@_register
 @dataclasses.dataclass(frozen=True)
 class L1:
     """strength times the l1 norm, which sets weights to zero; it has no smoothness.
@@ -70,6 +96,7 @@ class L1:
         return prox_l1(params, step_size * self.strength)
 
 
+@_register
 @dataclasses.dataclass(frozen=True)
 class ElasticNet:
     """l1 times the l1 norm, plus l2 / 2 times the squared l2 norm.
@@ -93,13 +120,14 @@ class ElasticNet:
 
     def __call__(self, params: Params) -> Array:
         """Returns the penalty, shape ()."""
-        return self.l1 * _absolute_sum(params) + L2(self.l2)(params)
+        return self.l1 * _absolute_sum(params) + self.l2 / 2 * _square_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
         """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
         return prox_elastic_net(params, step_size * self.l1, step_size * self.l2)
 
 
+@_register
 @dataclasses.dataclass(frozen=True)
 class Nonconvex:
     """strength times the sum of w^2 / (1 + w^2), which bounds each weight's penalty.
@@ -147,5 +175,13 @@ class Quartic:
         return jnp.sum((columns.T @ columns) ** 2) / 4
 
 
+# Those whose numbers are leaves.
+PENALTIES = (L1, L2, ElasticNet, Nonconvex)
+
+
 def _absolute_sum(params: Params) -> Array:
     return jnp.asarray(sum(jnp.sum(jnp.abs(w)) for w in jax.tree.leaves(params)))
+
+
+def _square_sum(params: Params) -> Array:
+    return jnp.asarray(sum(jnp.sum(w * w) for w in jax.tree.leaves(params)))

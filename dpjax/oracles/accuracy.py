@@ -37,7 +37,7 @@ class AccuracyQuery(GaussianQuery):
     """
 
     noise_multiplier: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     unsafe_fast_noise: bool = static(default=False)

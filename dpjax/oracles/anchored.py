@@ -41,7 +41,7 @@ class AnchoredQuery(GaussianQuery):
 
     noise_multiplier: Array | float
     clip_norm: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     sampler: Sampler | None = None
@@ -124,7 +124,7 @@ class AnchoredQuery(GaussianQuery):
 
     @property
     def _clipped(self):
-        return clipped_grad(self.objective, clip_norm=self.clip_norm)
+        return clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
 
     @property
     def _share(self) -> Array | float:

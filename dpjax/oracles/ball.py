@@ -66,7 +66,7 @@ class BallQuery(GradientQuery):
           ValueError: if the parameters are not as many as ``dimension`` says; delta depends on it.
         """
         batch, mask = self._drawn(key, records)
-        total = clipped_grad(self.objective, clip_norm=self.clip_norm).wide(
+        total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, batch, mask, self.any_order
         )
         if total.narrow.size != self.dimension:

@@ -41,7 +41,9 @@ def smallest_curvature(
     Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
       C_H / divisor at most, whatever p.
     """
-    total = clipped_hessian(objective, clip_norm=clip_norm).wide(params, records, mask, any_order)
+    total = clipped_hessian(objective.data_term, clip_norm=clip_norm).wide(
+        params, records, mask, any_order
+    )
     size = flatten(params)[0].size
     regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
     with jax.enable_x64(True):

@@ -44,7 +44,7 @@ class DifferenceQuery(GaussianQuery):
     noise_multiplier: Array | float
     clip_norm: Array | float
     smoothness: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     sampler: Sampler | None = None
@@ -74,7 +74,7 @@ class DifferenceQuery(GaussianQuery):
     def clipped(self) -> ClippedGradDifference:
         """The sum that is asked for, without noise."""
         return clipped_grad_difference(
-            self.objective, smoothness=self.smoothness, clip_norm=self.clip_norm
+            self.objective.data_term, smoothness=self.smoothness, clip_norm=self.clip_norm
         )
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:

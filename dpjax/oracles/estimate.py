@@ -61,7 +61,7 @@ class EstimateQuery(GaussianQuery):
     smoothness: Array | float
     batch_size: Array | int
     noise: PrefixNoise
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     sampler: SinglePass | None = None
@@ -152,7 +152,7 @@ class EstimateQuery(GaussianQuery):
         refresh, size = jnp.asarray(refresh), jnp.asarray(size, jnp.int32)
         start = jnp.asarray(start, jnp.int32)
         whole = jnp.asarray(self.batch_size, jnp.int32)
-        gradient = clipped_grad(self.objective, clip_norm=self.clip_norm)
+        gradient = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
         difference = self._difference(self._limit(size))
         # One of the two reads no micro-batch, so that it costs nothing.
         fresh = self._sum(
@@ -216,7 +216,9 @@ class EstimateQuery(GaussianQuery):
         return self.sampler
 
     def _difference(self, limit: Any) -> ClippedGradDifference:
-        return ClippedGradDifference(self.smoothness, self.clip_norm, self.objective, limit)
+        return ClippedGradDifference(
+            self.smoothness, self.clip_norm, self.objective.data_term, limit
+        )
 
     def _limit(self, size: Array) -> Array | float:
         # Independent noise follows what a difference moves, however much that is.

@@ -34,7 +34,7 @@ class GradientQuery(GaussianQuery):
 
     noise_multiplier: Array | float
     clip_norm: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     sampler: Sampler | None = None
@@ -69,7 +69,7 @@ class GradientQuery(GaussianQuery):
 
     @property
     def _clipped(self) -> ClippedGrad:
-        return clipped_grad(self.objective, clip_norm=self.clip_norm)
+        return clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
 
 
 @jax.tree_util.register_dataclass
@@ -90,7 +90,7 @@ class NetworkQuery(GradientQuery):
     @property
     def _clipped(self) -> ClippedGrad:
         return clipped_grad(
-            self.objective,
+            self.objective.data_term,
             clip_norm=self.clip_norm,
             per_layer=self.per_layer,
             memory_limit=self.memory_limit,

@@ -41,7 +41,7 @@ class HessianQuery(GaussianQuery):
 
     noise_multiplier: Array | float
     clip_norm: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     isometric: bool = static(default=True)
@@ -71,7 +71,7 @@ class HessianQuery(GaussianQuery):
     def answer(self, key: Array, records: Records, params: Params) -> Array:
         """Returns the noisy mean Hessian of the flattened parameters, (p, p)."""
         batch, mask = self._drawn(key, records)
-        total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
+        total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, batch, mask, self.any_order
         )
         noisy = add_symmetric_gaussian(
@@ -109,7 +109,7 @@ class JointQuery(GaussianQuery):
     noise_multiplier: Array | float
     gradient_weight: Array | float
     hessian_weight: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     sampler: Sampler | None = None
@@ -143,7 +143,7 @@ class JointQuery(GaussianQuery):
         """Returns the noisy mean gradient (p,) and Hessian (p, p) of the flattened parameters."""
         batch, mask = self._drawn(key, records)
         total = joint_clipped(
-            self.objective,
+            self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
         ).wide(params, batch, mask, self.any_order)

@@ -58,7 +58,7 @@ class NewtonQuery(GaussianQuery):
     clip_norm: Array | float
     floor: Array | float
     modification: str = static()
-    objective: Objective = static()
+    objective: Objective = dataclasses.field()
     data_size: int = static()
     relation: Relation = static()
     dimension: int = static()
@@ -117,7 +117,7 @@ class NewtonQuery(GaussianQuery):
 
     def exact(self, records: Records, params: Params, *, along: Array) -> Wide:
         """Returns f(H) u without noise. NOT PRIVATE; arguments as ``answer``."""
-        total = clipped_hessian(self.objective, clip_norm=self.clip_norm).wide(
+        total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, records, None, self.any_order
         )
         p, dtype = flatten(params)[0].size, total.narrow.dtype

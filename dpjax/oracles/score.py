@@ -54,7 +54,7 @@ class ScoreQuery(GaussianQuery):
     noise_multiplier: Array | float
     clip_norm: Array | float
     hessian_clip_norm: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     sampler: SinglePass | None = None
@@ -125,7 +125,7 @@ class ScoreQuery(GaussianQuery):
         return lax.fori_loop(0, filled, one, zeros((2, self.candidates), dtype))
 
     def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Wide:
-        total = clipped_grad(self.objective, clip_norm=self.clip_norm).wide(
+        total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, batch, mask, self.any_order
         )
         own = self.objective.regularize_gradient(

@@ -52,7 +52,7 @@ class SelectionQuery:
     clip_norm: Array | float
     gradient_tolerance: Array | float
     curvature_tolerance: Array | float
-    objective: Objective = static()
+    objective: Objective
     data_size: int = static()
     relation: Relation = static()
     dimension: int = static()

@@ -37,7 +37,7 @@ class SubspaceQuery(JointQuery):
         """Returns the noisy means of S g (k,) and S H S^T (k, k)."""
         batch, mask = self._drawn(key, records)
         total = subspace_clipped(
-            self.objective,
+            self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
         ).wide(params, batch, sketch, mask, self.any_order)
