@@ -14,7 +14,7 @@ import pytest
 from factories import BUDGET, Crash, make, quiet, unit_records
 
 import dpjax
-from dpjax.driver import ResumeMismatch, loop
+from dpjax.driver import ResumeMismatch, configuration, loop
 from dpjax.objectives import Objective
 
 N, P = 40, 3
@@ -417,3 +417,22 @@ def test_a_loss_of_a_dictionary_without_params_says_what_is_missing():
             train(algorithm, records(), key=KEY)
     params = {"slope": jnp.zeros(P)}
     assert dpjax.solve(algorithm, records(), key=KEY, params=params).params["slope"].shape == (P,)
+
+
+def test_another_call_traces_a_loss_of_the_user_anew_and_none_of_dpjax(monkeypatch):
+    data, traced = records(), []
+    trace = configuration.trace
+
+    def noted(function, *arguments):
+        traced.append(function)
+        return trace(function, *arguments)
+
+    own = make("dp-gd", objective=dpjax.objectives.logistic_l2(0.1), data_size=N, dimension=P)
+    users = build(lambda w, example: jnp.sum((w - example[0]) ** 2))
+    for algorithm in (own, users):
+        dpjax.solve(algorithm, data, key=KEY)
+    monkeypatch.setattr(configuration, "trace", noted)
+    dpjax.solve(own, data, key=KEY)
+    assert not traced
+    dpjax.solve(users, data, key=KEY)
+    assert traced
