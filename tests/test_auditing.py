@@ -364,7 +364,7 @@ REFUTED = {
     "noise x0.95, gaussian": (lambda: games.gaussian(too_quiet), 1_000_000),
     "noise x0.95, subsampled": (lambda: games.sampled_gaussian(too_quiet), 2_000_000),
     "noise x0.95, composed": (
-        lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 200_000,
+        lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 400_000,
     ),
     "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball), 200_000),
     "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 200_000),

@@ -350,3 +350,24 @@ def test_a_network_needs_a_logit_for_each_class_and_labels_of_numbers(tmp_path, 
         fitted((data.x, np.where(data.y == 0, "No", "Yes")))
     with pytest.raises(ValueError, match=r"bounds must be left out.*was scaled when it was loaded"):
         fitted(data, bounds=(0, 1))
+
+
+def test_no_label_is_so_large_that_it_raises(tmp_path, bounds):
+    path = table(tmp_path, (0, 1))
+    for cell in ("9" * 400, "-1e999", "9" * 5000, "nan"):
+        path.write_text(path.read_text() + f"30,50,{cell}\n")
+    assert np.isnan(load(path, label="churned", bounds=bounds).y[-4:]).all()
+    huge = [10**5000, -(10**400), float("inf")]
+    for classes in ((0, 1), ("No", "Yes")):
+        assert np.isnan(encode_labels(huge, classes)).all()
+
+
+def test_the_check_keeps_the_order_that_was_declared(call, tmp_path):
+    path = table(tmp_path, ("No", "Yes"))
+    where = ["data", path, "--check", "--label", "churned"]
+    assert "--classes Yes,No" in call(*where, "--classes", "Yes,No")[1]
+    path = table(tmp_path, (-1, 2), name="signs.csv")
+    where[1] = path
+    out = call(*where, "--intercept")[1]
+    (said,) = (line for line in out.splitlines() if line.startswith("next: "))
+    assert "--classes=-1,2" in said and "--intercept" in said

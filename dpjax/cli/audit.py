@@ -8,7 +8,7 @@ import jax
 import dpjax
 from dpjax._bar import Bar
 from dpjax.cli import outputs, report
-from dpjax.cli.entry import COMMANDS
+from dpjax.cli.main import COMMANDS
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

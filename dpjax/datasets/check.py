@@ -185,7 +185,8 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
         if value is None or value != value or str(value).strip().lower() in _MISSING:
             missing += count
         else:
-            other[str(value).strip()] += count
+            whole = isinstance(value, float) and value.is_integer()
+            other[str(int(value) if whole else value).strip()] += count
     return counted, dict(other.most_common()), missing
 
 

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
+
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
+_SIGNS = "-1, +1"
 
 _HOLDS = {
     "b": "True and False",
@@ -35,7 +38,8 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
     """
     if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
         raise ValueError(
-            f"classes must be a list of labels such as ('No', 'Yes'), got {classes!r}."
+            "classes must be a list of labels such as ('No', 'Yes'), got "
+            f"{_validate.shown(classes)}."
         )
     labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
     for label in labels:
@@ -71,8 +75,15 @@ def typed(cells: np.ndarray) -> np.ndarray:
         known[str(cell)] if isinstance(cell, str) else None if isinstance(cell, bool) else cell
         for cell in cells.flat
     ]
-    found = np.array([float(n) if isinstance(n, numbers.Real) else np.nan for n in values])
+    found = np.array([_to_float(number) for number in values])
     return found if 2 * np.isfinite(found).sum() > len(found) else cells
+
+
+def _to_float(number: Any) -> float:
+    try:
+        return float(number) if isinstance(number, numbers.Real) else np.nan
+    except (OverflowError, ValueError):
+        return np.nan
 
 
 def encode_labels(
@@ -144,7 +155,7 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
     if classes is None:
         return "-1 and 0 (as -1), 1 (as +1)"
     if tuple(classes) == (-1, 1):
-        return "-1, +1"
+        return _SIGNS
     pairs = zip(classes, _codes(classes), strict=True)
     signed = "+d" if len(classes) == 2 else "d"
     return ", ".join(f"{label!r} (as {int(code):{signed}})" for label, code in pairs)
@@ -157,11 +168,13 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
       counted: those of the loss in words, or None where it takes any number.
       classes: those declared for the data, or None.
 
-    >>> null_labels("-1, +1", None)
-    'Labels counted: -1, +1; a record with any other label contributes nothing.\n'
+    >>> null_labels("-1, +1", ("No", "Yes"))
+    "Labels counted: 'No', 'Yes'; a record with any other label contributes nothing.\n"
     """
     if counted is None:
         return ""
+    if counted == _SIGNS and classes is None:
+        counted += " (0 counts as -1 in a table of numbers)"
     if classes is not None and tuple(classes) != (-1, 1):
         counted = ", ".join(map(repr, classes))
     return f"Labels counted: {counted}; a record with any other label contributes nothing.\n"
@@ -216,8 +229,10 @@ def same_label(cell: Any, label: Label) -> bool:
     if not isinstance(cell, Label) or cell != cell:
         return False
     number = _number(cell)
-    return str(cell).strip() == str(label).strip() or (
-        number is not None and number == _number(label)
+    # An integer of thousands of digits cannot be written down, and is none of the classes.
+    short = not isinstance(cell, int) or cell.bit_length() < 1_000
+    return short and (
+        str(cell).strip() == str(label).strip() or (number is not None and number == _number(label))
     )
 
 

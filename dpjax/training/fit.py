@@ -162,7 +162,10 @@ def fit(
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
     check_logits(loss, data, net, params, one[0])
-    check_closures(objective, params, one, len(jax.tree.leaves(records)[0]))
+    # Where n is private, a refusal by n itself would tell it.
+    public = budget.relation != "add_or_remove_one"
+    rows = len(jax.tree.leaves(records)[0]) if public else sizes["data_size"]
+    check_closures(objective, params, one, rows)
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
