@@ -3,10 +3,12 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 from test_fit import CLASSES, KEY, RNGS, START, N, P, fitted, linear, records, unspent
 
+import dpjax
 from dpjax._program import program_hash
 from dpjax.training.network import network
 
