@@ -230,7 +230,7 @@ def test_an_unknown_option_is_answered_by_the_nearest(argv, message, capsys):
     ("argv", "words"),
     [
         (["--delta", "0.01"], "publishing 201.9 random records in full"),
-        (["--epsilon", "1000"], "hardly a protection"),
+        (["--epsilon", "1000"], "gives little protection"),
         (["--epsilon", "1e-5"], "too small to learn from 20,190 declared records"),
     ],
 )

@@ -162,6 +162,7 @@ def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_
     status, out, _ = call(*run)
     said = "labels counted: -1 and 0 (as -1), 1 (as +1); every other value makes a null record"
     assert status == 0 and out.startswith(said)
+    assert "Labels counted: -1 and 0 (as -1), 1 (as +1); a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
     assert float(accuracy.split()[1]) > 0.7
     assert call("data", path, "--check", "--label", "churned", "--bounds", bounds)[0] == 0

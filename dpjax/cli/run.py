@@ -28,7 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
     problem.say_labels(arguments, objective, data)
-    classes = None if data.preprocessing is None else data.preprocessing.classes
+    classes = None if data.preprocessing is None else data.preprocessing.classes or ()
     if arguments.dry_run:
         _check_spending(arguments, algorithm)
         print(guarantee.statement(algorithm, data.unit, classes=classes))

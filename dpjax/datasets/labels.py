@@ -166,16 +166,16 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
 
     Args:
       counted: those of the loss in words, or None where it takes any number.
-      classes: those declared for the data, or None.
+      classes: those declared for the data; none for a table of numbers, and None for arrays.
 
     >>> null_labels("-1, +1", ("No", "Yes"))
     "Labels counted: 'No', 'Yes'; a record with any other label contributes nothing.\n"
     """
     if counted is None:
         return ""
-    if counted == _SIGNS and classes is None:
-        counted += " (0 counts as -1 in a table of numbers)"
-    if classes is not None and tuple(classes) != (-1, 1):
+    if counted == _SIGNS and classes == ():
+        counted = labels_counted(None)
+    if classes and tuple(classes) != (-1, 1):
         counted = ", ".join(map(repr, classes))
     return f"Labels counted: {counted}; a record with any other label contributes nothing.\n"
 
