@@ -466,7 +466,7 @@ def table(tmp_path):
     ]
     (tmp_path / "my.csv").write_text("\n".join(["age,score,sick", *rows]) + "\n")
     (tmp_path / "my.json").write_text(json.dumps({"age": [0, 120], "score": [0, 1]}))
-    declared = ["--bounds", str(tmp_path / "my.json"), "--classes", "0,1"]
+    declared = ["--classes", "0,1", "--bounds", str(tmp_path / "my.json")]
     return [str(tmp_path / "my.csv"), "--label", "sick", *declared]
 
 
