@@ -14,7 +14,9 @@ from jax.core import Tracer
 from jax.extend import core
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback")
+_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+# Under the vmap over records its rule sees the whole batch, and may let one record reach another.
+_BATCH_RULE = "custom_vmap_call"
 _RULES = ("custom_jvp_call", "custom_vjp_call")
 
 
@@ -132,6 +134,12 @@ class _Writer:
 
     def _check(self, kind: str, params: dict[str, Any]) -> None:
         # Beside a program, a function says how to differentiate it, or what to keep.
+        if kind == _BATCH_RULE:
+            raise CallsPython(
+                "the function to be traced has a rule of its own for batches "
+                "(jax.custom_batching.custom_vmap). It would see all records of a batch at once, "
+                "and no bound on one record would hold. Take the rule out."
+            )
         leaves = jax.tree.leaves(list(params.values()))
         holds_program = any(isinstance(leaf, core.ClosedJaxpr | core.Jaxpr) for leaf in leaves)
         opaque = any(map(_is_function, params.values())) and not holds_program

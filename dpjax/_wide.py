@@ -42,7 +42,14 @@ def on_device(tree: PyTree) -> Any:
     {'x': Array([inf,  1.], dtype=float32)}
     """
     with np.errstate(all="ignore"):
-        return jax.tree.map(jnp.asarray, tree)
+        return jax.tree.map(_on_device, tree)
+
+
+def _on_device(leaf: Any) -> Array:
+    if not isinstance(leaf, np.ndarray):
+        return jnp.asarray(leaf)
+    # Not by jnp.asarray, which looks for NaN under jax_debug_nans, and so tells of a record.
+    return jax.device_put(leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False))
 
 
 def wide_dtype(*trees: PyTree) -> jnp.dtype:

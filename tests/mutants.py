@@ -32,7 +32,7 @@ from dpjax.derivatives import (
     per_example,
 )
 from dpjax.driver import configuration, loop, progress
-from dpjax.mechanisms import PrefixNoise, ball, gaussian, registry, symmetric, tree
+from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree, used_keys
 from dpjax.mechanisms import base as keys
 from dpjax.oracles import (
     AnchoredQuery,
@@ -305,11 +305,11 @@ def _(patch):
 def _(patch):
     @contextlib.contextmanager
     def late(key, advice, owner=None):
-        if registry.claim(key, advice, owner):
-            registry._CLAIMED.clear()
+        if used_keys.claim(key, advice, owner):
+            used_keys._CLAIMED.clear()
         yield
         with contextlib.suppress(ValueError):
-            registry.claim(key, advice, owner)
+            used_keys.claim(key, advice, owner)
 
     for place in (loop, progress):
         patch.setattr(place, "claimed", late)

@@ -186,7 +186,7 @@ def test_the_training_is_the_one_it_would_be_and_the_estimate_is_near():
     ("call", "message"),
     [
         (lambda: build(share=2.0), "must be below the whole budget's 2, got 2"),
-        (lambda: build(share=0.0), "epsilon must be"),
+        (lambda: build(share=0.0), "epsilon of the accuracy must be"),
         (lambda: query_of(LOGISTIC, "add_or_remove_one"), "not released under relation='add_or_"),
         (lambda: query_of(dpjax.objectives.pca()), "predicts no label"),
         (

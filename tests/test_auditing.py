@@ -364,7 +364,7 @@ REFUTED = {
     "noise x0.95, gaussian": (lambda: games.gaussian(too_quiet), 1_000_000),
     "noise x0.95, subsampled": (lambda: games.sampled_gaussian(too_quiet), 2_000_000),
     "noise x0.95, composed": (
-        lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 200_000,
+        lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 400_000,
     ),
     "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball), 200_000),
     "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 200_000),
@@ -588,3 +588,34 @@ if importlib.util.find_spec("jax_privacy") is not None:
         auditor = theirs.CanaryScoreAuditor(on_other, on_d)
         ours = estimators.estimate(on_d, on_other, claim, DELTA).epsilon_curve
         assert auditor.epsilon_from_gdp(estimators.LEVEL, DELTA) < ours < claim.epsilon(DELTA)
+
+
+@pytest.mark.parametrize(("gate", "looks"), [(0.5, 1), (0.9, 2), (0.999, 2)])
+def test_an_audit_below_its_gate_is_made_once_more_with_more_runs(monkeypatch, gate, looks):
+    # What an attack of little power proves: 0.7 of the claim at first, 0.95 with more runs.
+    made, whole = [], registry.attack
+
+    def attack(game, *, gates, **arguments):
+        made.append(gates[0])
+        found = whole(game, gates=gates, **arguments)
+        proved = {1: 0.7, 2: 0.95}[len(made)] * found.claimed
+        return dataclasses.replace(found, fdp_epsilon=proved)
+
+    row = registry.AUDITS["gaussian"]._replace(quick_runs=2_000, quick_gate=gate)
+    monkeypatch.setitem(registry.AUDITS, "gaussian", row)
+    monkeypatch.setattr(registry, "attack", attack)
+    found = auditing.audit("gaussian", key=jax.random.key(0), quick=True)
+    assert made == [2_000, 8_000][:looks]
+    assert found.passed == (gate < 0.95) and found.runs == made[-1]
+
+
+def test_a_refuted_claim_gets_no_second_chance(monkeypatch):
+    made, whole = [], registry.attack
+
+    def attack(game, **arguments):
+        made.append(arguments["gates"][0])
+        return dataclasses.replace(whole(game, **arguments), refuted=True)
+
+    monkeypatch.setattr(registry, "attack", attack)
+    assert auditing.audit("gaussian", key=jax.random.key(0), runs=2_000).refuted
+    assert made == [2_000]

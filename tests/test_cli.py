@@ -159,7 +159,6 @@ def test_the_result_comes_before_the_guarantee(call, tmp_path):
     ("argv", "parameter", "value"),
     [
         (["dp-gd", "--learning-rate", "0.25"], "step_size", 0.25),
-        (["dp-gd", "--step-size", "0.25"], "step_size", 0.25),
         (["dp-adam", "--learning-rate", "0.25"], "learning_rate", 0.25),
         (["dp-tr", "--radius", "3"], "radius", 3.0),
         (["dp-tr", "--clip-norm", "0.5"], "clip_norm", 0.5),
@@ -231,7 +230,7 @@ def test_an_unknown_option_is_answered_by_the_nearest(argv, message, capsys):
     ("argv", "words"),
     [
         (["--delta", "0.01"], "publishing 201.9 random records in full"),
-        (["--epsilon", "1000"], "hardly a protection"),
+        (["--epsilon", "1000"], "gives little protection"),
         (["--epsilon", "1e-5"], "too small to learn from 20,190 declared records"),
     ],
 )
@@ -467,7 +466,7 @@ def table(tmp_path):
     ]
     (tmp_path / "my.csv").write_text("\n".join(["age,score,sick", *rows]) + "\n")
     (tmp_path / "my.json").write_text(json.dumps({"age": [0, 120], "score": [0, 1]}))
-    declared = ["--bounds", str(tmp_path / "my.json"), "--classes", "0,1"]
+    declared = ["--classes", "0,1", "--bounds", str(tmp_path / "my.json")]
     return [str(tmp_path / "my.csv"), "--label", "sick", *declared]
 
 

@@ -436,3 +436,63 @@ def test_another_call_traces_a_loss_of_the_user_anew_and_none_of_dpjax(monkeypat
     assert not traced
     dpjax.solve(users, data, key=KEY)
     assert traced
+
+
+class Shifted:
+    """A model whose score is shifted, and nothing else of the objective is."""
+
+    def __init__(self, shift):
+        self.shift = shift
+
+    def score(self, params, x):
+        return x @ params + self.shift
+
+    def parameters(self, dimension):
+        return dimension
+
+
+def test_c54_a_model_counts_by_how_it_scores():
+    """The accuracy that a training releases is made of it."""
+    loss = closure(0.1)
+
+    def described(shift):
+        objective = Objective(loss, constants=(1.0, 1.0, 1.0), model=Shifted(shift))
+        algorithm = make("dp-gd", objective=objective, data_size=N, dimension=P, **SETTINGS)
+        return loop.describe(algorithm, records(), START).digest
+
+    assert described(0.5) == described(0.5)
+    assert described(0.5) != described(-5.0)
+
+
+@jax.custom_batching.custom_vmap
+def centred(x):
+    return x
+
+
+@centred.def_vmap
+def _(size, batched, x):
+    return x - x.mean(0), True
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        (centred, "rule of its own for batches"),
+        (lambda x: (jax.debug.print("{}", x), x)[1], "calls Python while it runs"),
+    ],
+    ids=["rule for batches", "print"],
+)
+def test_c54_what_sees_a_batch_or_prints_a_record_is_refused(inner, message):
+    with pytest.raises(ValueError, match=message):
+        dpjax.solve(build(lambda w, e: w @ inner(e[0])), records(), key=KEY)
+
+
+def test_c32_a_rule_for_batches_lets_no_record_reach_another():
+    x = jnp.zeros((100, 2)).at[1:].set(0.01)
+    clipped = dpjax.clipped_grad(lambda w, e: w @ centred(e), clip_norm=1.0)
+    sums = [clipped(jnp.zeros(2), rows) for rows in (x, x.at[0, 0].set(500.0))]
+    moved = jnp.linalg.norm(sums[1] - sums[0])
+    assert moved <= clipped.sensitivity("zero_out", rows=100)
+    # Planted: what vmap alone would do.
+    batch = jax.vmap(centred)(x.at[0, 0].set(500.0)) - jax.vmap(centred)(x)
+    assert jnp.linalg.norm(jnp.clip(batch, -1, 1).sum(0)) > 50

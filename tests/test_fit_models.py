@@ -3,10 +3,12 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 from test_fit import CLASSES, KEY, RNGS, START, N, P, fitted, linear, records, unspent
 
+import dpjax
 from dpjax._program import program_hash
 from dpjax.training.network import network
 
@@ -200,3 +202,11 @@ def test_a_program_hash_sees_what_a_function_reads_anew():
     before = program_hash((function, (1.0,)))
     function.factor = 2.0
     assert program_hash((function, (1.0,))) != before
+
+
+def test_c69_a_private_number_of_rows_is_not_told():
+    held = jnp.zeros((N + 1, 2))
+    budget = dpjax.PrivacyBudget(3.0, 1e-3, "add_or_remove_one")
+    for rows in (N, N + 1):  # the declared number, and one that the array has
+        x, y = (np.resize(leaf, (rows, *leaf.shape[1:])) for leaf in records())
+        fitted(data=(x, y), data_size=N, budget=budget, loss=lambda o, y: jnp.sum(o) + held.mean())

@@ -10,7 +10,7 @@ from factories import Crash, in_threads, make
 import dpjax
 from dpjax.driver import loop, resume
 from dpjax.driver.loop import own_key
-from dpjax.mechanisms import base, registry, seed_key
+from dpjax.mechanisms import base, seed_key, used_keys
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
@@ -175,7 +175,7 @@ DERIVED = {
 @pytest.mark.parametrize("key", DERIVED.values(), ids=DERIVED)
 @TRAIN
 def test_c64_a_key_that_may_come_from_a_seed_is_not_for_release(train, key, monkeypatch):
-    monkeypatch.setattr(registry, "_CLAIMED", {})  # one key serves several tests here
+    monkeypatch.setattr(used_keys, "_CLAIMED", {})  # one key serves several tests here
     solution = train(build(), records(), key=key)
     assert solution.reproducible and not solution.releasable
     assert solution.guarantee().startswith("NOT FOR RELEASE: reproducible, by a seed or a key that")
@@ -340,3 +340,27 @@ def test_folding_is_that_of_jax_to_the_bit(impl):
     assert bool((both == again).all())
     one = base.fold(keys[0], jnp.asarray(words[:, 0]))
     assert word(one) == word(both[0])
+
+
+def test_c7_one_random_key_for_the_data_sets_of_a_transformation_is_refused():
+    x, y = records()
+    key, both = dpjax.random_key(), jnp.stack([x, x])
+
+    def train(x, key=key):
+        return dpjax.solve(build(), (x, y), key=key).params
+
+    for whole in (lambda: jax.vmap(train)(both), lambda: jax.jit(train)(x)):
+        with pytest.raises(ValueError, match="Pass the key as an argument"):
+            whole()
+    keys = jnp.stack([dpjax.random_key(), dpjax.random_key()])
+    first, second = jax.vmap(train)(both, keys)
+    assert not np.allclose(first, second)
+    train(x)  # what was refused used no key
+
+
+def test_c64_a_forked_process_holds_no_key_for_release():
+    key = dpjax.random_key()
+    assert not used_keys.guessable(key)
+    used_keys._forget()  # as in the child of a fork
+    assert used_keys.guessable(key)
+    assert not used_keys.guessable(dpjax.random_key())

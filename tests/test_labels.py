@@ -136,7 +136,7 @@ def test_classes_that_no_value_of_the_dtype_equals(y, classes, message):
 # The command line
 
 
-@pytest.mark.parametrize("labels", TRUE.values(), ids=TRUE.keys())
+@pytest.mark.parametrize("labels", [TRUE["words"], TRUE["booleans"]], ids=["words", "booleans"])
 def test_undeclared_labels_of_a_file_are_refused_before_anything_is_spent(
     labels, call, tmp_path, bounds, spends_nothing
 ):
@@ -147,9 +147,29 @@ def test_undeclared_labels_of_a_file_are_refused_before_anything_is_spent(
     status, out, err = call("run", *where, "--ledger", ledger)
     assert (status, out) == (2, "") and "--classes No,Yes" in err and "--check" in err
     assert call("run", *where, "--ledger", ledger)[2] == err
-    table(tmp_path, (-1, 1))
-    assert call("run", *where)[2] == err  # it does not depend on the labels
+    table(tmp_path, ("Yes", "maybe"))
+    assert call("run", *where)[2] == err  # it does not depend on which words they are
+    path.write_text(path.read_text().replace("Yes", "1", 1))
+    assert call("run", *where)[2] == err  # nor on one record
     assert ledger.read_bytes() == before
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), (0, 1)], ids=str)
+def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_path, bounds):
+    path = table(tmp_path, labels)
+    where = ["--data", path, "--label", "churned", "--bounds", bounds]
+    run = ["run", *where, "--epsilon", 8, "--exact", "--seed", 0]
+    status, out, _ = call(*run)
+    said = "labels counted: -1 and 0 (as -1), 1 (as +1); every other value makes a null record"
+    assert status == 0 and out.startswith(said)
+    assert "Labels counted: -1 and 0 (as -1), 1 (as +1); a record with any other" in out
+    (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
+    assert float(accuracy.split()[1]) > 0.7
+    assert call("data", path, "--check", "--label", "churned", "--bounds", bounds)[0] == 0
+    *lines, _ = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, "30,50,perhaps", ""]))
+    status, out, _ = call(*run)
+    assert status == 0 and out.startswith(said)  # one strange record is no error
 
 
 @pytest.mark.parametrize("labels", TRUE.values(), ids=TRUE.keys())
@@ -331,3 +351,24 @@ def test_a_network_needs_a_logit_for_each_class_and_labels_of_numbers(tmp_path, 
         fitted((data.x, np.where(data.y == 0, "No", "Yes")))
     with pytest.raises(ValueError, match=r"bounds must be left out.*was scaled when it was loaded"):
         fitted(data, bounds=(0, 1))
+
+
+def test_no_label_is_so_large_that_it_raises(tmp_path, bounds):
+    path = table(tmp_path, (0, 1))
+    for cell in ("9" * 400, "-1e999", "9" * 5000, "nan"):
+        path.write_text(path.read_text() + f"30,50,{cell}\n")
+    assert np.isnan(load(path, label="churned", bounds=bounds).y[-4:]).all()
+    huge = [10**5000, -(10**400), float("inf")]
+    for classes in ((0, 1), ("No", "Yes")):
+        assert np.isnan(encode_labels(huge, classes)).all()
+
+
+def test_the_check_keeps_the_order_that_was_declared(call, tmp_path):
+    path = table(tmp_path, ("No", "Yes"))
+    where = ["data", path, "--check", "--label", "churned"]
+    assert "--classes Yes,No" in call(*where, "--classes", "Yes,No")[1]
+    path = table(tmp_path, (-1, 2), name="signs.csv")
+    where[1] = path
+    out = call(*where, "--intercept")[1]
+    (said,) = (line for line in out.splitlines() if line.startswith("next: "))
+    assert "--classes=-1,2" in said and "--intercept" in said

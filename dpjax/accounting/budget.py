@@ -72,8 +72,8 @@ class PrivacyBudget:
         if self.epsilon < self.delta:
             raise ValueError(
                 f"epsilon must be at least delta, got epsilon={self.epsilon:g} and "
-                f"delta={self.delta:g}: below it the noise depends on delta alone and hides all "
-                "that the data could teach. Raise epsilon."
+                f"delta={self.delta:g}: below it the noise depends on delta alone and leaves "
+                "nothing to learn. Raise epsilon."
             )
         _validate.choice("relation", self.relation, RELATIONS)
 
@@ -105,12 +105,13 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
         )
     if epsilon > _WEAK_EPSILON:
         found.append(
-            f"epsilon = {epsilon:g} is hardly a protection: whoever gives the presence of a record "
-            "even odds may become certain of it. Up to 1 is strong, and up to 10 is usual."
+            f"epsilon = {epsilon:g} gives little protection: an attacker who starts at even odds "
+            "can become almost certain that a record is present. At most 1 is strong; up to 10 is "
+            "common."
         )
     elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
         found.append(
-            f"epsilon = {epsilon:g} is too small to learn from {records}: noise that hides one of "
-            "them hides all together. Raise epsilon, or use more records."
+            f"epsilon = {epsilon:g} is too small to learn from {records}: the noise that hides one "
+            "record exceeds the sum of all. Raise epsilon, or use more records."
         )
     return found

@@ -132,14 +132,14 @@ def with_accuracy(
     >>> [release.name for release in algorithm.event.releases]
     ['gradient_and_hessian', 'accuracy']
     """
-    share = _validate.positive("epsilon", epsilon)
-    if share >= budget.epsilon:
+    share = _validate.positive("epsilon of the accuracy", epsilon)
+    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1)
+    if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1):
         raise ValueError(
             f"epsilon of the accuracy must be below the whole budget's {budget.epsilon:g}, got "
             f"{share:g}; a tenth of it is plenty where there are thousands of records."
         )
     _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
-    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1)
     accountant = "pld"
     # Exact for Gaussian trainings, so that the estimate costs next to nothing; else what is left.
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - share):

@@ -1,5 +1,5 @@
 """The command line: ``dpjax run``, ``dpjax calibrate``, ``dpjax data``, ``dpjax ledger``."""
 
-from dpjax.cli.entry import main
+from dpjax.cli.main import main
 
 __all__ = ["main"]

@@ -5,7 +5,7 @@ import argparse
 import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.cli import audit, calibrate, data, ledger, reproduce, run
-from dpjax.cli.entry import COMMANDS, overview
+from dpjax.cli.main import COMMANDS, overview
 
 
 def parser() -> argparse.ArgumentParser:
@@ -159,7 +159,6 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument(
         "--learning-rate",
-        "--step-size",
         type=float,
         metavar="RATE",
         help="length of a step, for algorithms that have it (default: the algorithm's)",

@@ -1,13 +1,14 @@
 """``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
 
 import argparse
+from collections.abc import Callable
 
 import jax
 
 import dpjax
 from dpjax._bar import Bar
 from dpjax.cli import outputs, report
-from dpjax.cli.entry import COMMANDS
+from dpjax.cli.main import COMMANDS
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -44,18 +45,29 @@ def command(arguments: argparse.Namespace) -> int:
     with Bar(names[0], len(names), shown=True, keep=False) as bar:
         for i, name in enumerate(names):
             bar.update(i, name)
-            total, _ = plans[name]
             one = auditing.audit(
                 name,
                 key=jax.random.fold_in(key, i),
                 runs=arguments.runs,
                 quick=arguments.quick,
-                progress=lambda more, total=total: bar.advance(more / total),
+                progress=_mover(bar, i, plans[name][0]),
             )
             with bar.away():
                 print(_line(one), flush=True)
             found.append(one)
     return _close(arguments, found)
+
+
+def _mover(bar: Bar, first: int, total: int) -> Callable[[int], None]:
+    """Returns what moves the bar by one audit of ``total`` runs, and no further if it has more."""
+    done = 0
+
+    def move(more: int) -> None:
+        nonlocal done
+        done += more
+        bar.update(first + min(done / total, 1.0))
+
+    return move
 
 
 _HEADER = (

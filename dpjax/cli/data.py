@@ -54,14 +54,19 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
     label, bounds, classes = arguments.label, arguments.bounds, arguments.classes
     is_file = is_table_path(arguments.name)
     if report.exact_problems:
-        if is_file and report.exact_classes is not None and len(report.exact_classes) == 2:
+        unknown = classes is None or report.exact_other_labels
+        two = report.exact_classes is not None and len(report.exact_classes) == 2
+        if is_file and unknown and two and report.exact_classes is not None:
             classes = _joined(report.exact_classes)
         bounds = bounds or ("bounds.json" if is_file else None)
         start, end = ["dpjax", "data", arguments.name, "--check"], []
     else:
         start, end = ["dpjax", "run", "--data", arguments.name], ["--save", "model"]
     options = {"--label": label, "--classes": classes, "--bounds": bounds}
-    given = [word for name, value in options.items() if value for word in (name, value)]
+    given = ["--intercept"] * arguments.intercept
+    for name, value in options.items():
+        if value:  # one word where the value would be taken for an option
+            given += [f"{name}={value}"] if value.startswith("-") else [name, value]
     return f"next: {shlex.join([*start, *given, *end])}"
 
 

@@ -14,7 +14,7 @@ _EXAMPLES = {
     "dpjax run": """
         dpjax run
         dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
-        dpjax run dp-gd --data patients.csv --label sick --bounds ranges.json --save model
+        dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
         dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
         dpjax run dp-tr --epsilon 1 --estimate 0.1
         dpjax run dp-tr --epsilon 0.5 --dry-run
@@ -58,6 +58,7 @@ _OTHER_NAMES = {
     "--lr": "--learning-rate",
     "--max-grad-norm": "--clip-norm",
     "--output": "--save",
+    "--step-size": "--learning-rate",
     "--target": "--label",
 }
 

@@ -5,7 +5,7 @@ import time
 
 import dpjax
 from dpjax._bar import Bar
-from dpjax.cli.entry import COMMANDS
+from dpjax.cli.main import COMMANDS
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

@@ -28,8 +28,9 @@ def command(arguments: argparse.Namespace) -> int:
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
     problem.say_labels(arguments, objective, data)
-    classes = None if data.preprocessing is None else data.preprocessing.classes
+    classes = None if data.preprocessing is None else data.preprocessing.classes or ()
     if arguments.dry_run:
+        _check_spending(arguments, algorithm)
         print(guarantee.statement(algorithm, data.unit, classes=classes))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
@@ -61,6 +62,15 @@ def _check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
     outputs.check(arguments)
+
+
+def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None:
+    """Raises where the run would: for a seed that is none, or a ledger that does not admit it."""
+    if arguments.seed is not None:
+        root_key(None, arguments.seed)
+    resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
+    if arguments.ledger and not resumed:  # a run that goes on spends nothing more
+        dpjax.Ledger.read(arguments.ledger).check(algorithm.event)
 
 
 def _train(

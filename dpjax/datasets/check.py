@@ -185,7 +185,8 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
         if value is None or value != value or str(value).strip().lower() in _MISSING:
             missing += count
         else:
-            other[str(value).strip()] += count
+            whole = isinstance(value, float) and value.is_integer()
+            other[str(int(value) if whole else value).strip()] += count
     return counted, dict(other.most_common()), missing
 
 
@@ -213,7 +214,8 @@ def _label_problems(
         return []
     what = table.label
     if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
-        found = "1 value" if len(other) == 1 else f"{len(other)} different values"
+        different = len(other) + len(counted) - len(absent)
+        found = "1 value" if different == 1 else f"{different} different values"
         return [f"{what} holds {found}: it is no column of classes; name another with --label."]
     held = _few_counts({**{str(k): v for k, v in counted.items() if v}, **other})
     words = [f"{what} holds {held}"]

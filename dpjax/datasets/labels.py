@@ -1,12 +1,16 @@
 """Labels as they are declared, and the numbers that stand for them in training."""
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
+
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
+_SIGNS = "-1, +1"
 
 _HOLDS = {
     "b": "True and False",
@@ -34,7 +38,8 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
     """
     if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
         raise ValueError(
-            f"classes must be a list of labels such as ('No', 'Yes'), got {classes!r}."
+            "classes must be a list of labels such as ('No', 'Yes'), got "
+            f"{_validate.shown(classes)}."
         )
     labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
     for label in labels:
@@ -46,6 +51,39 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
         if any(same_label(label, other) for other in labels[:position]):
             raise ValueError(f"classes must differ from one another, got {label!r} twice.")
     return labels
+
+
+def typed(cells: np.ndarray) -> np.ndarray:
+    """Returns the cells of a file, which have no dtype, as numbers if most of them are numbers.
+
+    Args:
+      cells: (n,) of any dtype; one other than object is kept.
+
+    Returns:
+      (n,) float64, NaN for a cell that is no number; or ``cells``.
+
+    Privacy: whether a column holds numbers or words is public, as the dtype of an array is. It goes
+      by the majority, so that one strange record among many does not decide on it.
+
+    >>> typed(np.array(["0", "1", "?"], object)), typed(np.array(["No", "Yes", "1"], object))
+    (array([ 0.,  1., nan]), array(['No', 'Yes', '1'], dtype=object))
+    """
+    if cells.dtype.kind not in "OT":
+        return cells
+    known = {str(cell): _number(cell) for cell in cells.flat if isinstance(cell, str)}
+    values = [
+        known[str(cell)] if isinstance(cell, str) else None if isinstance(cell, bool) else cell
+        for cell in cells.flat
+    ]
+    found = np.array([_to_float(number) for number in values])
+    return found if 2 * np.isfinite(found).sum() > len(found) else cells
+
+
+def _to_float(number: Any) -> float:
+    try:
+        return float(number) if isinstance(number, numbers.Real) else np.nan
+    except (OverflowError, ValueError):
+        return np.nan
 
 
 def encode_labels(
@@ -117,7 +155,7 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
     if classes is None:
         return "-1 and 0 (as -1), 1 (as +1)"
     if tuple(classes) == (-1, 1):
-        return "-1, +1"
+        return _SIGNS
     pairs = zip(classes, _codes(classes), strict=True)
     signed = "+d" if len(classes) == 2 else "d"
     return ", ".join(f"{label!r} (as {int(code):{signed}})" for label, code in pairs)
@@ -128,14 +166,16 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
 
     Args:
       counted: those of the loss in words, or None where it takes any number.
-      classes: those declared for the data, or None.
+      classes: those declared for the data; none for a table of numbers, and None for arrays.
 
-    >>> null_labels("-1, +1", None)
-    'Labels counted: -1, +1; a record with any other label contributes nothing.\n'
+    >>> null_labels("-1, +1", ("No", "Yes"))
+    "Labels counted: 'No', 'Yes'; a record with any other label contributes nothing.\n"
     """
     if counted is None:
         return ""
-    if classes is not None and tuple(classes) != (-1, 1):
+    if counted == _SIGNS and classes == ():
+        counted = labels_counted(None)
+    if classes and tuple(classes) != (-1, 1):
         counted = ", ".join(map(repr, classes))
     return f"Labels counted: {counted}; a record with any other label contributes nothing.\n"
 
@@ -189,8 +229,10 @@ def same_label(cell: Any, label: Label) -> bool:
     if not isinstance(cell, Label) or cell != cell:
         return False
     number = _number(cell)
-    return str(cell).strip() == str(label).strip() or (
-        number is not None and number == _number(label)
+    # An integer of thousands of digits cannot be written down, and is none of the classes.
+    short = not isinstance(cell, int) or cell.bit_length() < 1_000
+    return short and (
+        str(cell).strip() == str(label).strip() or (number is not None and number == _number(label))
     )
 
 

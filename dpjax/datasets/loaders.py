@@ -48,7 +48,8 @@ def load(
       intercept: append a feature that is 1 in every row, before the rows are normalised.
       classes: the labels that count, such as ``("No", "Yes")``: of two, the first becomes -1 and
         the second +1; more become 0, 1, ..., for networks. Required where the labels are no column
-        of numbers, and for a CSV, which states no types; else 1 counts as +1, and 0 and -1 as -1.
+        of numbers, which a CSV's is if most of its cells are; else 1 counts as +1, and 0 and -1 as
+        -1.
 
     Returns:
       A ``Dataset`` of NumPy arrays, every row divided by its own norm; images are in [0, 1], with

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax.datasets.base import Ranges, Table
 from dpjax.datasets.csv_files import check_unique, few
-from dpjax.datasets.labels import Label, check_classes
+from dpjax.datasets.labels import Label, check_classes, typed
 from dpjax.datasets.raw import is_table_path, read_labelled
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
@@ -49,12 +49,14 @@ def read_table(
         raise ValueError(f"{where} has no record: a training needs at least one.")
     ranges = None if bounds is None else read_ranges(bounds, raw.columns)
     assert raw.labels is not None
+    # Declared classes are compared as text too: "01" is no 1 where it is declared as a word.
+    labels = raw.labels if declared is not None else typed(raw.labels)
     described = f"the column {label!r} of {where}" if label else f"the labels of {where}"
     return Table(
         name,
         raw.columns,
         raw.x,
-        raw.labels,
+        labels,
         ranges,
         declared,
         raw.test_x,

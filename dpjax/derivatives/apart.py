@@ -59,12 +59,19 @@ def couples_inside(equation: Any) -> bool:
 
 
 def is_coupled(equation: Any) -> bool:
-    """Returns whether a kernel's gradient in an equation couples records, over a batch."""
+    """Returns whether an equation couples records, over a batch: a kernel's gradient, or a rule."""
+    if has_batch_rule(equation):
+        return True
     if equation.primitive.name != "conv_general_dilated" or jax.default_backend() != "cpu":
         return False
     double = any(atom.aval.dtype == "float64" for atom in equation.invars)
     parameters = equation.params
     return double or (parameters["feature_group_count"], parameters["batch_group_count"]) != (1, 1)
+
+
+def has_batch_rule(equation: Any) -> bool:
+    """Returns whether the user's own rule for batches is called, which sees all records at once."""
+    return equation.primitive.name == "custom_vmap_call"
 
 
 def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:

@@ -161,7 +161,7 @@ class _Walk:
             # Of a kernel that every record has for itself; other convolutions never mix images.
             own_kernel = len(values) > 1 and (values[1].of_record or bool(values[1].leaves))
             self.couples |= own_kernel and apart.is_coupled(equation)
-            self.couples |= apart.couples_inside(equation)
+            self.couples |= apart.has_batch_rule(equation) or apart.couples_inside(equation)
             results = primitives.bind(equation, primals)
         self.numbers += sum(result.size for result in results)
         return [_Value(result, of_record=True) for result in results]

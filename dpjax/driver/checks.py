@@ -5,6 +5,7 @@ import numpy as np
 from dpjax._typing import Params, PyTree
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
+from dpjax.objectives.base import SIGNS
 from dpjax.oracles import check_examples
 
 
@@ -24,7 +25,7 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
       nothing.
     """
     examples = data.examples if isinstance(data, Dataset) else data
-    if algorithm.objective.labels == "-1, +1":
+    if algorithm.objective.labels == SIGNS:
         _check_labels(algorithm.objective.name, data, examples)
     for query in algorithm.queries:
         check_examples(query, examples, params)

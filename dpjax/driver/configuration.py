@@ -107,11 +107,15 @@ def _never_changes(objective: Objective) -> bool:
     if not (objective.regularizer is None or isinstance(objective.regularizer, PENALTIES)):
         return False
     functions = (objective.loss, objective.margin)
-    return objective.margin is not None and all(
-        isinstance(function, types.FunctionType)
-        and function.__closure__ is None
-        and function.__module__ == margin.__name__
-        for function in functions
+    return (
+        objective.model is None
+        and objective.margin is not None
+        and all(
+            isinstance(function, types.FunctionType)
+            and function.__closure__ is None
+            and function.__module__ == margin.__name__
+            for function in functions
+        )
     )
 
 
@@ -184,6 +188,9 @@ class _Reader:
             yield path + "margin", FUNCTION + whole
         if objective.regularizer is not None:
             yield path + "regularizer", FUNCTION + self._regularizer(objective, number)
+        if (score := getattr(objective.model, "score", None)) is not None:
+            # What an estimate of the accuracy releases.
+            yield path + "model", FUNCTION + self._score(score)
 
     def _regularizer(self, objective: Objective, number: jax.ShapeDtypeStruct) -> str:
         # Strengths are arguments: they count as the numbers they are, and may be left out here.
@@ -231,6 +238,15 @@ class _Reader:
                 "params= they are zeros of shape (dimension,); a loss of a dictionary, or of any "
                 "other shapes, needs params=, its public starting point."
             ) from error
+
+    def _score(self, score: Callable[[Params, Array], Array]) -> str:
+        x = self.example[0] if isinstance(self.example, tuple) else self.example
+        try:
+            return self._program(lambda params, row: score(params, row[None]), self.params, x)
+        except CallsPython:
+            raise
+        except _REFUSALS:
+            return "does not score these records"  # so that no accuracy is released
 
     def _optimizer(self, optimizer: optax.GradientTransformation) -> str:
         wide = jax.eval_shape(widen, self.params)

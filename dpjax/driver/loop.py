@@ -20,7 +20,7 @@ from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
-from dpjax.mechanisms.registry import claimed, guessable
+from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
 from dpjax.oracles import bind
 from dpjax.sampling import SinglePass, ordered
 
@@ -102,6 +102,7 @@ def solve(
     examples, unit, unit_rows = unpack(data)
     drop_outdated(algorithm.objective, examples, params)
     records = on_device(examples)
+    check_traced(root, records)
     with claimed(root, ADVICE):
         solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
     return dataclasses.replace(

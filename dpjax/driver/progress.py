@@ -22,7 +22,7 @@ from dpjax.driver.checks import check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
-from dpjax.mechanisms.registry import claimed, guessable
+from dpjax.mechanisms.used_keys import claimed, guessable
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64

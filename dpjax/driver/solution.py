@@ -82,7 +82,7 @@ class Solution(Predictions):
 
     def guarantee(self) -> str | list:
         """Returns the guarantee in words a person can publish."""
-        classes = None if self.preprocessing is None else self.preprocessing.classes
+        classes = None if self.preprocessing is None else self.preprocessing.classes or ()
         return self._each(
             lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
         )

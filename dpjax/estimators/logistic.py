@@ -99,7 +99,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
     >>> model = DPLogisticRegression(classes=("rain", "sun"), bounds=(0, 100), random_state=0)
     >>> bool(model.fit(x, y).score(x, y) > 0.9)
     True
-    >>> print(model.guarantee_.splitlines()[1])
+    >>> print(model.guarantee_.splitlines()[2])
     DP-TR is (1, 5e-05)-differentially private.
     """
 

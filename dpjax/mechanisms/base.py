@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.mechanisms.registry import note_random
+from dpjax.mechanisms.used_keys import note_random
 
 
 def random_key() -> Array:

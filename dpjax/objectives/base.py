@@ -13,6 +13,8 @@ from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
 
 Regularizer = Callable[[Params], Array]
+SIGNS = "-1, +1"
+"""The labels of a loss that tells two apart, in words."""
 
 
 class Constants(NamedTuple):
@@ -190,7 +192,7 @@ class Objective:
     def labels(self) -> str | None:
         """The labels that count, in words; None where the loss does not say. Others are null."""
         if self.predicts or self.margin is not None:
-            return "-1, +1"
+            return SIGNS
         return getattr(self.loss, "labels", None)
 
     def predict(self, params: Array, x: Array) -> Array:

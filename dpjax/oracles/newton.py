@@ -58,7 +58,7 @@ class NewtonQuery(GaussianQuery):
     clip_norm: Array | float
     floor: Array | float
     modification: str = static()
-    objective: Objective = dataclasses.field()
+    objective: Objective = dataclasses.field()  # pyright: ignore[reportGeneralTypeIssues]
     data_size: int = static()
     relation: Relation = static()
     dimension: int = static()

@@ -162,7 +162,7 @@ def fit(
     net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
     check_logits(loss, data, net, params, one[0])
-    check_closures(objective, params, one, len(jax.tree.leaves(records)[0]))
+    check_closures(objective, params, one, _public_rows(records, sizes, budget))
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
@@ -203,6 +203,13 @@ def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | N
         assert held is not None
         return held.key
     return root_key(key, seed)
+
+
+def _public_rows(records: PyTree, sizes: Sizes, budget: PrivacyBudget) -> int:
+    """Returns n, or the declared one where n is private and a refusal by n would tell it."""
+    if budget.relation == "add_or_remove_one":
+        return sizes["data_size"]
+    return len(jax.tree.leaves(records)[0])
 
 
 def _algorithm(

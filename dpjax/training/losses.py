@@ -90,7 +90,7 @@ def check_closures(
       objective: as of ``objective_of``.
       params: parameters, or their shapes.
       record: shapes and dtypes of one ``(x, y)``.
-      rows: of the training data.
+      rows: of the training data; where their number is private, the declared one.
 
     Raises:
       ValueError: saying where the array belongs.

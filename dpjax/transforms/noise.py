@@ -14,7 +14,7 @@ from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.accounting import Event, Release
 from dpjax.mechanisms import PrefixNoise, add_ball, as_key, derive, prefix_noise
-from dpjax.mechanisms.registry import claim
+from dpjax.mechanisms.used_keys import claim
 from dpjax.sampling import FullBatch, Sampler
 
 # What to do about a key that a training or another chain has claimed.

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._typing import Array
+from dpjax._typing import Array, PyTree
 
 # Hashes of keys. A key itself is a secret, and is kept nowhere.
 _RANDOM: set[bytes] = set()
@@ -86,6 +87,30 @@ def claimed(key: Array, advice: str, owner: str | None = None) -> Iterator[None]
             with _LOCK:
                 del _CLAIMED[_hash(_words(key))]
         raise
+
+
+def check_traced(key: Array, data: PyTree) -> None:
+    """Raises if one key of ``random_key`` would serve many data sets of a transformation.
+
+    Raises:
+      ValueError: if ``data`` are traced by ``jit`` or ``vmap``, and ``key`` is not.
+    """
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(data))
+    if traced and not isinstance(key, Tracer) and _has_128_bits(key):
+        raise ValueError(
+            "key is a constant of a function that jit or vmap runs on other data: each run would "
+            "have the same noise. Pass the key as an argument of that function, a new one for each."
+        )
+
+
+def _forget() -> None:
+    """Forgets, in a process that was forked, which keys are random: its parent holds them too."""
+    global _LOCK
+    _RANDOM.clear()
+    _LOCK = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _has_128_bits(key: Array) -> bool:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         # Its options name what dpjax has, and so take seconds to import.
-        arguments = importlib.import_module("dpjax.cli.arguments").parser().parse_args(words)
+        arguments = parser().parse_args(words)
         return arguments.command(arguments)
     except (ValueError, ImportError, OSError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(f"dpjax: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands and their options."""
+    return importlib.import_module("dpjax.cli.arguments").parser()
 
 
 def overview() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
