@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import dpjax
-from dpjax.cli import arguments, entry
+from dpjax.cli import arguments
+from dpjax.cli.main import COMMANDS
 
 HELP = """
 import sys
@@ -27,13 +28,13 @@ def test_help_needs_no_jax_and_is_what_the_bare_command_prints():
     assert done.returncode == 0, done.stderr
     first, *others = done.stdout.split("usage: dpjax")[1:]
     assert len(others) == 2 and set(others) == {first}
-    assert all(f"  {name} " in first or f"  {name}\n" in first for name in entry.COMMANDS)
+    assert all(f"  {name} " in first or f"  {name}\n" in first for name in COMMANDS)
     assert "invalid choice: 'no-such-command'" in done.stderr
 
 
 def test_the_help_lists_the_commands_there_are():
     (commands,) = (one for one in arguments.parser()._actions if one.dest == "==SUPPRESS==")
-    assert list(commands.choices) == list(entry.COMMANDS)
+    assert list(commands.choices) == list(COMMANDS)
 
 
 def test_dir_shows_the_public_face_and_nothing_else():

@@ -340,9 +340,12 @@ def test_the_draw_does_not_follow_the_data():
     assert np.array_equal(drawn(one), drawn(other))
     assert not np.array_equal(one.params, other.params)
     with jax.enable_x64(True):
-        wide = dpjax.solve(algorithm, (x.astype(float), y.astype(float)), key=KEY)
-    assert np.array_equal(drawn(one), drawn(wide)) and wide.params.dtype == np.float64
-    np.testing.assert_allclose(one.params, wide.params, atol=1e-4)
+        # In float64 the loss is another program, and so another draw.
+        wide, turned = (
+            dpjax.solve(algorithm, (rows.astype(float), y.astype(float)), key=KEY)
+            for rows in (x, -x[::-1])
+        )
+    assert np.array_equal(drawn(turned), drawn(wide)) and wide.params.dtype == np.float64
 
 
 def test_a_random_output_resumes_bit_for_bit(tmp_path, crash):
@@ -367,7 +370,8 @@ def test_a_random_output_resumes_bit_for_bit(tmp_path, crash):
 
 
 def test_numbers_do_not_compile_anew():
-    own = dpjax.objectives.logistic_nonconvex(0.051)  # no other test has compiled it
+    own = dpjax.objectives.logistic_nonconvex(0.051)
+    loop._solve.clear_cache()  # another test may have compiled it, of another strength
 
     def solve(**more):
         return dpjax.solve(build(objective=own, **more), records(), key=KEY).params

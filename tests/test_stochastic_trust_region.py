@@ -123,7 +123,7 @@ def test_the_papers_noise_is_recounted_and_refused_where_batches_are_small():
         ({"batch_size": ()}, "between 1 and steps=12 sizes"),
         ({"batch_size": [10] * 13}, "between 1 and steps=12 sizes"),
         ({"batch_size": [10, N]}, "must stay below"),
-        ({"capacity": 210}, "probability 0.2.* raise capacity to"),
+        ({"capacity": 210}, "probability 0.5.* raise capacity to"),
         ({"sampling": "fixed_size"}, "replace_one"),
         ({"sampling": "fixed_size", "budget": REPLACE, "capacity": 210}, "never overflows"),
         ({"sampling": "poison"}, "did you mean 'poisson'"),
