@@ -27,6 +27,7 @@ from dpjax.accounting import (
     renyi,
 )
 from dpjax.accounting import sampled as sampled_room
+from dpjax.algorithms.base import Declared
 from dpjax.driver import guarantee
 
 NEIGHBOURS = {
@@ -422,10 +423,11 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
     release = sampler.release("joint_step", 10, noise_multiplier=3.0, relation=relation)
     algorithm = types.SimpleNamespace(
         event=Event((release, Release("anchor", 1, 9.0)), relation),
-        declared=types.SimpleNamespace(delta=1e-5),
+        declared=Declared(1.0, 1e-5),
         relation=relation,
         accountant=accountant,
         title="DP-STR",
+        objective=dpjax.objectives.logistic(),
         queries=[types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False)],
     )
     text = guarantee.statement(algorithm, "row")

@@ -80,7 +80,9 @@ def try_newton(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arra
     low = jnp.maximum(0, -weight * jnp.min(jnp.diagonal(matrix)))
     high = length + weight * jnp.linalg.norm(matrix)
     trial = jnp.clip(_first_guess(matrix, linear, weight), low, high)
-    start = (0, low, high, trial, trial, jnp.zeros_like(linear), jnp.bool_(False))
+    # Without a gradient every step here is 0, and only an eigenvector leads down.
+    count = jnp.where(length > 0, 0, _MAX_FACTORISATIONS)
+    start = (count, low, high, trial, trial, jnp.zeros_like(linear), jnp.bool_(False))
     multiplier, step, found = lax.while_loop(unfinished, advance, start)[-3:]
     return step, multiplier, found
 
