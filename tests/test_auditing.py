@@ -206,6 +206,24 @@ def test_worlds_differ_by_what_the_relation_says(relation):
     assert moved <= query.sensitivity <= 1.003 * moved  # the rest is the slack for rounding
 
 
+def test_null_records_are_left_out_of_a_score_and_others_are_not():
+    for worlds in (canaries.records(null=9), canaries.records("add_or_remove_one", null=9)):
+        assert [len(rows) for rows in canaries.telling(worlds)] == [2, 2]
+    some = worlds._replace(without=worlds.without.at[-1].set(0.5))
+    assert [len(rows) for rows in canaries.telling(some)] == [9, 10]
+
+
+def test_audits_made_at_once_are_those_made_one_by_one():
+    names, key = ["ball-2", "gaussian"], jax.random.key(3)
+    found = [one for some in auditing.audit_many(names, key=key, runs=2_000) for one in some]
+    found = {one.name: one for one in found}
+    for i, name in enumerate(names):
+        alone = auditing.audit(name, key=jax.random.fold_in(key, i), runs=2_000)
+        assert dataclasses.replace(found[name], seconds=0.0) == dataclasses.replace(
+            alone, seconds=0.0
+        )
+
+
 def test_an_audit_of_another_relation_is_refused():
     query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
     with pytest.raises(ValueError, match="replace_one"):

@@ -6,6 +6,7 @@ from dpjax.auditing.estimators import estimate
 from dpjax.auditing.figure import plot_audits
 from dpjax.auditing.games import Game, play
 from dpjax.auditing.registry import AUDITS, Audit, Row, attack, audit, plan
+from dpjax.auditing.workers import audit_many
 
 __all__ = [
     "AUDITS",
@@ -16,6 +17,7 @@ __all__ = [
     "SampledGaussianClaim",
     "attack",
     "audit",
+    "audit_many",
     "canaries",
     "claims",
     "counts",

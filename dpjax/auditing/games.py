@@ -287,9 +287,10 @@ def whole(algorithm: Algorithm, worlds: Worlds, train: Train = solve) -> Game:
     True
     """
     _same_relation(algorithm.relation, worlds)
+    told = canaries.telling(worlds)
 
     def run(key: Array, examples: PyTree) -> Array:
-        recorder = Recorder(algorithm, worlds.without, worlds.canary, int(algorithm.steps))
+        recorder = Recorder(algorithm, *told, int(algorithm.steps))
         solution = train(recorder, examples, key=key)
         # Not nansum: an answer that is not a number has to stand out.
         taken = jnp.arange(recorder.max_steps) < solution.steps

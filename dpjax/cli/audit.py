@@ -1,7 +1,8 @@
 """``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
 
 import argparse
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -37,35 +38,44 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     names = list(auditing.AUDITS) if arguments.all else [arguments.name]
-    plans = {name: auditing.plan(name, arguments.runs, arguments.quick) for name in names}
+    for name in names:
+        auditing.plan(name, arguments.runs, arguments.quick)
     outputs.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
-    found = []
+    begin, found = time.perf_counter(), []
     print(_HEADER)
-    with Bar(names[0], len(names), shown=True, keep=False) as bar:
-        for i, name in enumerate(names):
-            bar.update(i, name)
-            one = auditing.audit(
-                name,
-                key=jax.random.fold_in(key, i),
-                runs=arguments.runs,
-                quick=arguments.quick,
-                progress=_mover(bar, i, plans[name][0]),
-            )
-            with bar.away():
-                print(_line(one), flush=True)
-            found.append(one)
-    return _close(arguments, found)
+    with Bar(arguments.name or "audits", len(names), shown=True, keep=False) as bar:
+        for some in _results(arguments, names, key, bar):
+            if some:
+                with bar.away():
+                    print(*map(_line, some), sep="\n", flush=True)
+            found += some
+    found.sort(key=lambda one: names.index(one.name))
+    return _close(arguments, found, time.perf_counter() - begin)
 
 
-def _mover(bar: Bar, first: int, total: int) -> Callable[[int], None]:
-    """Returns what moves the bar by one audit of ``total`` runs, and no further if it has more."""
+def _results(
+    arguments: argparse.Namespace, names: list[str], key: jax.Array, bar: Bar
+) -> Iterator[tuple["dpjax.auditing.Audit", ...]]:
+    how = {"runs": arguments.runs, "quick": arguments.quick}
+    if arguments.all:
+        for some in dpjax.auditing.audit_many(names, key=key, **how):
+            bar.advance(len(some))
+            yield some
+        return
+    total = dpjax.auditing.plan(names[0], **how)[0]
+    own = jax.random.fold_in(key, 0)
+    yield (dpjax.auditing.audit(names[0], key=own, **how, progress=_mover(bar, total)),)
+
+
+def _mover(bar: Bar, total: int) -> Callable[[int], None]:
+    """Returns what moves the bar by one for ``total`` runs, and no further if there are more."""
     done = 0
 
     def move(more: int) -> None:
         nonlocal done
         done += more
-        bar.update(first + min(done / total, 1.0))
+        bar.update(min(done / total, 1.0))
 
     return move
 
@@ -85,9 +95,10 @@ def _line(one: "dpjax.auditing.Audit") -> str:
     )
 
 
-def _close(arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"]) -> int:
+def _close(
+    arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"], seconds: float
+) -> int:
     failed = [one for one in found if not one.passed]
-    seconds = sum(one.seconds for one in found)
     deltas = sorted({f"epsilon at delta {one.delta:g}" for one in found if one.epsilon})
     deltas += ["delta(0): delta at epsilon 0, of noise in a ball"] * any(
         one.measure != "epsilon" for one in found
