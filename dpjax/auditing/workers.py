@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array
@@ -85,6 +86,6 @@ def _words(key: Array) -> tuple[np.ndarray, str]:
 
 
 def _audit(name: str, words: np.ndarray, implementation: str, *plan: int | None) -> Audit:
-    key = jax.random.wrap_key_data(words, impl=implementation)
+    key = jax.random.wrap_key_data(jnp.asarray(words), impl=implementation)
     runs, quick = plan
     return audit(name, key=key, runs=runs, quick=bool(quick))

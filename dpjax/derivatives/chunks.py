@@ -51,6 +51,23 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     return 1 << (min(n, fitting).bit_length() - 1)
 
 
+def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
+    """Number of blocks of which ``numbers`` values fit into a chunk, nearly alike for all chunks.
+
+    Args:
+      count: number of blocks.
+      numbers_per_block: values of one.
+      numbers: values in a chunk.
+
+    Privacy: reads shapes alone.
+
+    >>> blocks_per_chunk(47, 128 * 60, 2**18), blocks_per_chunk(3, 2**20, 2**18)
+    (24, 1)
+    """
+    chunks = -(-count // max(1, numbers // numbers_per_block))
+    return -(-count // chunks)
+
+
 def blocks(array: Array, axis: int = 0, size: int = BLOCK) -> Array:
     """Returns ``array`` with ``axis``, the rows of a chunk, cut into blocks to add in float32.
 

@@ -16,6 +16,7 @@ from dpjax.derivatives.apart import couples, each
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
+    blocks_per_chunk,
     common_length,
     compute_once,
     rows_per_chunk,
@@ -154,7 +155,7 @@ def _margin_sum(
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
         return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
-    at_once = rows_per_chunk(count, size * p, linear_model._NUMBERS)
+    at_once = blocks_per_chunk(count, size * p, linear_model._NUMBERS)
     return sum_chunks(count, at_once, contribution, zeros((p,), records.directions.dtype))
 
 

@@ -13,9 +13,9 @@ from dpjax._wide import Wide, float64, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
+    blocks_per_chunk,
     common_length,
     compute_once,
-    rows_per_chunk,
     sum_chunks,
 )
 
@@ -67,7 +67,7 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     n, p = x.shape
     size = min(n, rounding.BLOCK)
     count = -(-n // size)
-    at_once = rows_per_chunk(count, size * p, _NUMBERS)
+    at_once = blocks_per_chunk(count, size * p, _NUMBERS)
     valid = jnp.abs(y) == 1
     if mask is not None:
         valid = valid & mask
@@ -250,5 +250,5 @@ def _over_chunks(
 
         return part(z, *compute_once(chunk, scalars))
 
-    at_once = rows_per_chunk(count, size * p, _NUMBERS)
+    at_once = blocks_per_chunk(count, size * p, _NUMBERS)
     return sum_chunks(count, at_once, contribution, zeros(shape, records.directions.dtype))
