@@ -87,7 +87,7 @@ AUDITS: dict[str, Row] = {
     "svrg-exact": Row(trainings.printed_variance_reduced, 200_000, 0.85, 10_000, 0.45),
     "tree": Row(passes.prefix_sums, 500_000, 0.95, 200_000, 0.90),
     "spider": Row(passes.spider, 100_000, 0.90, 20_000, 0.70),
-    "spider-tree": Row(lambda: passes.spider(noise="tree"), 100_000, 0.75, 20_000, 0.65),
+    "spider-tree": Row(lambda: passes.spider(noise="tree"), 200_000, 0.75, 20_000, 0.65),
     "spider-fixed": Row(passes.fixed_batches, 100_000, 0.85, 20_000, 0.70),
     "spider-boost": Row(passes.boost, 100_000, 0.85, 20_000, 0.70),
     "gauss-psgd": Row(passes.staying, 100_000, 0.85, 20_000, 0.70),
