@@ -45,18 +45,10 @@ class MirrorDescent(Single):
     query: GradientQuery
     step_size: Array | float
     radius: Array | float
-    steps: Array | int
-    declared: base.Declared
     ball: str = static()
     """``"l1"`` or ``"l2"``."""
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-AccMD"
+    title = "DP-AccMD"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``; from outside the ball, where its ray enters it."""

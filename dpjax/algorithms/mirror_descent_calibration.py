@@ -8,8 +8,8 @@ from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import calibrated_query
-from dpjax.algorithms.common import LONGEST, proximal
-from dpjax.algorithms.gradient_descent_calibration import noise_of_one, paper_multiplier
+from dpjax.algorithms.common import proximal
+from dpjax.algorithms.gradient_descent import noise_of_one, paper_multiplier
 from dpjax.algorithms.mirror_descent import MirrorDescent
 from dpjax.algorithms.mirror_maps import p_norm
 from dpjax.objectives import L1Ball, L2Ball, Objective
@@ -129,12 +129,8 @@ def dp_accelerated_mirror_descent(
         query=query,
         step_size=_check_step_size(step_size, bound),
         radius=base.positive_leaf("radius", domain.radius),  # pyright: ignore
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
         ball="l1" if isinstance(domain, L1Ball) else "l2",
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
-        accountant=accountant,
+        **problem.plan(steps),
     )
 
 
@@ -165,7 +161,7 @@ def theory_steps(ball: Geometry, smoothness: float, noise_of_one: float) -> int:
     Where they are equal, as in theorem 5.4, half as many gradients have 1.6 times the bound.
     """
     ratio = smoothness * math.sqrt(6 * ball.spread / ball.noise) / noise_of_one
-    return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), LONGEST))
+    return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), base.LONGEST))
 
 
 def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: int) -> float:

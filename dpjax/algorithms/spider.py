@@ -11,7 +11,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Planned
 from dpjax.algorithms.spider_state import Info, Kicks, State
 from dpjax.mechanisms import derive
 from dpjax.oracles import EstimateQuery, Evaluations, Query, ScoreQuery, Scores
@@ -19,7 +19,7 @@ from dpjax.oracles import EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Spider(Common):
+class Spider(Planned):
     """Configuration of Stochastic Spider and its variants; see the calibration.
 
     In the paper's notation ``drift_threshold`` is kappa, ``kick`` zeta, ``kick_threshold`` gamma
@@ -38,14 +38,9 @@ class Spider(Common):
     tolerances: tuple[Array | float, Array | float]
     bounds: NoiseBounds | None
     beta: Array | float
-    steps: Array | int
-    declared: base.Declared
     name: str = static()
     squared_drift: bool = static()
-    max_steps: int = static()
-    dimension: int = static()
     unclipped: bool = static()
-    accountant: str = static()
 
     @property
     def title(self) -> str:

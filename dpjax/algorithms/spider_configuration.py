@@ -6,7 +6,7 @@ from typing import Any
 from scipy import stats
 
 from dpjax import _validate
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, round_up
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.spider import Spider, score_bounds
@@ -66,21 +66,16 @@ def configure(
         tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
         bounds=score_bounds(scores[0], _quantile(beta, scores[0].candidates)) if scores else None,
         beta=beta,
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
         name=name,
         squared_drift=settings.squared_drift,
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
         unclipped=_never_clips(objective, constants),
-        accountant=problem.accountant,
+        **problem.plan(steps, LONGEST),
         **more,
     )
     independent = estimate.noise.kind == "independent"
     # Independent noise falls with what a difference can move, to that share at least.
-    base.check_noise(made.event, LEAST if independent else 1.0)
-    advice = "use accountant='pld'."
-    check_spent(made.event, budget, base.recount_accountant(problem.accountant), advice)
+    least = LEAST if independent else 1.0
+    problem.check_spent(made.event, least, "use accountant='pld'.")
     return made
 
 

@@ -62,18 +62,10 @@ class Stagewise(Single):
     """Length of the first stage, doubled from stage to stage; or of each."""
     on_steps: Array | int | tuple[Array | int, ...]
     """Likewise: the first steps of a stage, which have momentum."""
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     schedule: str = static()
     random_output: bool = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DPageEM"
+    title = "DPageEM"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, without a displacement before it."""

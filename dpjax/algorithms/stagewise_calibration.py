@@ -6,8 +6,8 @@ from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import STEPS, calibrated_query
-from dpjax.algorithms.common import LONGEST, check_smooth, refuse_paper
-from dpjax.algorithms.gradient_descent_calibration import default_step_size
+from dpjax.algorithms.common import check_smooth, refuse_paper
+from dpjax.algorithms.gradient_descent import default_step_size
 from dpjax.algorithms.stagewise import SCHEDULES, Stagewise
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
@@ -124,13 +124,9 @@ def dpagem(
         momentum=base.to_leaf(_validate.decay("momentum", momentum)),
         stage_steps=lengths,
         on_steps=on_steps,
-        steps=total,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=max(total, LONGEST),
-        dimension=problem.dimension,
+        **problem.plan(total),
         schedule=schedule,
         random_output=output == "random",
-        accountant=accountant,
     )
 
 

@@ -138,11 +138,7 @@ def dp_stochastic_trust_region(
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
         damping=_dampings(queries, damping, problem.dimension),
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=steps,
-        dimension=problem.dimension,
-        accountant=accountant,
+        **problem.plan(steps, 1),
         subproblem=subproblem,
     )
 

@@ -10,14 +10,14 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Planned
 from dpjax.algorithms.model_step import Info, State, start, take_step
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StochasticTrustRegion(Common):
+class StochasticTrustRegion(Planned):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``queries`` are one joint query for each batch size, in the order in which they are asked, or a
@@ -28,17 +28,9 @@ class StochasticTrustRegion(Common):
     radius: Array | float
     radius_decay: Array | float
     damping: Array | tuple[float, ...]
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
     subproblem: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-STR"
+    title = "DP-STR"
 
     @property
     def event(self) -> Event:

@@ -14,7 +14,6 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
-from dpjax.algorithms.common import LONGEST
 from dpjax.algorithms.svrg import VarianceReduced, epochs_of
 from dpjax.algorithms.svrg_printed import PrintedVarianceReduced, printed
 from dpjax.objectives import Objective
@@ -218,7 +217,7 @@ def _configured(
     anchored: str,
 ) -> VarianceReduced | PrintedVarianceReduced:
     objective, budget, n, dimension, accountant = problem
-    max_steps = max(1 << (schedule.steps - 1).bit_length(), LONGEST)
+    max_steps = max(1 << (schedule.steps - 1).bit_length(), base.LONGEST)
     if anchored == "exact":
         return printed(
             problem, asked, schedule, step_size=step_size, doubling=doubling, max_steps=max_steps

@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Planned
 from dpjax.algorithms.model_step import Info, State, start, take_step
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer
@@ -20,7 +20,7 @@ from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, Second
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TrustRegion(Common):
+class TrustRegion(Planned):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
     queries: tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
@@ -28,22 +28,14 @@ class TrustRegion(Common):
     radius_decay: Array | float
     damping: Array | float
     stop_below: Array | float
-    steps: Array | int
     bounds: NoiseBounds
     beta: Array | float
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     stopping: bool = static()
     certified: str | None = static()
     unclipped: bool = static()
-    accountant: str = static()
     subproblem: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-TR"
+    title = "DP-TR"
 
     @property
     def event(self) -> Event:

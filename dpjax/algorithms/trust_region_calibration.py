@@ -118,16 +118,12 @@ def dp_trust_region(
         radius_decay=radius_decay(radius, final_radius, steps),
         damping=base.to_leaf(damping),
         stop_below=_stopping_level(objective, stopping_alpha),
-        steps=steps,
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
         beta=beta,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=steps,
-        dimension=problem.dimension,
+        **problem.plan(steps, 1),
         stopping=stopping_alpha is not None,
         certified=certify,
         unclipped=unclipped,
-        accountant=accountant,
         subproblem=subproblem,
     )
 

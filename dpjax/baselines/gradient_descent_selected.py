@@ -10,7 +10,7 @@ from dpjax._typing import Array, Params, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Planned
 from dpjax.oracles import GradientQuery, Query, SelectionQuery
 
 
@@ -40,26 +40,18 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SelectedGradientDescent(Common):
+class SelectedGradientDescent(Planned):
     """Configuration of DP-GD with selection; see the calibration."""
 
     query: GradientQuery
     selection: SelectionQuery
     step_size: Array | float
-    steps: Array | int
     bounds: NoiseBounds
     beta: Array | float
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     certified: bool = static()
     unclipped: bool = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-GD with selection"
+    title = "DP-GD with selection"
 
     @property
     def queries(self) -> tuple[Query, ...]:

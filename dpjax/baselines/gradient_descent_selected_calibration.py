@@ -14,8 +14,8 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import LONGEST, proximal
-from dpjax.algorithms.gradient_descent_calibration import (
+from dpjax.algorithms.common import proximal
+from dpjax.algorithms.gradient_descent import (
     default_step_size,
     paper_multiplier,
     theory_steps,
@@ -125,15 +125,11 @@ def dp_gradient_descent_with_selection(
         query=query,
         selection=selection,
         step_size=base.positive_leaf("step_size", step_size),
-        steps=steps,
         bounds=_noise_bounds(query, problem.dimension, beta / asked.candidates),
         beta=beta,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
+        **problem.plan(steps),
         certified=certify is not None,
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
-        accountant=accountant,
     )
 
 
