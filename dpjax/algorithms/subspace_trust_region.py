@@ -17,7 +17,7 @@ from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.model_step import Info
-from dpjax.algorithms.trust_region_calibration import (
+from dpjax.algorithms.trust_region import (
     check_radii,
     joint_weights,
     radius_decay,
