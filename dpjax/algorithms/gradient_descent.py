@@ -198,16 +198,21 @@ def dp_gradient_descent(
         multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     beta = _validate.open_unit("beta", beta)
-    bound = float(query.stddev) * chi_quantile(dimension, 1 - beta) + CLIP_SLACK * clip
     return GradientDescent(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
-        bounds=NoiseBounds(round_up(bound), None),
+        bounds=noise_bounds(query, problem.dimension, beta),
         beta=beta,
         certified=certify is not None and query.sampler is None and not proximal(objective),
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         **problem.plan(_steps_run(steps, output, output_key), max(steps, base.LONGEST)),
     )
+
+
+def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBounds:
+    """Returns what the norm of the noise exceeds with probability at most ``beta``."""
+    noise = float(query.stddev) * chi_quantile(dimension, 1 - beta)
+    return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.clip_norm)), None)
 
 
 def default_step_size(objective: Objective) -> float:

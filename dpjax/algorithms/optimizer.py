@@ -193,9 +193,9 @@ def dp_optimizer(
         query=query,
         average=_average(average, output),
         optimizer=optimizer,
-        **problem.plan(steps),
         averaged=average is not None,
         random=output == "random",
+        **problem.plan(steps),
     )
 
 

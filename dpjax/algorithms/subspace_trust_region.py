@@ -198,8 +198,8 @@ def dp_subspace_trust_region(
         damping=base.to_leaf(_validate.non_negative("damping", damping) * spectral),
         seed_high=np.uint32(seed >> 32),
         seed_low=np.uint32(seed & 0xFFFF_FFFF),
-        **problem.plan(steps, 1),
         subspace_dimension=k,
+        **problem.plan(steps, 1),
     )
 
 

@@ -158,7 +158,7 @@ def dp_sgd(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
         decay=base.to_leaf(_validate.non_negative("decay", decay)),
-        **problem.plan(steps),
         averaged=_validate.flag("average", average),
         proximal=hasattr(objective.regularizer, "prox"),
+        **problem.plan(steps),
     )
