@@ -12,7 +12,7 @@ from dpjax.algorithms.spider_calibration import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
-from dpjax.algorithms.svrg_calibration import dp_svrg, dp_svrg_plus_plus
+from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
 # The command line, the contract tests and the plots read this table.
