@@ -8,7 +8,7 @@ from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
-from dpjax.algorithms.spider_calibration import stochastic_spider
+from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
