@@ -11,8 +11,7 @@ import pytest
 from scipy import optimize
 
 import dpjax
-from dpjax.algorithms.mirror_descent_calibration import geometry
-from dpjax.algorithms.mirror_maps import from_dual, p_norm, to_dual
+from dpjax.algorithms.mirror_descent import from_dual, geometry, p_norm, to_dual
 from dpjax.objectives import Box, L1Ball, L2Ball, Simplex
 
 N, P = 60, 20

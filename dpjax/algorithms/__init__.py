@@ -4,17 +4,16 @@ from dpjax.algorithms.accuracy import with_accuracy
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.gradient_descent_calibration import dp_gradient_descent
-from dpjax.algorithms.mirror_descent_calibration import dp_accelerated_mirror_descent
+from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
-from dpjax.algorithms.spider_calibration import stochastic_spider
-from dpjax.algorithms.stagewise_calibration import dpagem
-from dpjax.algorithms.stochastic_calibration import dp_stochastic_trust_region
+from dpjax.algorithms.spider import stochastic_spider
+from dpjax.algorithms.stagewise import dpagem
+from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
-from dpjax.algorithms.svrg_calibration import dp_svrg, dp_svrg_plus_plus
-from dpjax.algorithms.trust_region import paper_schedule
-from dpjax.algorithms.trust_region_calibration import dp_trust_region
+from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
+from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
 # The command line, the contract tests and the plots read this table.
 ALGORITHMS = {

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
+from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
@@ -46,16 +46,8 @@ class Adam(Single):
     b1: Array | float
     b2: Array | float
     eps: Array | float
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-Adam"
+    title = "DP-Adam"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, with both moments 0."""
@@ -164,9 +156,5 @@ def dp_adam(
         b1=base.to_leaf(_validate.decay("b1", b1)),
         b2=base.to_leaf(_validate.decay("b2", b2)),
         eps=base.positive_leaf("eps", eps),
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
-        accountant=accountant,
+        **problem.plan(steps),
     )

@@ -12,12 +12,15 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
-from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget
+from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, Query
 
 Ask = Callable[..., Any]
+
+# One compiled program serves every plan of up to this many steps.
+LONGEST = 2048
 
 
 class Status(enum.IntEnum):
@@ -158,6 +161,35 @@ class Problem(NamedTuple):
     data_size: int
     dimension: int
     accountant: str
+
+    @property
+    def setting(self) -> tuple[Objective, int, Relation]:
+        """Objective, records and relation, which every query is made with."""
+        return self.objective, self.data_size, self.budget.relation
+
+    def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
+        """Returns the fields of ``common.Common``, for a history of at least ``history`` steps."""
+        return {
+            "steps": steps,
+            "declared": Declared(self.budget.epsilon, self.budget.delta),
+            "max_steps": max(steps, history),
+            "dimension": self.dimension,
+            "accountant": self.accountant,
+        }
+
+    def check_spent(self, event: Event, least: float = 1.0, advice: str = "use 'pld'.") -> None:
+        """Raises if ``event``, all that a run releases, exceeds the budget or loses its noise.
+
+        Args:
+          event: of all releases.
+          least: as in ``check_noise``.
+          advice: what the user can do about a budget that is exceeded.
+
+        Raises:
+          ValueError: naming the release, or the epsilon that the noise really gives.
+        """
+        check_noise(event, least)
+        check_spent(event, self.budget, recount_accountant(self.accountant), advice)
 
 
 def check_problem(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpjax.accounting import check_spent, gaussian_multiplier
+from dpjax.accounting import gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.oracles import poisson_sampler
 
@@ -58,9 +58,7 @@ def calibrated_query(
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
     if multiplier is None:
         multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler)
-    asked = kind(multiplier, *norms, problem.objective, n, budget.relation, sampler, **settings)
+    asked = kind(multiplier, *norms, *problem.setting, sampler, **settings)
     (query,) = base.fast_noise((asked,), unsafe_fast_noise)
-    event = query.event(steps)
-    base.check_noise(event)
-    check_spent(event, budget, base.recount_accountant(problem.accountant), "use 'pld'.")
+    problem.check_spent(query.event(steps))
     return query

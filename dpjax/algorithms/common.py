@@ -1,19 +1,17 @@
 """What most configurations share; each overrides what it does otherwise."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, Relation
+from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event
 from dpjax.algorithms import base
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
 from dpjax.oracles import Evaluations, Query
-
-# One compiled program serves every plan of up to this many steps.
-LONGEST = 2048
 
 
 def proximal(objective: Objective) -> bool:
@@ -118,11 +116,21 @@ class Common:
         return None
 
 
-class Single(Common):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planned(Common):
+    """The fields of every configuration; ``base.Problem.plan`` gives their values."""
+
+    steps: Array | int
+    declared: base.Declared
+    max_steps: int = static()
+    dimension: int = static()
+    accountant: str = static()
+
+
+class Single(Planned):
     """One query, asked at every step."""
 
     query: Any
-    steps: Any
 
     @property
     def queries(self) -> tuple[Query, ...]:

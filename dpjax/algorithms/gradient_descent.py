@@ -1,16 +1,32 @@
 """DP-GD (Wang, Ye and Xu 2017, algorithm 4): noisy full-batch gradient descent, the baseline."""
 
 import dataclasses
+import math
+import warnings
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, static
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
+from dpjax.algorithms.batches import calibrated_query
+from dpjax.algorithms.certificate import (
+    CLIP_SLACK,
+    Certificate,
+    NoiseBounds,
+    certify,
+    scope_of,
+    widen,
+)
 from dpjax.algorithms.common import Single, proximal
+from dpjax.linalg import chi_quantile
+from dpjax.mechanisms import as_key, derive
+from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
 
@@ -38,20 +54,12 @@ class GradientDescent(Single):
 
     query: GradientQuery
     step_size: Array | float
-    steps: Array | int
     bounds: NoiseBounds
     beta: Array | float
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     certified: bool = static()
     unclipped: bool = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-GD"
+    title = "DP-GD"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
@@ -90,3 +98,219 @@ class GradientDescent(Single):
         upper, _ = certify(self.objective, state.queried, state.gradient, None, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, None, self.beta, "last_query", scope), state.queried
+
+
+def dp_gradient_descent(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    steps: int | None = None,
+    step_size: float | None = None,
+    clip_norm: float | None = None,
+    initial_gap: float | None = None,
+    pl_constant: float | None = None,
+    batch_size: int | None = None,
+    capacity: int | None = None,
+    output: str = "last",
+    output_key: Array | None = None,
+    accountant: str = "pld",
+    certify: str | None = "last_query",
+    beta: float = 0.05,
+    unsafe_fast_noise: bool = False,
+) -> GradientDescent:
+    """Returns differentially private gradient descent, calibrated to the budget.
+
+    A smooth regularizer is differentiated; one that only has a proximal operator, such as ``L1`` or
+    a convex set, is applied by it after each step.
+
+    Args:
+      objective: what to minimise.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      steps: T; by default the one that minimises the bound of theorem 6.3 on the mean squared
+        gradient, 2 M gap / T + p sigma^2, at most 2,048.
+      step_size: eta; by default 1 / smoothness of what is differentiated.
+      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
+      initial_gap: public bound on L(w0) - min L, used for T; by default phi(0) of a margin loss.
+      pl_constant: mu of the Polyak-Lojasiewicz condition |grad L|^2 >= 2 mu (L - min L), such as
+        the strong convexity of an l2 penalty on a convex loss. T is then by default theorem 6.2's:
+        see ``polyak_lojasiewicz_steps``.
+      batch_size: expected size of a Poisson batch; by default every record at every step. Then
+        there is no certificate, and T does not count the batches' own variance.
+      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      output: ``"last"``, or ``"random"`` for the iterate of theorem 6.3, uniform among w_1 .. w_T.
+        It is drawn here, before any data are read: T fixes the noise, and only the steps up to
+        that iterate are made and paid for.
+      output_key: ``dpjax.random_key()`` for that draw, and for nothing else.
+      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 6.1
+        with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
+      certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
+      beta: probability that the certificate fails.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``.
+
+    Raises:
+      ValueError: for an argument out of range, a constant that is missing, or a budget that no
+        noise reaches.
+
+    Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. A
+      random output tells its number, which no record touched.
+
+    Reference: Wang, Ye and Xu (2017), algorithm 4, theorems 6.1 to 6.3. Its range of the random
+      iterate, 0 .. m - 1 for m itself, is a misprint of 0 .. T - 1; w_1 .. w_T has the same bound,
+      with one more step's noise, and leaves out w_0, which is public.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dp_gradient_descent(
+    ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
+    >>> algorithm.steps
+    440
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
+    mu = _check_polyak_lojasiewicz(objective, pl_constant)
+    if certify not in (None, "last_query"):
+        raise ValueError(f"certify must be 'last_query' or None for DP-GD, got {certify!r}.")
+    if step_size is None:
+        step_size = default_step_size(objective)
+    base.positive_leaf("step_size", step_size)
+    if steps is None:
+        _warn_if_long(objective, step_size)
+        given = (problem, clip, step_size, initial_gap)
+        steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
+    steps = _validate.positive_int("steps", steps)
+    if accountant == "paper" and batch_size not in (None, problem.data_size):
+        raise ValueError("accountant='paper' asks every record at every step; take 'pld'.")
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        steps,
+        batch_size=problem.data_size if batch_size is None else batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
+    )
+    beta = _validate.open_unit("beta", beta)
+    return GradientDescent(
+        query=query,
+        step_size=base.positive_leaf("step_size", step_size),
+        bounds=noise_bounds(query, problem.dimension, beta),
+        beta=beta,
+        certified=certify is not None and query.sampler is None and not proximal(objective),
+        unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
+        **problem.plan(_steps_run(steps, output, output_key), max(steps, base.LONGEST)),
+    )
+
+
+def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBounds:
+    """Returns what the norm of the noise exceeds with probability at most ``beta``."""
+    noise = float(query.stddev) * chi_quantile(dimension, 1 - beta)
+    return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.clip_norm)), None)
+
+
+def default_step_size(objective: Objective) -> float:
+    """Returns 1 / smoothness of what is differentiated, or the objective's own default.
+
+    Raises:
+      ValueError: for an objective with neither constants nor defaults, or a regularizer with
+        neither smoothness nor a proximal operator.
+    """
+    if objective.constants is not None and proximal(objective):
+        return 1 / objective.constants.smoothness
+    if objective.constants is None and objective.defaults is not None:
+        return objective.defaults.step_size
+    if objective.smoothness is None:
+        what = (
+            f"{objective.name} has no constants"
+            if objective.constants is None
+            else f"the regularizer of {objective.name} has neither smoothness nor a prox"
+        )
+        raise ValueError(f"step_size is required: {what}.")
+    return 1 / objective.smoothness
+
+
+def _warn_if_long(objective: Objective, step_size: float) -> None:
+    smooth = objective.constants and (
+        objective.constants.smoothness if proximal(objective) else objective.smoothness
+    )
+    if smooth and step_size > 1 / smooth * (1 + 1e-6):
+        warnings.warn(
+            f"step_size={step_size:g} is above 1 / smoothness = {1 / smooth:g}, the bound of "
+            "theorems 6.2 and 6.3, by which steps is chosen here; give steps, or a smaller step.",
+            stacklevel=3,
+        )
+
+
+def theory_steps(
+    problem: base.Problem, clip: float, step_size: float, initial_gap: float | None
+) -> int:
+    """Returns the T that minimises theorem 6.3's bound on the mean squared gradient."""
+    gap = base.initial_gap(problem.objective, initial_gap)
+    best = math.sqrt(2 * gap / (step_size * problem.dimension)) / noise_of_one(problem, clip)
+    return int(min(max(round(best), 1), base.LONGEST))
+
+
+def polyak_lojasiewicz_steps(
+    problem: base.Problem, clip: float, step_size: float, initial_gap: float | None, mu: float
+) -> int:
+    """Returns the T that minimises theorem 6.2's bound on L(w_T) - min L, constants included.
+
+    For eta at most 1 / M one step leaves at most 1 - mu eta of the gap, and adds M eta^2 p sigma^2
+    / 2, at most eta p sigma^2 / 2. With q = 1 - mu eta and sigma^2 = T sigma_1^2, which T steps
+    cost, the bound is q^T gap + (1 - q^T) T p sigma_1^2 / (2 mu). Its T is about log(2 mu gap / (p
+    sigma_1^2)) / (mu eta), the theorem's; here the least of all up to 2,048 is taken.
+    """
+    gap = base.initial_gap(problem.objective, initial_gap)
+    noise = problem.dimension * noise_of_one(problem, clip) ** 2 / (2 * mu)
+    steps = np.arange(1, base.LONGEST + 1)
+    left = max(1 - mu * step_size, 0.0) ** steps
+    return int(steps[np.argmin(left * gap + (1 - left) * steps * noise)])
+
+
+def noise_of_one(problem: base.Problem, clip: float) -> float:
+    """Returns the noise's standard deviation if one full gradient were all that is released.
+
+    For T of them it is sqrt(T) times this.
+    """
+    query = GradientQuery(1.0, clip, problem.objective, problem.data_size, problem.budget.relation)
+    return gaussian_multiplier(problem.budget, 1) * float(query.sensitivity)
+
+
+def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float | None:
+    if mu is None:
+        return None
+    largest = objective.smoothness
+    if _validate.normal("pl_constant", mu) > (math.inf if largest is None else largest):
+        raise ValueError(
+            f"pl_constant must be at most {largest:g}, the smoothness of {objective.name}, "
+            f"got {mu!r}."
+        )
+    return float(mu)
+
+
+def _steps_run(steps: int, output: str, key: Array | None) -> int:
+    _validate.choice("output", output, ("last", "random"))
+    if output == "last":
+        if key is not None:
+            raise ValueError("output_key is for output='random'; the last iterate needs no draw.")
+        return steps
+    if key is None:
+        raise ValueError(
+            "output_key is required for output='random': pass output_key=dpjax.random_key()."
+        )
+    return int(jax.random.randint(derive(as_key(key), "output", 0), (), 1, steps + 1))
+
+
+def paper_multiplier(budget: PrivacyBudget, steps: int) -> float:
+    """Returns theorem 6.1's noise over the sensitivity, with a constant that always suffices."""
+    # sigma^2 = c G^2 T ln(1/delta) / (n epsilon)^2 over the sensitivity 2 G / n.
+    log = math.log(1 / budget.delta)
+    constant = 8 + 4 * budget.epsilon / log
+    return round_up(math.sqrt(constant * steps * log) / (2 * budget.epsilon))

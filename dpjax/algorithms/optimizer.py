@@ -13,7 +13,7 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
+from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery
@@ -48,19 +48,11 @@ class Optimizer(Single):
 
     query: NetworkQuery
     average: Array | float
-    steps: Array | int
-    declared: base.Declared
     optimizer: optax.GradientTransformation = static()
-    max_steps: int = static()
-    dimension: int = static()
     averaged: bool = static()
     random: bool = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-SGD"
+    title = "DP-SGD"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``; the optimizer works in float32 at least."""
@@ -200,14 +192,10 @@ def dp_optimizer(
     return Optimizer(
         query=query,
         average=_average(average, output),
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
         optimizer=optimizer,
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
         averaged=average is not None,
         random=output == "random",
-        accountant=accountant,
+        **problem.plan(steps),
     )
 
 

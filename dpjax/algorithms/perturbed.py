@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -21,7 +21,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import LONGEST, Single, check_smooth, refuse_paper
+from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import BallQuery, poisson_sampler
 
@@ -53,16 +53,8 @@ class PerturbedGradientDescent(Single):
 
     query: BallQuery
     step_size: Array | float
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "PrGD (ball noise)"
+    title = "PrGD (ball noise)"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
@@ -179,11 +171,7 @@ def perturbed_gradient_descent(
     return PerturbedGradientDescent(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=max(steps, LONGEST),
-        dimension=dimension,
-        accountant=accountant,
+        **problem.plan(steps),
     )
 
 

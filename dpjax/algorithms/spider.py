@@ -1,26 +1,87 @@
 """Stochastic Spider (Liu and Talwar 2024, algorithm 2): one pass, batches as long as the step."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, parallel
+from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, widen
-from dpjax.algorithms.common import Common
-from dpjax.algorithms.spider_state import Info, Kicks, State
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, widen
+from dpjax.algorithms.common import Planned
+from dpjax.algorithms.spider_theory import KEPT, Settings, configure
 from dpjax.mechanisms import derive
+from dpjax.objectives import Objective
 from dpjax.oracles import EstimateQuery, Evaluations, Query, ScoreQuery, Scores
+
+
+class State(NamedTuple):
+    """What the next step needs; all of it released."""
+
+    params: Params
+    previous: Params
+    """Where the estimate is known: the iterate before."""
+    estimate: Params
+    """Sum of the noisy increments of this segment: the gradient there, without the regularizer."""
+    gradient_norm: Array
+    """Norm of the last step's direction before any kick; infinite before the first."""
+    drift: Array
+    """M times the way gone since the estimate was renewed; infinite before the first."""
+    used: Array
+    """Records read; the places before this one in their order."""
+    refresh: Array
+    """Whether the next question is for the gradient itself."""
+    size: Array
+    """How many records it reads: one number, whoever needs it."""
+    segment: Array
+    leaf: Array
+    """Place of the last increment in its segment."""
+    taken: Array
+    escape: Any
+    """What the way out of saddles remembers."""
+    points: Params
+    """Candidates for the output, stacked: the last iterate of each span of records."""
+    place: Array
+    """Of the newest candidate."""
+    since: Array
+    """Records that were read before its span."""
+    scores: Scores
+    """What was released of the candidates when the steps were over."""
+    chosen: Array
+
+
+class Info(NamedTuple):
+    """What a person watches; all of it released."""
+
+    gradient_norm: Array
+    """Norm of the estimated gradient, regularizer included, before any kick."""
+    step_norm: Array
+    """Length of the step taken."""
+    batch: Array
+    """Records that this step read."""
+    used: Array
+    """Records read so far."""
+    drift: Array
+    """M times the way gone since the estimate was renewed, before this step."""
+    refreshed: Array
+    """1 where the gradient itself was asked, 0 where how it changed."""
+    kicked: Array
+    """1 where noise was added to leave a saddle."""
+
+
+class Kicks(NamedTuple):
+    """Steps until another kick is allowed."""
+
+    frozen: Array
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Spider(Common):
-    """Configuration of Stochastic Spider and its variants; see the calibration.
+class Spider(Planned):
+    """Configuration of Stochastic Spider and its variants; made by the factories.
 
     In the paper's notation ``drift_threshold`` is kappa, ``kick`` zeta, ``kick_threshold`` gamma
     log^3 and ``frozen_steps`` Gamma. ``difference_size`` is a fixed batch for differences in place
@@ -38,14 +99,9 @@ class Spider(Common):
     tolerances: tuple[Array | float, Array | float]
     bounds: NoiseBounds | None
     beta: Array | float
-    steps: Array | int
-    declared: base.Declared
     name: str = static()
     squared_drift: bool = static()
-    max_steps: int = static()
-    dimension: int = static()
     unclipped: bool = static()
-    accountant: str = static()
 
     @property
     def title(self) -> str:
@@ -256,10 +312,116 @@ class Spider(Common):
         return jax.tree.unflatten(tree, drawn)
 
 
-def score_bounds(score: ScoreQuery, quantile: float) -> NoiseBounds:
-    """Returns what a noisy score may be off by, ``quantile`` standard deviations and rounding."""
-    (_, gradient), (_, curvature) = score.components
-    clip, hessian_clip = float(score.clip_norm), float(score.hessian_clip_norm)
-    return NoiseBounds(
-        quantile * gradient + CLIP_SLACK * clip, quantile * curvature + CLIP_SLACK * hessian_clip
+def stochastic_spider(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    alpha: float | None = None,
+    batch_size: int | None = None,
+    drift_threshold: float | None = None,
+    step_size: float | None = None,
+    horizon: int | None = None,
+    noise: str | None = None,
+    kick: float | None = None,
+    kick_threshold: float | None = None,
+    frozen_steps: int | None = None,
+    steps: int | None = None,
+    candidates: int | None = None,
+    kept: float = KEPT,
+    clip_norm: float | None = None,
+    hessian_clip_norm: float | None = None,
+    smoothness: float | None = None,
+    hessian_lipschitz: float | None = None,
+    initial_gap: float | None = None,
+    accountant: str = "pld",
+    beta: float = 0.05,
+    unsafe_fast_noise: bool = False,
+) -> Spider:
+    """Returns Stochastic Spider, which reads each record once and leaves saddles by kicks.
+
+    An estimate of the gradient is renewed where the iterate has drifted, and else updated by how
+    the gradient changed on a batch as large as the step was long, so that one noise hides both.
+
+    Args:
+      objective: what to minimise.
+      budget: what a whole run may spend; ``"zero_out"`` or ``"replace_one"``.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      alpha: target, |gradient| <= alpha and lambda_min >= -sqrt(rho alpha); by default the least
+        that theory promises for n.
+      batch_size: b, records of a renewed gradient; by default an eighth of the records, or from
+        alpha where that is given (lemma 3.8). A difference takes b_t = b min(2, M |step| / C),
+        rounded up.
+      drift_threshold: kappa, the sum of M |step| at which the estimate is renewed; by default half
+        of what theorem 3.11 takes for alpha.
+      step_size: eta; by default 1 / smoothness of the whole objective.
+      horizon: K, the most increments of a segment; by default 512.
+      noise: ``"square_root"`` (the default while K p is at most 2^22), ``"tree"`` as in the
+        paper, or ``"independent"``.
+      kick: zeta, root mean square length of the noise added to the gradient at a possible saddle;
+        by default that of the noise which an estimate has anyway.
+      kick_threshold: gradient norm at which a saddle is possible; by default twice what an estimate
+        is off by, through noise and batch.
+      frozen_steps: Gamma, steps without another kick; by default M / sqrt(rho alpha), times 4.
+      steps: cap on the steps; by default 4,096. The run ends where the records do.
+      candidates: how many iterates the output is chosen from, with a private certificate: the last
+        that looks like an alpha-SOSP, else the nearest to one. A run that ``steps`` ends on a slope
+        may so return a saddle it came from, if that is an alpha-SOSP. 0 for the last iterate, the
+        default above 512 parameters, else 8.
+      kept: share of the records that nothing but the choice reads.
+      clip_norm: C, bound on one record's gradient; by default the Lipschitz constant.
+      hessian_clip_norm: bound on one record's Hessian, for the choice; by default the smoothness.
+      smoothness: M, to which a record's difference is clipped; by default the objective's.
+      hessian_lipschitz: rho; by default the objective's.
+      initial_gap: B, public bound on F(w0) - min F; by default phi(0) of a margin loss.
+      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the tree with the noise of theorem 2.2
+        (replace-one); the epsilon is recomputed.
+      beta: probability that the certificate fails.
+      unsafe_fast_noise: noise rounded to float32, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``; its status tells where the records ran out.
+
+    Raises:
+      ValueError: for an argument out of range, an alpha that n cannot reach, fewer records than the
+        first batch, or a relation without public n.
+
+    Privacy: to each record all questions together are one Gaussian mechanism, because it enters one
+      of them at most, in an order and by batch sizes, restarts and an end that depend on released
+      values alone.
+
+    Reference: Liu and Talwar (2024), algorithms 1 to 3, with a fresh mechanism for each segment,
+      the sensitivity and noise corrected, and the output chosen.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-6)
+    >>> algorithm = stochastic_spider(
+    ...     objectives.sigmoid_l2(), budget, data_size=35_000, dimension=22)
+    >>> [part.name for part in algorithm.event.releases[0].parts]
+    ['estimate', 'scores']
+    """
+    settings = Settings(
+        alpha=alpha,
+        batch_size=batch_size,
+        drift_threshold=drift_threshold,
+        step_size=step_size,
+        horizon=horizon,
+        noise=noise,
+        kick=kick,
+        kick_threshold=kick_threshold,
+        frozen_steps=frozen_steps,
+        steps=steps,
+        candidates=candidates,
+        kept=kept,
+        beta=beta,
+        clip_norm=clip_norm,
+        hessian_clip_norm=hessian_clip_norm,
+        smoothness=smoothness,
+        hessian_lipschitz=hessian_lipschitz,
+        initial_gap=initial_gap,
+        unsafe_fast_noise=unsafe_fast_noise,
     )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    return configure(Spider, "Stochastic Spider", problem, settings)

@@ -1,9 +1,92 @@
-"""What n can reach by Stochastic Spider: batch and drift from a target, and the least target."""
+"""What n can reach by Stochastic Spider, and from there its noise, batches and thresholds."""
 
+import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from scipy import stats
 
 from dpjax import _validate
+from dpjax.accounting import gaussian_multiplier, round_up
+from dpjax.algorithms import base
+from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
+from dpjax.algorithms.common import check_smooth
+from dpjax.mechanisms import PrefixNoise, prefix_noise
+from dpjax.objectives import Objective
+from dpjax.oracles import LEAST, EstimateQuery, ScoreQuery, single_passes
+
+LONGEST = 4096
+KEPT = 0.1
+_HORIZON = 512
+_BATCHES = 8
+# Hessians of more parameters than this are not formed by default.
+_LARGEST = 512
+_CANDIDATES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a Spider is made of, beside the problem; None asks for the default.
+
+    Args:
+      alpha: target.
+      batch_size: b.
+      difference_size: of a fixed batch for differences.
+      drift_threshold: kappa, in units of the gradient.
+      step_size: eta.
+      horizon: K, the most increments of a segment.
+      noise: kind of the noise.
+      kick: zeta.
+      kick_threshold: of the gradient norm.
+      frozen_steps: Gamma.
+      steps: cap on the steps.
+      patience: the default of Gamma in units of M / sqrt(rho alpha).
+      fixed: whether differences take a fixed batch, by default b / 8.
+      squared_drift: whether squared lengths are added up.
+      candidates: K iterates to choose the output from; 0 for the last one.
+      kept: records kept for the scores, as a share of n.
+      beta: probability that the certificate fails.
+      clip_norm: C; for None the objective's constant is taken, likewise of the four that follow.
+      hessian_clip_norm: of the scores.
+      smoothness: M.
+      hessian_lipschitz: rho.
+      initial_gap: B.
+      unsafe_fast_noise: NOT for a release.
+    """
+
+    alpha: float | None = None
+    batch_size: int | None = None
+    difference_size: int | None = None
+    drift_threshold: float | None = None
+    step_size: float | None = None
+    horizon: int | None = None
+    noise: str | None = None
+    kick: float | None = None
+    kick_threshold: float | None = None
+    frozen_steps: int | None = None
+    steps: int | None = None
+    patience: int = 4
+    fixed: bool = False
+    squared_drift: bool = False
+    candidates: int | None = None
+    kept: float = KEPT
+    beta: float = 0.05
+    clip_norm: float | None = None
+    hessian_clip_norm: float | None = None
+    smoothness: float | None = None
+    hessian_lipschitz: float | None = None
+    initial_gap: float | None = None
+    unsafe_fast_noise: bool = False
+
+
+class Constants(NamedTuple):
+    """Clip norms and constants of the problem, given or the objective's."""
+
+    clip_norm: float
+    smoothness: float
+    hessian_clip_norm: float
+    hessian_lipschitz: float
+    initial_gap: float
 
 
 class Scale(NamedTuple):
@@ -77,3 +160,258 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
             "ask for that, raise epsilon, or collect more."
         )
     return float(alpha)
+
+
+def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -> Any:
+    """Returns the configuration that ``stochastic_spider`` and its variants share.
+
+    Args:
+      kind: ``Spider`` or a subclass of it, whose own fields have defaults.
+      name: for people.
+      problem: checked.
+      settings: see ``Settings``.
+    """
+    objective = problem.objective
+    check_smooth(objective, name)
+    _check_relation(problem, name)
+    constants = _constants(objective, settings)
+    estimate, score, scale, alpha = _queries(problem, settings, constants)
+    estimate, *scores = base.fast_noise(
+        (estimate,) if score is None else (estimate, score), settings.unsafe_fast_noise
+    )
+    curvature = math.sqrt(constants.hessian_lipschitz * alpha)
+    steps = _validate.positive_int("steps", LONGEST if settings.steps is None else settings.steps)
+    beta = _validate.open_unit("beta", settings.beta)
+    made = kind(
+        estimate=estimate,
+        score=scores[0] if scores else None,
+        **pace(settings, scale, alpha, estimate, curvature, objective),
+        difference_size=_difference_size(settings, estimate),
+        tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
+        bounds=_score_bounds(scores[0], beta) if scores else None,
+        beta=beta,
+        name=name,
+        squared_drift=settings.squared_drift,
+        unclipped=_never_clips(objective, constants),
+        **problem.plan(steps, LONGEST),
+    )
+    # Independent noise falls with what a difference can move, to that share at least.
+    least = LEAST if estimate.noise.kind == "independent" else 1.0
+    problem.check_spent(made.event, least, "use accountant='pld'.")
+    return made
+
+
+def _queries(
+    problem: base.Problem, settings: Settings, constants: Constants
+) -> tuple[EstimateQuery, ScoreQuery | None, Scale, float]:
+    """Both queries, how loud the noise is, and the target."""
+    n, relation = problem.data_size, problem.budget.relation
+    candidates = _candidates(settings, problem.dimension)
+    train, last = single_passes(n, _kept(settings, candidates, n))
+    noise = _noise(settings, problem)
+    multiplier = _multiplier(problem, noise)
+    moved = train.scale(1.0, relation) * train.expected
+    loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
+    scale = Scale(
+        constants.clip_norm,
+        constants.smoothness,
+        constants.initial_gap,
+        moved * loudness * math.sqrt(problem.dimension),
+    )
+    batch = _batch(settings, scale, int(train.expected))
+    estimate = EstimateQuery(
+        multiplier,
+        constants.clip_norm,
+        constants.smoothness,
+        batch,
+        noise,
+        *problem.setting,
+        train,
+    )
+    score = None
+    if last is not None:
+        score = ScoreQuery(
+            multiplier,
+            constants.clip_norm,
+            constants.hessian_clip_norm,
+            *problem.setting,
+            last,
+            problem.dimension,
+            candidates,
+        )
+    return estimate, score, scale, target(scale, int(train.expected), settings.alpha)
+
+
+def _check_relation(problem: base.Problem, name: str) -> None:
+    if problem.budget.relation == "add_or_remove_one":
+        raise ValueError(
+            f"{name} reads each record once, in order, and has no accounting under relation="
+            "'add_or_remove_one': a record that leaves shifts those behind it into other batches. "
+            "Declare zero_out or replace_one, for which n is public."
+        )
+
+
+def _constants(objective: Objective, settings: Settings) -> Constants:
+    clip, _ = base.clip_norms(objective, settings.clip_norm, 1.0)
+    smoothness = settings.smoothness
+    if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
+        raise ValueError(f"smoothness is required: {objective.name} has no constants.")
+    hessian_clip = settings.hessian_clip_norm
+    rho = settings.hessian_lipschitz
+    if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
+        raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
+    return Constants(
+        clip,
+        base.positive_leaf("smoothness", smoothness),
+        base.positive_leaf(
+            "hessian_clip_norm", smoothness if hessian_clip is None else hessian_clip
+        ),
+        _validate.normal("hessian_lipschitz", rho),
+        base.initial_gap(objective, settings.initial_gap),
+    )
+
+
+def _candidates(settings: Settings, dimension: int) -> int:
+    if settings.candidates is None:
+        return _CANDIDATES if dimension <= _LARGEST else 0
+    if settings.candidates == 0:
+        return 0
+    return _validate.positive_int("candidates", settings.candidates)
+
+
+def _score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
+    """Returns what a noisy score may be off by, noise and rounding."""
+    # All 2 K numbers must hold at once: which are certified is chosen by looking at them.
+    quantile = float(stats.norm.isf(beta / (2 * score.candidates)))
+    (_, gradient), (_, curvature) = score.components
+    clip, hessian_clip = float(score.clip_norm), float(score.hessian_clip_norm)
+    return NoiseBounds(
+        quantile * gradient + CLIP_SLACK * clip, quantile * curvature + CLIP_SLACK * hessian_clip
+    )
+
+
+def _never_clips(objective: Objective, constants: Constants) -> bool:
+    """Whether neither gradients nor Hessians are clipped on rows |x| <= 1, provably."""
+    if objective.constants is None or not base.never_clips(objective, constants.clip_norm):
+        return False
+    return constants.hessian_clip_norm >= base.to_leaf(objective.constants.smoothness)
+
+
+def _usual(objective: Objective, constant: str) -> float | None:
+    """A constant of the objective; where it has none, its usual Hessian clip norm."""
+    if objective.constants is not None:
+        return getattr(objective.constants, constant)
+    return None if objective.defaults is None else objective.defaults.hessian_clip_norm
+
+
+def _kept(settings: Settings, candidates: int, n: int) -> int:
+    if candidates == 0:
+        return 0
+    share = _validate.open_unit("kept", settings.kept)
+    kept = max(1, round(share * n))
+    if kept >= n:
+        raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on.")
+    return kept
+
+
+def _noise(settings: Settings, problem: base.Problem) -> PrefixNoise:
+    horizon = _HORIZON if settings.horizon is None else settings.horizon
+    kind = settings.noise
+    if problem.accountant == "paper":
+        if kind not in (None, "tree"):
+            raise ValueError(f"accountant='paper' is the noise of a tree, got noise={kind!r}.")
+        kind = "tree"
+    return prefix_noise(horizon, problem.dimension, kind)
+
+
+def _multiplier(problem: base.Problem, noise: PrefixNoise) -> float:
+    """Standard deviation over the sensitivity of all that one record enters."""
+    budget = problem.budget
+    if problem.accountant != "paper":
+        return gaussian_multiplier(budget, 1, problem.accountant)
+    # Theorem 2.2: sigma = 4 s sqrt(ln K ln(1 / delta)) / epsilon on every node.
+    logs = math.log(max(noise.horizon, 2)) * math.log(1 / budget.delta)
+    return round_up(4 * math.sqrt(logs) / budget.epsilon / noise.sensitivity)
+
+
+def _batch(settings: Settings, scale: Scale, records: int) -> int:
+    batch, alpha = settings.batch_size, settings.alpha
+    if batch is None:
+        batch = max(1, records // _BATCHES)
+        if alpha is not None:
+            batch = min(math.ceil(scale.batch(_validate.normal("alpha", alpha))), records)
+    batch = _validate.positive_int("batch_size", batch)
+    if batch > records:
+        raise ValueError(
+            f"the first batch takes batch_size={batch:,} records, and there are {records:,} to "
+            "train on; lower it, or keep fewer for the choice."
+        )
+    return batch
+
+
+def _difference_size(settings: Settings, estimate: EstimateQuery) -> int | None:
+    if not settings.fixed:
+        return None
+    if settings.difference_size is None:
+        return max(1, int(estimate.batch_size) // 8)
+    return _validate.positive_int("difference_size", settings.difference_size)
+
+
+def pace(
+    settings: Settings,
+    scale: Scale,
+    alpha: float,
+    estimate: EstimateQuery,
+    curvature: float,
+    objective: Objective,
+) -> dict[str, Any]:
+    """Returns step size, thresholds and kicks, as leaves.
+
+    Args:
+      settings: what was given.
+      scale: of the problem.
+      alpha: target.
+      estimate: whose batch decides how loud the noise is.
+      curvature: sqrt(rho alpha).
+      objective: for its smoothness, regularizer included.
+
+    Raises:
+      ValueError: for a number out of range.
+    """
+    step = settings.step_size
+    if step is None:
+        usual = None if objective.defaults is None else objective.defaults.step_size
+        step = usual or 1 / (objective.smoothness or scale.smoothness)
+    drift = settings.drift_threshold
+    if drift is None:
+        drift = scale.drift(alpha) / 2
+        drift = drift**2 if settings.squared_drift else drift
+    # What an estimate is off by: the noise, and the chance of a batch.
+    batch = float(estimate.batch_size)
+    loudness = scale.lipschitz * scale.noise / batch
+    error = loudness + scale.lipschitz / math.sqrt(batch)
+    frozen = settings.frozen_steps
+    if frozen is None:
+        frozen = math.ceil(min(settings.patience * scale.smoothness / curvature, LONGEST))
+    kick = loudness if settings.kick is None else settings.kick
+    threshold = settings.kick_threshold
+    return {
+        "step_size": base.positive_leaf("step_size", step),
+        "drift_threshold": _threshold(drift),
+        "kick": base.to_leaf(_validate.non_negative("kick", kick)),
+        "kick_threshold": base.positive_leaf(
+            "kick_threshold", 2 * error if threshold is None else threshold
+        ),
+        "frozen_steps": _validate.positive_int("frozen_steps", frozen),
+    }
+
+
+def _threshold(drift: float) -> float:
+    if drift == math.inf:
+        return drift
+    if not drift > 0:
+        raise ValueError(
+            f"drift_threshold must be above 0, got {drift!r}: at 0 every step renews the gradient; "
+            "for that take dp_gradient_descent, or batch_size with drift_threshold=1e-6."
+        )
+    return base.positive_leaf("drift_threshold", drift)

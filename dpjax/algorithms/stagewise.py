@@ -7,14 +7,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, static
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
+from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single
+from dpjax.algorithms.common import Single, check_smooth, refuse_paper
+from dpjax.algorithms.gradient_descent import default_step_size
 from dpjax.mechanisms import derive
+from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 from dpjax.transforms import (
     EarlyMomentumState,
+    StageSteps,
+    check_on_steps,
+    check_stages,
     early_momentum,
     inverse_power,
     stage_of,
@@ -25,6 +33,9 @@ from dpjax.transforms import (
 # The power of t that divides the step size; stages halve it instead.
 POWERS = {"constant": 0.0, "inverse": 1.0, "inverse_sqrt": 0.5}
 SCHEDULES = ("stagewise", *POWERS)
+_STAGES = 4
+_FIRST = 8
+_ON = 0.5
 
 
 class State(NamedTuple):
@@ -62,18 +73,10 @@ class Stagewise(Single):
     """Length of the first stage, doubled from stage to stage; or of each."""
     on_steps: Array | int | tuple[Array | int, ...]
     """Likewise: the first steps of a stage, which have momentum."""
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     schedule: str = static()
     random_output: bool = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DPageEM"
+    title = "DPageEM"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, without a displacement before it."""
@@ -117,3 +120,214 @@ class Stagewise(Single):
         draw = derive(key, "output", stage)
         taken = 1 + jax.random.randint(draw, (), 0, end - start, place.dtype)
         return jnp.where(position + 1 >= taken, end, place + 1).astype(place.dtype)
+
+
+def dpagem(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    first_steps: int | None = None,
+    stages: int | None = None,
+    stage_steps: tuple[int, ...] | None = None,
+    step_size: float | None = None,
+    schedule: str = "stagewise",
+    momentum: float = 0.9,
+    momentum_when: str = "early",
+    on_fraction: float | None = None,
+    first_on_steps: int | tuple[int, ...] | None = None,
+    output: str = "last",
+    clip_norm: float | None = None,
+    capacity: int | None = None,
+    accountant: str = "pld",
+    unsafe_fast_noise: bool = False,
+) -> Stagewise:
+    """Returns stagewise DP-SGD with early momentum, calibrated to the budget.
+
+    From stage to stage the step size halves and the number of steps doubles; heavy-ball momentum is
+    on for the first part of every stage, and a stage starts at rest. The paper's other methods are
+    settings of the same code: DPageS is ``momentum_when="never"``; DP-SGD-const, -c/t and -c/sqrt t
+    add ``schedule="constant"``, ``"inverse"``, ``"inverse_sqrt"``; DP-SGDM-const is constant with
+    ``"always"`` and DP-SGDEM-const with ``"early"``.
+
+    Args:
+      objective: what to minimise. Its regularizer must be smooth.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
+        asks every record at every step.
+      steps: T; by default what the stages add up to, or 600.
+      first_steps: T0; stage k lasts T0 2^k steps, k from 0, and T must be the end of a stage. By
+        default the fewest for which ``stages`` stages reach T; the last is then cut short at T.
+      stages: K; by default 4.
+      stage_steps: the length of each stage, in place of the three above; T must be their sum.
+      step_size: eta0, of the first stage; by default 8 / smoothness of one record's loss. For a
+        network, say 0.5.
+      schedule: ``"stagewise"``, or of one stage of all steps: ``"constant"``, ``"inverse"``
+        (eta0 / t), ``"inverse_sqrt"``.
+      momentum: rho, from 0 to below 1.
+      momentum_when: ``"early"``, ``"always"`` or ``"never"``.
+      on_fraction: share of a stage in which early momentum is on; by default a half.
+      first_on_steps: in place of it, t_on: momentum is on for t_on 2^k steps of stage k. A tuple
+        where ``stage_steps`` is one.
+      output: ``"last"``, or ``"random"`` as in the paper: a stage ends at an iterate drawn
+        uniformly from its own, and the next begins there. The draw is of the key, before the stage;
+        no step after it is taken, the noise is that of all T, and the status is ``STOPPED``.
+      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
+      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      accountant: ``"pld"`` or ``"rdp"``; the paper's formula has a constant it does not state.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``.
+
+    Raises:
+      ValueError: for an argument out of range, stages that do not add up to T, a constant that is
+        missing, or a budget that no noise reaches.
+
+    Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
+      every iterate is covered. Stages, momentum and the choice of output are post-processing. The
+      paper draws batches of fixed size and accounts for Poisson ones: here both are Poisson.
+
+    Reference: Zhang, Ma, Lou and Xiong (2021), algorithms 1 and 2, with theorem 3.2's stages.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dpagem(
+    ...     objectives.logistic(), budget, data_size=7_000, dimension=10, first_steps=10, stages=3)
+    >>> release = algorithm.event.releases[0]
+    >>> release.count, round(release.sampling_probability, 3)
+    (70, 0.071)
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "DPageEM")
+    refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
+    _validate.choice("schedule", schedule, SCHEDULES)
+    _validate.choice("output", output, ("last", "random"))
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
+    total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
+    on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
+    query = calibrated_query(
+        problem,
+        GradientQuery,
+        (clip,),
+        total,
+        batch_size=batch_size,
+        capacity=capacity,
+        unsafe_fast_noise=unsafe_fast_noise,
+    )
+    if step_size is None:
+        step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))
+    return Stagewise(
+        query=query,
+        step_size=base.positive_leaf("step_size", step_size),
+        momentum=base.to_leaf(_validate.decay("momentum", momentum)),
+        stage_steps=lengths,
+        on_steps=on_steps,
+        schedule=schedule,
+        random_output=output == "random",
+        **problem.plan(total),
+    )
+
+
+def _stages(
+    schedule: str,
+    steps: int | None,
+    first_steps: int | None,
+    stages: int | None,
+    stage_steps: tuple[int, ...] | None,
+) -> tuple[int, StageSteps]:
+    """Returns T, and the length of the first stage or of each."""
+    steps = None if steps is None else _validate.positive_int("steps", steps)
+    shape = {"first_steps": first_steps, "stages": stages, "stage_steps": stage_steps}
+    given = {name: value for name, value in shape.items() if value is not None}
+    if schedule != "stagewise":
+        if given:
+            raise ValueError(
+                f"schedule={schedule!r} has one stage, of all steps: leave out {_listed(given)}, "
+                "or take schedule='stagewise'."
+            )
+        steps = STEPS if steps is None else steps
+        return steps, steps
+    if stage_steps is not None:
+        if len(given) > 1:
+            raise ValueError(f"give the stages once: of {_listed(given)} keep stage_steps alone.")
+        return _of_lengths(steps, stage_steps)
+    stages = None if stages is None else _validate.positive_int("stages", stages)
+    if first_steps is not None:
+        return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
+    steps = STEPS if steps is None else steps
+    most = steps.bit_length()
+    if stages is None:
+        stages = min(_STAGES, most)
+    if stages > most:
+        raise ValueError(
+            f"stages={stages} do not fit in steps={steps}, even if the first lasts 1 step: take "
+            f"stages={most} at most, or steps={2 ** (stages - 1)} at least."
+        )
+    return steps, -(-steps // (2**stages - 1))
+
+
+def _of_lengths(steps: int | None, stage_steps: tuple[int, ...]) -> tuple[int, StageSteps]:
+    if not isinstance(stage_steps, tuple | list):
+        raise ValueError(f"stage_steps must be a tuple of whole numbers, got {stage_steps!r}.")
+    lengths = tuple(stage_steps)
+    check_stages(lengths, "stage_steps")
+    total = sum(lengths)
+    if steps not in (None, total):
+        raise ValueError(
+            f"stage_steps={lengths} add up to {total}, not to steps={steps}: take steps={total} or "
+            f"leave it out, or give stages that add up to {steps}."
+        )
+    return total, lengths
+
+
+def _doubled(steps: int | None, first: int, stages: int | None) -> tuple[int, StageSteps]:
+    if stages is None and steps is not None:
+        stages = max((steps // first + 1).bit_length() - 1, 1)
+    stages = _STAGES if stages is None else stages
+    total = first * (2**stages - 1)
+    if steps in (None, total):
+        return total, first
+    fits = [f"steps={total} ({stages} stages)"]
+    if steps is not None and steps > total:
+        fits.append(f"steps={first * (2 ** (stages + 1) - 1)} ({stages + 1} stages)")
+    raise ValueError(
+        f"{stages} stages of first_steps={first} doubled add up to {total}, not to steps={steps}: "
+        f"take {' or '.join(fits)}, or leave first_steps out."
+    )
+
+
+def _on_steps(
+    lengths: StageSteps,
+    momentum_when: str,
+    on_fraction: float | None,
+    first_on_steps: int | tuple[int, ...] | None,
+) -> StageSteps:
+    """Returns the number of steps with momentum, in the first stage or in each."""
+    _validate.choice("momentum_when", momentum_when, ("early", "always", "never"))
+    shape = {"on_fraction": on_fraction, "first_on_steps": first_on_steps}
+    given = {name: value for name, value in shape.items() if value is not None}
+    if given and momentum_when != "early":
+        raise ValueError(
+            f"momentum_when={momentum_when!r} leaves no choice of steps: leave out "
+            f"{_listed(given)}, or take momentum_when='early'."
+        )
+    if len(given) > 1:
+        raise ValueError(f"give one of {_listed(given)}, not both.")
+    if first_on_steps is not None:
+        check_on_steps(first_on_steps, lengths)
+        return first_on_steps
+    share = {"always": 1.0, "never": 0.0}.get(momentum_when, on_fraction)
+    share = _validate.closed_unit("on_fraction", _ON if share is None else share)
+    if isinstance(lengths, tuple):
+        return tuple(round(share * length) for length in lengths)
+    return round(share * lengths)  # pyright: ignore[reportArgumentType]
+
+
+def _listed(given: dict) -> str:
+    return " and ".join(f"{name}={value!r}" for name, value in given.items())

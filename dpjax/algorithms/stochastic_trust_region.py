@@ -1,49 +1,73 @@
 """DP-STR (Wang and Xu 2020, algorithm 2): the trust region that asks a batch at every step."""
 
 import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, compose
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    calibrate,
+    compose,
+    epsilon,
+    round_up,
+)
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.common import Planned, check_smooth
 from dpjax.algorithms.model_step import Info, State, start, take_step
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
+from dpjax.linalg import SOLVERS
+from dpjax.objectives import Objective
+from dpjax.oracles import (
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    SecondOrderAnswer,
+    check_batch_size,
+    fixed_size_sampler,
+    poisson_sampler,
+)
+
+STEPS = 40
+SAMPLINGS = ("poisson", "fixed_size")
+
+Queries = tuple[JointQuery, ...] | tuple[GradientQuery, HessianQuery]
+_Draw = Callable[[int, int], Any]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StochasticTrustRegion(Common):
+class StochasticTrustRegion(Planned):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``queries`` are one joint query for each batch size, in the order in which they are asked, or a
     gradient and a Hessian query, each on a draw of its own, in the paper's form.
     """
 
-    queries: tuple[JointQuery, ...] | tuple[GradientQuery, HessianQuery]
+    queries: Queries
     radius: Array | float
     radius_decay: Array | float
     damping: Array | tuple[float, ...]
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
     subproblem: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-STR"
+    title = "DP-STR"
 
     @property
     def event(self) -> Event:
         """Each query as often as it is asked."""
-        return event_of(self.queries, int(self.steps))
+        steps, stages = int(self.steps), self._stages
+        counts = [steps_of_stage(steps, stages, stage) for stage in range(stages)]
+        if isinstance(self.queries[0], GradientQuery):
+            counts = [steps, steps]
+        return compose(query.event(n) for query, n in zip(self.queries, counts, strict=True))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
@@ -51,12 +75,16 @@ class StochasticTrustRegion(Common):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 2, with damping and a radius that shrinks."""
-        stages = number_of_stages(self.queries)
-        stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
+        stage = jnp.minimum(state.iteration * self._stages // self.steps, self._stages - 1)
         answer = self._ask(key, state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
         return take_step(self.objective, state, answer, radius, damping, self.subproblem)
+
+    @property
+    def _stages(self) -> int:
+        """How many batch sizes there are."""
+        return 1 if isinstance(self.queries[0], GradientQuery) else len(self.queries)
 
     def _ask(self, key: Array, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
         if isinstance(self.queries[0], GradientQuery):
@@ -65,14 +93,6 @@ class StochasticTrustRegion(Common):
         asks = [lambda name=query.name: ask(key, name, params) for query in self.queries]
         # One branch runs, so that time follows the batch of this stage.
         return asks[0]() if len(asks) == 1 else lax.switch(stage, asks)
-
-
-Queries = tuple[JointQuery, ...] | tuple[GradientQuery, HessianQuery]
-
-
-def number_of_stages(queries: Queries) -> int:
-    """Returns how many batch sizes there are."""
-    return 1 if isinstance(queries[0], GradientQuery) else len(queries)
 
 
 def steps_of_stage(steps: int, stages: int, stage: int) -> int:
@@ -88,9 +108,207 @@ def steps_of_stage(steps: int, stages: int, stage: int) -> int:
     return first(stage + 1) - first(stage)
 
 
-def event_of(queries: Queries, steps: int) -> Event:
-    """Returns what ``steps`` iterations release."""
-    if isinstance(queries[0], GradientQuery):
-        return compose(query.event(steps) for query in queries)
-    counts = [steps_of_stage(steps, len(queries), stage) for stage in range(len(queries))]
-    return compose(query.event(count) for query, count in zip(queries, counts, strict=True))
+def dp_stochastic_trust_region(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    batch_size: int | Sequence[int] | None = None,
+    steps: int = STEPS,
+    radius: float = 12.0,
+    final_radius: float | None = None,
+    damping: float = 0.5,
+    clip_norm: float | None = None,
+    hessian_clip_norm: float | None = None,
+    sampling: str | None = None,
+    capacity: int | None = None,
+    accountant: str = "pld",
+    subproblem: str = "auto",
+    unsafe_fast_noise: bool = False,
+) -> StochasticTrustRegion:
+    """Returns the stochastic private trust-region method, calibrated to the budget.
+
+    Each step asks one batch, drawn on the device in time proportional to it, for gradient and
+    Hessian as one release. By tight accounting of the draws the noise is about that of DP-TR, at a
+    fraction of its time; the paper's advanced composition needs 17 to 22 times as much.
+
+    Args:
+      objective: what to minimise.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      batch_size: expected number of records of a batch; by default n / 7. A sequence is a schedule,
+        such as 2 %, 6 % and 20 % of n: the steps are split evenly, and all share one noise
+        multiplier, so that noise falls as batches grow.
+      steps: T, number of iterations.
+      radius: trust radius of the first iteration, in the units of the parameters.
+      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
+        that is less.
+      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
+        so that noise is not taken for negative curvature.
+      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
+      hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
+        which a margin loss's Hessian costs nothing, else the smoothness.
+      sampling: ``"poisson"`` (default) or ``"fixed_size"`` (uniformly random subsets; replace-one
+        only, and 2.0 to 2.2 times the noise).
+      capacity: the most records a Poisson batch holds, see ``sampling.poisson``.
+      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 2 with
+        the factor T that its gradient's variance lacks (replace-one, gradient and Hessian from
+        subsets of their own). ``"paper-literal"`` is refused.
+      subproblem: ``"exact"``, ``"lanczos"``, or ``"auto"`` by dimension; the solver of
+        ``trust_region_step``.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``. It has no certificate: that takes every record.
+
+    Raises:
+      ValueError: for an argument out of range, a constant that is missing, a capacity that costs
+        all of delta, or a budget that no noise reaches.
+
+    Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
+      noise; the rest is post-processing.
+
+    Reference: Wang and Xu (2020), algorithm 2; one joint release, its accounting by privacy loss
+      distributions, damping, the shrinking radius and growing batches are ours.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dp_stochastic_trust_region(
+    ...     objectives.logistic(), budget, data_size=10_000, dimension=10, batch_size=1_000)
+    >>> [(release.count, release.sampling) for release in algorithm.event.releases]
+    [(40, 'poisson')]
+    """
+    literal = accountant == "paper-literal"
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, "paper" if literal else accountant
+    )
+    check_smooth(objective, "DP-STR")
+    steps = _validate.positive_int("steps", steps)
+    subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
+    batches = _batches(batch_size, problem.data_size, steps)
+    radius, final_radius = check_radii(radius, final_radius)
+    damping = _validate.non_negative("damping", damping)
+    draw = _drawing(problem, sampling, capacity)
+    clips = (clip_norm, hessian_clip_norm)
+    if problem.accountant == "paper":
+        queries = _paper_queries(problem, draw, batches, steps, clips, literal)
+    else:
+        queries = _joint_queries(problem, draw, batches, steps, clips)
+    queries = base.fast_noise(queries, unsafe_fast_noise)
+    made = StochasticTrustRegion(
+        queries=queries,
+        radius=radius,
+        radius_decay=radius_decay(radius, final_radius, steps),
+        damping=_dampings(queries, damping, problem.dimension),
+        subproblem=subproblem,
+        **problem.plan(steps, 1),
+    )
+    problem.check_spent(made.event, advice="use accountant='pld'.")
+    return made
+
+
+def _drawing(problem: base.Problem, sampling: str | None, capacity: int | None) -> _Draw:
+    """Returns what makes the sampler of a batch size and a number of draws."""
+    n, default = problem.data_size, "fixed_size" if problem.accountant == "paper" else "poisson"
+    if _validate.choice("sampling", sampling or default, SAMPLINGS) == "poisson":
+        return lambda size, count: poisson_sampler(size, n, problem.budget, count, capacity)
+    if capacity is not None:
+        raise ValueError("capacity is for Poisson batches; one of fixed size never overflows.")
+    return lambda size, count: fixed_size_sampler(size, n)
+
+
+def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int) -> list[int]:
+    if batch_size is None:
+        return [max(1, round(data_size / 7))]
+    if not isinstance(batch_size, Sequence):
+        return [check_batch_size(batch_size, data_size)]
+    batches = [check_batch_size(batch, data_size) for batch in batch_size]
+    if not 1 <= len(batches) <= steps:
+        raise ValueError(
+            f"batch_size must hold between 1 and steps={steps} sizes, got {len(batches)}."
+        )
+    if len(batches) > 1 and max(batches) == data_size:
+        raise ValueError(
+            f"a schedule of batch sizes must stay below data_size={data_size}, got {batches}."
+        )
+    return batches
+
+
+def _joint_queries(
+    problem: base.Problem, draw: _Draw, batches: list[int], steps: int, clips: tuple
+) -> tuple[JointQuery, ...]:
+    clip, weight, _ = joint_weights(problem.objective, *clips)
+    counts = [steps_of_stage(steps, len(batches), stage) for stage in range(len(batches))]
+    samplers = [draw(batch, steps) for batch in batches]
+    labels = ["gradient_and_hessian"]
+    if len(batches) > 1:
+        labels = [f"gradient_and_hessian_{stage + 1}" for stage in range(len(batches))]
+
+    def queries(multiplier: float) -> tuple[JointQuery, ...]:
+        return tuple(
+            JointQuery(multiplier, clip, weight, *problem.setting, sampler=sampler, label=label)
+            for sampler, label in zip(samplers, labels, strict=True)
+        )
+
+    def event(multiplier: float) -> Event:
+        asked = zip(queries(multiplier), counts, strict=True)
+        return compose(query.event(count) for query, count in asked)
+
+    return queries(calibrate(event, problem.budget, problem.accountant))
+
+
+def _paper_queries(
+    problem: base.Problem,
+    draw: _Draw,
+    batches: list[int],
+    steps: int,
+    clips: tuple[float | None, float | None],
+    literal: bool,
+) -> tuple[GradientQuery, HessianQuery]:
+    if len(batches) > 1:
+        raise ValueError("accountant='paper' knows one batch size, not a schedule.")
+    (batch,) = batches
+    clip, hessian_clip = base.clip_norms(problem.objective, *clips)
+    budget, n = problem.budget, problem.data_size
+    sampler = draw(batch, 2 * steps)
+    # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
+    # p M^2 in place of G^2 for the Hessian. As printed, the gradient's variance has no factor T.
+    # The paper's lemmas give 512 for 2 T mechanisms; the recount shows that 256 is far more than
+    # enough wherever batches are not tiny, and less noise is the fairer comparison.
+    logs = math.log(5 * steps / budget.delta) * math.log(2 / budget.delta)
+    hessian_mean = 16 * math.sqrt(steps * logs) / (n * budget.epsilon)
+    mean = hessian_mean / math.sqrt(steps) if literal else hessian_mean
+    root = math.sqrt(problem.dimension)
+
+    def made(query: type, norm: float, stddev: float, **more):
+        unit = query(1.0, norm, *problem.setting, sampler=sampler, **more)
+        return dataclasses.replace(unit, noise_multiplier=round_up(stddev / float(unit.stddev)))
+
+    queries = (
+        made(GradientQuery, clip, clip * mean),
+        made(HessianQuery, hessian_clip, root * hessian_clip * hessian_mean, isometric=False),
+    )
+    if literal:
+        event = compose(query.event(steps) for query in queries)
+        spent = epsilon(event, budget.delta, budget.relation)
+        raise ValueError(
+            "accountant='paper-literal' is refused: the gradient noise printed in algorithm 2 "
+            "lacks the factor T of its own composition, so its epsilon has no bound as T grows "
+            f"(here {spent:.3g} for a budget of {budget.epsilon:g}, by exact accounting); "
+            "accountant='paper' has the factor."
+        )
+    return queries
+
+
+def _dampings(queries: Queries, damping: float, dimension: int) -> tuple[float, ...]:
+    scale = damping * math.sqrt(2 * dimension)
+    # The paper's form of the noise, alike on and off the diagonal, has sqrt(2) the spectral norm.
+    return tuple(
+        base.to_leaf(scale * float(query.hessian_stddev))
+        if isinstance(query, JointQuery)
+        else base.to_leaf(scale * math.sqrt(2) * float(query.stddev))
+        for query in queries
+        if not isinstance(query, GradientQuery)
+    )

@@ -17,7 +17,7 @@ from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.model_step import Info
-from dpjax.algorithms.trust_region_calibration import (
+from dpjax.algorithms.trust_region import (
     check_radii,
     joint_weights,
     radius_decay,
@@ -46,19 +46,11 @@ class SubspaceTrustRegion(Single):
     radius: Array | float
     radius_decay: Array | float
     damping: Array | float
-    steps: Array | int
     seed_high: Array | np.uint32
     seed_low: Array | np.uint32
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     subspace_dimension: int = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-TR in subspaces"
+    title = "DP-TR in subspaces"
 
     def sketch(self, iteration: Array | int, dtype: jnp.dtype | str = "float32") -> Array:
         """Returns S (k, p) of one iteration, its rows orthonormal and otherwise random.
@@ -204,14 +196,10 @@ def dp_subspace_trust_region(
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
         damping=base.to_leaf(_validate.non_negative("damping", damping) * spectral),
-        steps=steps,
         seed_high=np.uint32(seed >> 32),
         seed_low=np.uint32(seed & 0xFFFF_FFFF),
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=steps,
-        dimension=problem.dimension,
         subspace_dimension=k,
-        accountant=accountant,
+        **problem.plan(steps, 1),
     )
 
 

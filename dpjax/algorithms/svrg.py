@@ -1,17 +1,20 @@
 """DP-SVRG and DP-SVRG++ (Wang, Ye and Xu 2017, algorithms 1 and 2), noise split in two."""
 
 import dataclasses
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, compose
+from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
+from dpjax.algorithms import svrg_theory as theory
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common
-from dpjax.oracles import AnchorQuery, DifferenceQuery, Query
+from dpjax.algorithms.common import Planned, Single
+from dpjax.objectives import Objective
+from dpjax.oracles import LEAST, AnchoredQuery, AnchorQuery, DifferenceQuery, Evaluations, Query
 
 
 class State(NamedTuple):
@@ -41,24 +44,21 @@ class Info(NamedTuple):
     """From the anchor to where the difference was asked; its noise is in proportion."""
 
 
-def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
-    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Epochs(Planned):
+    """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor.
 
-    >>> epochs_of(60, 20, False), epochs_of(61, 20, False), epochs_of(60, 20, True)
-    (3, 4, 2)
+    In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
     """
-    whole = -(-steps // epoch_length)
-    # The first T epochs have (2^(T + 1) - 2) m steps.
-    return (whole + 1).bit_length() - 1 if doubling else whole
-
-
-class Epochs(Common):
-    """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor."""
 
     step_size: Array | float
     epoch_length: Array | int
-    steps: Array | int
-    doubling: bool
+    doubling: bool = static()
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return "DP-SVRG++" if self.doubling else "DP-SVRG"
 
     @property
     def epochs(self) -> int:
@@ -66,7 +66,7 @@ class Epochs(Common):
 
         What the driver reads alone: each of them is an anchor that is paid for.
         """
-        return epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
+        return theory.epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, before the first epoch."""
@@ -127,28 +127,15 @@ class Epochs(Common):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class VarianceReduced(Epochs):
-    """Configuration of DP-SVRG and DP-SVRG++; see the calibration.
+    """Configuration of DP-SVRG and DP-SVRG++; made by ``dp_svrg`` and ``dp_svrg_plus_plus``.
 
-    In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta. What it
-    draws noise for in one piece, v_t, is here the sum of two answers: the gradient at the anchor,
-    asked once per epoch, and at every step how the batch's gradient changed from there.
+    What the paper draws noise for in one piece, v_t, is here the sum of two answers: the gradient
+    at the anchor, asked once per epoch, and at every step how the batch's gradient changed from
+    there.
     """
 
     anchor: AnchorQuery
     difference: DifferenceQuery
-    step_size: Array | float
-    epoch_length: Array | int
-    steps: Array | int
-    declared: base.Declared
-    doubling: bool = static()
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
-
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-SVRG++" if self.doubling else "DP-SVRG"
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -170,9 +157,248 @@ class VarianceReduced(Epochs):
         return known, jax.tree.map(jnp.add, change, known)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PrintedVarianceReduced(Single, Epochs):
+    """Configuration of the printed form; made with ``anchor="exact"``.
+
+    The exact gradient at the anchor is secret state of the driver: it enters every step before the
+    noise, and is in no state, history, solution or checkpoint.
+    """
+
+    query: AnchoredQuery
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return f"{super().title} (exact anchor, secret)"
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Two gradients of each record of a batch, and one of every record at each anchor."""
+        steps = self.query.evaluations(int(self.steps))
+        whole = dataclasses.replace(self.query, sampler=None).evaluations(self.epochs)
+        # Of the two gradients that an answer takes the anchor takes one.
+        return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
+
+    def remembered(self, state: State) -> tuple[Params, Array]:
+        """Returns the anchor of the next step, and whether that step renews it."""
+        entered, renew = self._entered(state)
+        return entered.anchor, renew
+
+    def _estimate(
+        self, key: Array, state: State, renew: Array, ask: base.Ask
+    ) -> tuple[Params, Params]:
+        del renew
+        answer = ask(key, self.query.name, state.params, anchor=state.anchor)
+        # Nothing is released at the anchor.
+        return state.gradient, answer
+
+
 def _norm(tree: Params) -> Array:
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
 
 def _distance(here: Params, there: Params) -> Array:
     return _norm(jax.tree.map(jnp.subtract, widen(here), widen(there)))
+
+
+def dp_svrg(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    epochs: int | None = None,
+    epoch_length: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    step_size: float | None = None,
+    clip_norm: float | None = None,
+    smoothness: float | None = None,
+    strong_convexity: float | None = None,
+    initial_gap: float | None = None,
+    anchor: str = "noisy",
+    anchor_share: float = 0.6,
+    capacity: int | None = None,
+    accountant: str = "pld",
+    unsafe_fast_noise: bool = False,
+) -> VarianceReduced | PrintedVarianceReduced:
+    """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
+
+    Args:
+      objective: what to minimise; its regularizer enters by its proximal operator.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      epochs: T; by default theorem 4.2's, log2(gap n^2 epsilon^2 mu / (p G^2 ln(1/delta))): each
+        epoch halves the gap, until the noise is left.
+      epoch_length: m; by default the least of inequality (4), about 2 / (eta mu).
+      steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
+      batch_size: expected size of a Poisson batch; by default n / (2 m), at least 128 and at most
+        16,384, so that the steps of an epoch read as much as its anchor. ``data_size`` asks every
+        record at every step.
+      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L).
+      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant G.
+      smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
+      strong_convexity: mu; by default the regularizer's.
+      initial_gap: public bound on F(x0) - min F, used for T; by default phi(0) of a margin loss.
+      anchor: ``"noisy"``: the anchor's gradient is a release of its own. ``"exact"``: the printed
+        form, whose exact gradient at the anchor is secret state of the run and enters every step
+        before the noise; more noise, and for ``"pld"`` without ``replace_one`` alone.
+      anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
+      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``; its output is the mean of the iterates of the last epoch.
+
+    Raises:
+      ValueError: for an argument out of range, a constant that is missing, a regularizer without a
+        proximal operator, or a budget that no noise reaches.
+
+    Warns:
+      UserWarning: if ``step_size`` is above the theorem's bound.
+
+    Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
+      the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered. With
+      ``anchor="exact"`` a step releases the sum of both, a mixture of Gaussians (``Release.idle``).
+
+    Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
+      noise in one piece has to hide the anchor's exact gradient at every step. For batches the
+      variance in inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac,
+      "Mini-batch semi-stochastic gradient descent in the proximal setting" (2016).
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dp_svrg(
+    ...     objectives.logistic_l2(1e-2), budget, data_size=10_000, dimension=10, epochs=4)
+    >>> [(release.name, release.count) for release in algorithm.event.releases]
+    [('anchor', 4), ('difference', 248)]
+    """
+    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
+    sizes = (batch_size, capacity, anchor_share, unsafe_fast_noise)
+    asked = theory.asked(objective, clip_norm, smoothness, *sizes)
+    mu = theory.strong_convexity(objective, strong_convexity)
+    length = theory.optional_count("epoch_length", epoch_length)
+    usual = length
+    if usual is None:
+        first = theory.first_step_size(asked, step_size)
+        usual = 2 / (first * theory.needed(objective, mu, "epoch_length"))
+    asked = asked.sized(problem.data_size, usual)
+    eta = theory.step_size(asked, problem.data_size, step_size, (12, 32))
+    if length is None:
+        length = theory.contracting_length(asked, problem.data_size, eta, mu)
+    if steps is None and epochs is None:
+        gap = base.initial_gap(objective, initial_gap)
+        noise = theory.noise(problem, asked.clip_norm) ** 2 / theory.needed(objective, mu, "epochs")
+        epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
+    steps = theory.all_steps(epochs, steps, lambda count: count * length)
+    fields = {"step_size": eta, "epoch_length": length, "doubling": False}
+    return _configured(problem, asked, steps, fields, anchor)
+
+
+def dp_svrg_plus_plus(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    epochs: int | None = None,
+    epoch_length: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    step_size: float | None = None,
+    clip_norm: float | None = None,
+    smoothness: float | None = None,
+    initial_gap: float | None = None,
+    anchor: str = "noisy",
+    anchor_share: float = 0.6,
+    capacity: int | None = None,
+    accountant: str = "pld",
+    unsafe_fast_noise: bool = False,
+) -> VarianceReduced | PrintedVarianceReduced:
+    """Returns DP-SVRG++, calibrated to the budget: for convex objectives, strongly or not.
+
+    Epoch s has 2^s m steps and goes on where the one before ended; only the anchor is an average.
+
+    Args:
+      objective: as ``dp_svrg``.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p.
+      epochs: T; by default theorem 4.4's, log2(gap n epsilon / (G sqrt(p ln(1/delta)))).
+      epoch_length: m; by default 1 / eta, theorem 4.4's order of L.
+      steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
+      batch_size: expected size of a Poisson batch; by default such that all steps together read as
+        much as all anchors, if eta is 1 / L or what is given; at least 128 and at most 16,384.
+      step_size: eta; by default 1 / L, for batches below 13 records b / (13 L).
+      clip_norm: as ``dp_svrg``.
+      smoothness: as ``dp_svrg``.
+      initial_gap: as ``dp_svrg``.
+      anchor: as ``dp_svrg``.
+      anchor_share: as ``dp_svrg``.
+      capacity: as ``dp_svrg``.
+      accountant: as ``dp_svrg``.
+      unsafe_fast_noise: as ``dp_svrg``.
+
+    Returns:
+      A frozen pytree for ``solve``; its output is the mean of the iterates of the last epoch.
+
+    Raises:
+      ValueError: as ``dp_svrg``.
+
+    Warns:
+      UserWarning: if ``step_size`` is above the theorem's bound.
+
+    Privacy: as ``dp_svrg``.
+
+    Reference: Wang, Ye and Xu (2017), algorithm 2 and theorem 4.4, after Allen-Zhu and Yuan (2016);
+      noise and batches as in ``dp_svrg``.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dp_svrg_plus_plus(
+    ...     objectives.logistic(), budget, data_size=10_000, dimension=10, epochs=4)
+    >>> [(release.name, release.count) for release in algorithm.event.releases]
+    [('anchor', 4), ('difference', 30)]
+    """
+    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
+    sizes = (batch_size, capacity, anchor_share, unsafe_fast_noise)
+    asked = theory.asked(objective, clip_norm, smoothness, *sizes)
+    if steps is None and epochs is None:
+        gap = base.initial_gap(objective, initial_gap)
+        ratio = gap / theory.noise(problem, asked.clip_norm)
+        epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
+    length = theory.optional_count("epoch_length", epoch_length)
+
+    def planned(length: int) -> int:
+        return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
+
+    first = length or math.ceil(1 / theory.first_step_size(asked, step_size))
+    usual = planned(first) / theory.epochs_of(planned(first), first, True)
+    asked = asked.sized(problem.data_size, usual)
+    eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))
+    length = length or math.ceil(1 / eta)
+    fields = {"step_size": eta, "epoch_length": length, "doubling": True}
+    return _configured(problem, asked, planned(length), fields, anchor)
+
+
+def _configured(
+    problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any], anchored: str
+) -> VarianceReduced | PrintedVarianceReduced:
+    fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
+    fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.LONGEST))
+    if anchored == "exact":
+        query = theory.exact_anchor_query(problem, asked, steps)
+        exact = PrintedVarianceReduced(query=query, **fields)
+        problem.check_spent(exact.event)
+        return exact
+    epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
+    anchor, difference = theory.split_queries(problem, asked, steps, epochs)
+    made = VarianceReduced(anchor=anchor, difference=difference, **fields)
+    base.check_noise(anchor.event(epochs))
+    base.check_noise(difference.event(steps), LEAST)
+    problem.check_spent(made.event)
+    return made

@@ -1,4 +1,4 @@
-"""What theorems 4.2 and 4.4 choose for DP-SVRG and DP-SVRG++, and the checks of what is given."""
+"""What theorems 4.2 and 4.4 choose for DP-SVRG and DP-SVRG++, and the noise that a budget takes."""
 
 import math
 import warnings
@@ -6,11 +6,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dpjax import _validate
-from dpjax.accounting import PrivacyBudget
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    calibrate,
+    compose,
+    gaussian_multiplier,
+    round_up,
+)
 from dpjax.algorithms import base
 from dpjax.algorithms.common import refuse_paper
 from dpjax.objectives import Objective
-from dpjax.oracles import check_batch_size
+from dpjax.oracles import (
+    AnchoredQuery,
+    AnchorQuery,
+    DifferenceQuery,
+    check_batch_size,
+    poisson_sampler,
+)
 
 # From 32 on the theorems allow the step 1 / L of the full gradient; smaller batches than 128 were
 # measured to lose more to noise than they save in records.
@@ -86,6 +99,7 @@ def asked(
     batch_size: int | None,
     capacity: int | None,
     anchor_share: float,
+    unsafe_fast_noise: bool,
 ) -> Asked:
     """Returns what the queries are made of, by default the objective's constants.
 
@@ -101,7 +115,7 @@ def asked(
         smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
     smooth = base.positive_leaf("smoothness", smoothness)
     share = _validate.open_unit("anchor_share", anchor_share)
-    return Asked(clip, smooth, batch_size, capacity, share, False)
+    return Asked(clip, smooth, batch_size, capacity, share, unsafe_fast_noise)
 
 
 def strong_convexity(objective: Objective, given: float | None) -> float | None:
@@ -188,3 +202,59 @@ def all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]
     if epochs is not None:
         raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
     return _validate.positive_int("steps", steps)
+
+
+def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
+    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``.
+
+    >>> epochs_of(60, 20, False), epochs_of(61, 20, False), epochs_of(60, 20, True)
+    (3, 4, 2)
+    """
+    whole = -(-steps // epoch_length)
+    # The first T epochs have (2^(T + 1) - 2) m steps.
+    return (whole + 1).bit_length() - 1 if doubling else whole
+
+
+def split_queries(
+    problem: base.Problem, asked: Asked, steps: int, epochs: int
+) -> tuple[AnchorQuery, DifferenceQuery]:
+    """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
+    budget, n = problem.budget, problem.data_size
+    anchors = gaussian_multiplier(budget, epochs, problem.accountant)
+    anchors = round_up(anchors / math.sqrt(asked.anchor_share))
+    anchor = AnchorQuery(anchors, asked.clip_norm, *problem.setting)
+    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
+
+    def difference(multiplier: float) -> DifferenceQuery:
+        norms = (asked.clip_norm, asked.smoothness)
+        return DifferenceQuery(multiplier, *norms, *problem.setting, sampler)
+
+    def event(multiplier: float) -> Event:
+        return compose([anchor.event(epochs), difference(multiplier).event(steps)])
+
+    query = difference(calibrate(event, budget, problem.accountant))
+    return base.fast_noise((anchor, query), asked.unsafe_fast_noise)
+
+
+def exact_anchor_query(problem: base.Problem, asked: Asked, steps: int) -> AnchoredQuery:
+    """Returns the query of the printed form, calibrated to the budget.
+
+    Raises:
+      ValueError: without batches, or if no noise reaches the budget.
+    """
+    budget, n = problem.budget, problem.data_size
+    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
+    if sampler is None:
+        raise ValueError(
+            f"anchor='exact' is for batches; batch_size={n} is all records, where the "
+            "gradient at the anchor cancels. Take dp_gradient_descent, or a smaller batch_size."
+        )
+
+    def query(multiplier: float) -> AnchoredQuery:
+        return AnchoredQuery(multiplier, asked.clip_norm, *problem.setting, sampler)
+
+    def event(multiplier: float) -> Event:
+        return query(multiplier).event(steps)
+
+    found = query(calibrate(event, budget, problem.accountant))
+    return base.fast_noise((found,), asked.unsafe_fast_noise)[0]

@@ -9,46 +9,60 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import Event, compose
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    compose,
+    gaussian_multiplier,
+    round_up,
+)
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Common
+from dpjax.algorithms.certificate import (
+    CLIP_SLACK,
+    Certificate,
+    NoiseBounds,
+    certify,
+    scope_of,
+    widen,
+)
+from dpjax.algorithms.common import Planned, check_smooth
 from dpjax.algorithms.model_step import Info, State, start, take_step
-from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer
+from dpjax.linalg import SOLVERS, chi_quantile, symmetric_top_eigenvalue_quantile
+from dpjax.objectives import Objective, free_hessian_ratio
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+
+STEPS = 32
+RELEASES = ("joint", "separate")
+_FINAL_RADIUS = 0.5
+CERTIFICATES = ("last_query", "output")
+
+Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TrustRegion(Common):
+class TrustRegion(Planned):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
-    queries: tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
+    queries: Queries
     radius: Array | float
     radius_decay: Array | float
     damping: Array | float
     stop_below: Array | float
-    steps: Array | int
     bounds: NoiseBounds
     beta: Array | float
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     stopping: bool = static()
     certified: str | None = static()
     unclipped: bool = static()
-    accountant: str = static()
     subproblem: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-TR"
+    title = "DP-TR"
 
     @property
     def event(self) -> Event:
         """``steps`` answers, and one more if the output is certified."""
-        return event_of(self.queries, int(self.steps), self.certified)
+        count = int(self.steps) + (self.certified == "output")
+        return compose(query.event(count) for query in self.queries)
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
@@ -88,10 +102,111 @@ class TrustRegion(Common):
         return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
 
 
-def event_of(queries: tuple[Query, ...], steps: int, certified: str | None) -> Event:
-    """Returns what ``steps`` iterations release, one more where the output is certified."""
-    count = steps + (certified == "output")
-    return compose(query.event(count) for query in queries)
+def dp_trust_region(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    steps: int = STEPS,
+    radius: float = 12.0,
+    final_radius: float | None = None,
+    damping: float = 0.5,
+    clip_norm: float | None = None,
+    hessian_clip_norm: float | None = None,
+    release: str | None = None,
+    stopping_alpha: float | None = None,
+    accountant: str = "pld",
+    certify: str | None = "last_query",
+    beta: float = 0.05,
+    subproblem: str = "auto",
+    unsafe_fast_noise: bool = False,
+) -> TrustRegion:
+    """Returns the differentially private trust-region method, calibrated to the budget.
+
+    Args:
+      objective: what to minimise.
+      budget: what a whole run may spend.
+      data_size: the declared public number of records n.
+      dimension: number of parameters p; time is O(n p^2 + p^3) a step.
+      steps: T, number of iterations, each one pass over the data.
+      radius: trust radius of the first iteration, in the units of the parameters. The default is
+        for the weights of a linear model on rows of norm 1. An objective of your own, such as a
+        network, whose weights are smaller, wants a smaller one: try 3, or the norm of the start.
+      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
+        that is less.
+      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
+        so that noise is not taken for negative curvature.
+      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
+      hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
+        smoothness. In a joint release it is only the Hessian's weight, and by default the least
+        weight at which a margin loss's Hessian costs nothing; given here, the certificate speaks
+        of the clipped objective.
+      release: ``"joint"`` (default; gradient and Hessian as one Gaussian) or ``"separate"`` (two).
+      stopping_alpha: stop when multiplier + damping <= sqrt(alpha rho); None to take all steps. A
+        theorem only with the constant radius of ``paper_schedule``. The certificate at the last
+        query then spends beta / T on each iterate, since the rule picks one by its noise.
+      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
+        steps 3 and 4 (replace-one, separate releases).
+      certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
+      beta: probability that the certificate fails.
+      subproblem: ``"exact"``, ``"lanczos"``, or ``"auto"`` by dimension; the solver of
+        ``trust_region_step``.
+      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve``.
+
+    Raises:
+      ValueError: for an argument out of range, a constant that is missing, or a budget that no
+        noise reaches.
+
+    Privacy: releases T clipped mean gradients and Hessians with Gaussian noise; subproblem,
+      multiplier, step, stopping and certificate are post-processing. The guarantee is that of all
+      T steps even if it stops before.
+
+    Reference: Wang and Xu (2020), algorithm 1, theorem 1; the joint release, the isometric noise,
+      damping and the shrinking radius are ours.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = dp_trust_region(
+    ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
+    >>> [release.count for release in algorithm.event.releases]
+    [32]
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    check_smooth(objective, "DP-TR")
+    steps = _validate.positive_int("steps", steps)
+    subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
+    if certify is not None:
+        _validate.choice("certify", certify, CERTIFICATES)
+    radius, final_radius = check_radii(radius, final_radius)
+    kind = _release_kind(release, accountant)
+    clips = (clip_norm, hessian_clip_norm)
+    typical = math.sqrt(radius * final_radius)
+    queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
+    queries = base.fast_noise(queries, unsafe_fast_noise)
+    beta = _validate.open_unit("beta", beta)
+    # A rule that looks at the noise picks the iterate: then every one must be covered.
+    picked = stopping_alpha is not None and certify == "last_query"
+    damping = _validate.non_negative("damping", damping) * _spectral_scale(queries, dimension)
+    made = TrustRegion(
+        queries=queries,
+        radius=radius,
+        radius_decay=radius_decay(radius, final_radius, steps),
+        damping=base.to_leaf(damping),
+        stop_below=_stopping_level(objective, stopping_alpha),
+        bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
+        beta=beta,
+        stopping=stopping_alpha is not None,
+        certified=certify,
+        unclipped=unclipped,
+        subproblem=subproblem,
+        **problem.plan(steps, 1),
+    )
+    problem.check_spent(made.event, advice="use accountant='pld'.")
+    return made
 
 
 def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]:
@@ -120,3 +235,134 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     alpha = _validate.positive("alpha", alpha)
     radius = math.sqrt(alpha / objective.constants.hessian_lipschitz)
     return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
+
+
+def check_radii(radius: float, final_radius: float | None) -> tuple[float, float]:
+    """Returns the radii of the first and the last iteration, or raises for ones that grow."""
+    first = base.positive_leaf("radius", radius)
+    if final_radius is None:
+        return first, min(first, _FINAL_RADIUS)
+    last = base.positive_leaf("final_radius", final_radius)
+    if last > first:
+        raise ValueError(
+            f"final_radius must be at most radius={radius:g}, got {final_radius:g}: the radius "
+            "shrinks as the steps go on. Lower it, or leave it out."
+        )
+    return first, last
+
+
+def radius_decay(radius: float, final_radius: float, steps: int) -> float:
+    """Returns the factor that takes ``radius`` to ``final_radius`` in ``steps`` iterations."""
+    return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
+
+
+def _release_kind(release: str | None, accountant: str) -> str:
+    if release is None:
+        return "separate" if accountant == "paper" else "joint"
+    _validate.choice("release", release, RELEASES)
+    if accountant == "paper" and release == "joint":
+        raise ValueError("accountant='paper' releases gradient and Hessian separately.")
+    return release
+
+
+def _queries(
+    problem: base.Problem,
+    count: int,
+    release: str,
+    clips: tuple[float | None, float | None],
+    radius: float,
+) -> tuple[Queries, bool]:
+    objective, budget = problem.objective, problem.budget
+    clip, hessian_clip = base.clip_norms(objective, *clips)
+    # Where n is private the released mean is over a declared n, not the objective's.
+    public = budget.relation != "add_or_remove_one"
+    unclipped = public and base.never_clips(objective, clip)
+    if release == "joint":
+        clip, hessian_clip, free = joint_weights(objective, *clips)
+        unclipped = unclipped and free
+        multiplier = gaussian_multiplier(budget, count, problem.accountant)
+        return (JointQuery(multiplier, clip, hessian_clip, *problem.setting),), unclipped
+    if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
+        unclipped = False
+    if problem.accountant == "paper":
+        for_gradient, for_hessian = _paper_multipliers(problem, count)
+    else:
+        joint = gaussian_multiplier(budget, count, problem.accountant)
+        share = _gradient_share(clip, hessian_clip, radius)
+        for_gradient = round_up(joint / math.sqrt(share))
+        for_hessian = round_up(joint / math.sqrt(1 - share))
+    gradient = GradientQuery(for_gradient, clip, *problem.setting)
+    isometric = problem.accountant != "paper"
+    hessian = HessianQuery(for_hessian, hessian_clip, *problem.setting, isometric=isometric)
+    return (gradient, hessian), unclipped
+
+
+def joint_weights(
+    objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
+) -> tuple[float, float, bool]:
+    """Returns the weights of a joint release, and whether the Hessian is free.
+
+    Args:
+      objective: for a margin loss with constants the Hessian's weight is by default the least at
+        which it costs nothing.
+      clip_norm: the gradient's weight; by default the Lipschitz constant.
+      hessian_clip_norm: the Hessian's weight; else by default the smoothness.
+
+    Raises:
+      ValueError: as ``base.clip_norms``.
+    """
+    clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
+    margin, constants = objective.margin, objective.constants
+    if hessian_clip_norm is not None or margin is None or constants is None:
+        return clip, hessian_clip, False
+    return clip, round_up(clip * free_hessian_ratio(margin, constants.lipschitz)), True
+
+
+def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
+    # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
+    # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
+    ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
+    return min(max(ratio / (1 + ratio), 0.01), 0.99)
+
+
+def _paper_multipliers(problem: base.Problem, count: int) -> tuple[float, float]:
+    # sigma^2 = 4 G^2 T / (n^2 phi) over 2 G / n, and sigma_2^2 = 4 p M^2 T / (n^2 phi) over the
+    # Frobenius sensitivity 2 M / n that clipping enforces.
+    log = math.log(1 / problem.budget.delta)
+    phi = (math.sqrt(problem.budget.epsilon + log) - math.sqrt(log)) ** 2
+    multiplier = math.sqrt(count / phi)
+    return round_up(multiplier), round_up(multiplier * math.sqrt(problem.dimension))
+
+
+def _hessian_noise(queries: Queries) -> tuple[float, bool]:
+    last = queries[-1]
+    if isinstance(last, JointQuery):
+        return float(last.hessian_stddev), True
+    return float(last.stddev), last.isometric
+
+
+def _spectral_scale(queries: Queries, dimension: int) -> float:
+    stddev, isometric = _hessian_noise(queries)
+    return stddev * math.sqrt(2 * dimension) * (1.0 if isometric else math.sqrt(2))
+
+
+def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
+    stddev, isometric = _hessian_noise(queries)
+    first, last = queries[0], queries[-1]
+    clip = first.gradient_weight if isinstance(first, JointQuery) else first.clip_norm
+    hessian_clip = last.hessian_weight if isinstance(last, JointQuery) else last.clip_norm
+    gradient = float(first.stddev) * chi_quantile(dimension, 1 - beta / 2)
+    hessian = stddev * symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, isometric)
+    return NoiseBounds(
+        round_up(gradient + CLIP_SLACK * float(clip)),
+        round_up(hessian + CLIP_SLACK * float(hessian_clip)),
+    )
+
+
+def _stopping_level(objective: Objective, alpha: float | None) -> float:
+    if alpha is None:
+        return -math.inf
+    if objective.constants is None:
+        raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
+    alpha = _validate.positive("stopping_alpha", alpha)
+    return base.to_leaf(math.sqrt(alpha * objective.constants.hessian_lipschitz))

@@ -1,7 +1,7 @@
 """What users would compare with: methods of other papers, run like any algorithm."""
 
 from dpjax.baselines.gauss_psgd import gauss_psgd
-from dpjax.baselines.gradient_descent_selected_calibration import (
+from dpjax.baselines.gradient_descent_selected import (
     dp_gradient_descent_with_selection,
 )
 from dpjax.baselines.newton import dp_newton

@@ -11,10 +11,8 @@ from dpjax._typing import Array, Params
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.spider import Spider
-from dpjax.algorithms.spider_configuration import configure
-from dpjax.algorithms.spider_settings import Norms, Selection, Settings
-from dpjax.algorithms.spider_state import State
+from dpjax.algorithms.spider import Spider, State
+from dpjax.algorithms.spider_theory import Settings, configure
 from dpjax.objectives import Objective
 
 
@@ -144,6 +142,7 @@ def gauss_psgd(
     True
     """
     settings = Settings(
+        alpha=alpha,
         batch_size=batch_size,
         drift_threshold=drift_threshold,
         step_size=step_size,
@@ -154,17 +153,15 @@ def gauss_psgd(
         frozen_steps=escape_steps,
         patience=16,
         steps=steps,
+        candidates=0,
+        clip_norm=clip_norm,
+        smoothness=smoothness,
+        hessian_lipschitz=hessian_lipschitz,
+        initial_gap=initial_gap,
+        unsafe_fast_noise=unsafe_fast_noise,
     )
-    made = configure(
-        base.check_problem(objective, budget, data_size, dimension, accountant),
-        "Gauss-PSGD",
-        settings,
-        Selection(candidates=0),
-        Norms(clip_norm, None, smoothness, hessian_lipschitz, initial_gap),
-        alpha,
-        unsafe_fast_noise,
-        kind=GaussPSGD,
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    made = configure(GaussPSGD, "Gauss-PSGD", problem, settings)
     target, curvature = made.tolerances
     distance = target / curvature if escape_distance is None else escape_distance
     return dataclasses.replace(

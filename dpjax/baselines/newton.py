@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
-    check_spent,
     compose,
     gaussian_multiplier,
     records_moved,
@@ -21,7 +20,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Common, check_smooth, refuse_paper
+from dpjax.algorithms.common import Planned, check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -46,22 +45,14 @@ class Info(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Newton(Common):
+class Newton(Planned):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 
     gradient: GradientQuery
     direction: NewtonQuery
     step_size: Array | float
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-Newton, double noise"
+    title = "DP-Newton, double noise"
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -162,32 +153,26 @@ def dp_newton(
     for_direction = round_up(whole / math.sqrt(1 - share))
     if floor is None:
         floor = default_floor(problem, hessian_clip, for_direction)
-    common = (problem.objective, problem.data_size, budget.relation)
     asked = (
-        GradientQuery(round_up(whole / math.sqrt(share)), clip, *common),
+        GradientQuery(round_up(whole / math.sqrt(share)), clip, *problem.setting),
         NewtonQuery(
             for_direction,
             hessian_clip,
             base.positive_leaf("floor", floor),
             modification,
-            *common,
+            *problem.setting,
             problem.dimension,
         ),
     )
     gradient, direction = base.fast_noise(asked, unsafe_fast_noise)
-    event = compose([gradient.event(steps), direction.event(steps)])
-    base.check_noise(event)
-    check_spent(event, budget, accountant, "use 'pld'.")
-    return Newton(
+    made = Newton(
         gradient=gradient,
         direction=direction,
         step_size=base.positive_leaf("step_size", step_size),
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
-        accountant=accountant,
+        **problem.plan(steps, LONGEST),
     )
+    problem.check_spent(made.event)
+    return made
 
 
 def default_floor(problem: base.Problem, hessian_clip: float, multiplier: float) -> float:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import PrivacyBudget, check_spent, gaussian_multiplier, records_moved
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier, records_moved
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Single, refuse_paper
 from dpjax.objectives import L2, Objective, margin_derivatives
@@ -38,12 +38,7 @@ class Perturbation(Single):
     """Configuration of a method that releases one noisy minimiser; made by the factories."""
 
     query: Query
-    steps: Array | int
-    declared: base.Declared
     title: str = static()
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``; the minimum does not depend on it."""
@@ -119,17 +114,8 @@ def output_perturbation(
 
 def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation:
     """Returns the configuration that asks ``query`` once, after checking what it spends."""
-    base.check_noise(query.event(1))
-    check_spent(query.event(1), problem.budget, problem.accountant, "use 'pld'.")
-    return Perturbation(
-        query=query,
-        steps=1,
-        declared=base.Declared(problem.budget.epsilon, problem.budget.delta),
-        title=title,
-        max_steps=1,
-        dimension=problem.dimension,
-        accountant=problem.accountant,
-    )
+    problem.check_spent(query.event(1))
+    return Perturbation(query=query, title=title, **problem.plan(1, 1))
 
 
 def check_ridge(objective: Objective) -> None:

@@ -6,8 +6,7 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.common import refuse_paper
 from dpjax.algorithms.spider import Spider
-from dpjax.algorithms.spider_configuration import configure
-from dpjax.algorithms.spider_settings import KEPT, Norms, Selection, Settings
+from dpjax.algorithms.spider_theory import KEPT, Settings, configure
 from dpjax.objectives import Objective
 
 # Why these have no ``accountant="paper"``.
@@ -91,6 +90,7 @@ def fixed_batch_spider(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
+        alpha=alpha,
         batch_size=batch_size,
         difference_size=difference_size,
         drift_threshold=drift_threshold,
@@ -102,16 +102,17 @@ def fixed_batch_spider(
         noise="independent",
         fixed=True,
         squared_drift=True,
+        candidates=candidates,
+        kept=kept,
+        beta=beta,
+        clip_norm=clip_norm,
+        hessian_clip_norm=hessian_clip_norm,
+        smoothness=smoothness,
+        hessian_lipschitz=hessian_lipschitz,
+        initial_gap=initial_gap,
+        unsafe_fast_noise=unsafe_fast_noise,
     )
-    return configure(
-        problem,
-        title,
-        settings,
-        Selection(candidates, kept, beta),
-        Norms(clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap),
-        alpha,
-        unsafe_fast_noise,
-    )
+    return configure(Spider, title, problem, settings)
 
 
 def spider_boost(
@@ -184,6 +185,7 @@ def spider_boost(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
+        alpha=alpha,
         batch_size=batch_size,
         difference_size=difference_size,
         drift_threshold=math.inf,
@@ -193,13 +195,14 @@ def spider_boost(
         steps=steps,
         noise="independent",
         fixed=True,
+        candidates=candidates,
+        kept=kept,
+        beta=beta,
+        clip_norm=clip_norm,
+        hessian_clip_norm=hessian_clip_norm,
+        smoothness=smoothness,
+        hessian_lipschitz=hessian_lipschitz,
+        initial_gap=initial_gap,
+        unsafe_fast_noise=unsafe_fast_noise,
     )
-    return configure(
-        problem,
-        title,
-        settings,
-        Selection(candidates, kept, beta),
-        Norms(clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap),
-        alpha,
-        unsafe_fast_noise,
-    )
+    return configure(Spider, title, problem, settings)

@@ -13,8 +13,8 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import LONGEST, Single, refuse_paper
-from dpjax.algorithms.gradient_descent_calibration import default_step_size
+from dpjax.algorithms.common import Single, refuse_paper
+from dpjax.algorithms.gradient_descent import default_step_size
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
@@ -47,18 +47,10 @@ class StochasticGradient(Single):
     query: GradientQuery
     step_size: Array | float
     decay: Array | float
-    steps: Array | int
-    declared: base.Declared
-    max_steps: int = static()
-    dimension: int = static()
     averaged: bool = static()
     proximal: bool = static()
-    accountant: str = static()
 
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        return "DP-SGD"
+    title = "DP-SGD"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, with no iterate to average."""
@@ -166,11 +158,7 @@ def dp_sgd(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
         decay=base.to_leaf(_validate.non_negative("decay", decay)),
-        steps=steps,
-        declared=base.Declared(budget.epsilon, budget.delta),
-        max_steps=max(steps, LONGEST),
-        dimension=problem.dimension,
         averaged=_validate.flag("average", average),
         proximal=hasattr(objective.regularizer, "prox"),
-        accountant=accountant,
+        **problem.plan(steps),
     )
