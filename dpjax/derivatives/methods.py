@@ -8,14 +8,15 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Wide, wide_dtype
-from dpjax.derivatives import bookkeeping, general, two_pass
+from dpjax.derivatives import general
 from dpjax.derivatives.chunks import common_length
+from dpjax.derivatives.ghost import bookkeeping, two_pass
 
 METHODS = ("auto", "book_keeping", "per_example", "two_pass")
 MEMORY_LIMIT = 2**30
 """Bytes that a clipped sum may take by default, beside data and parameters."""
 
-# Gradients of fewer numbers are made for every record: they stay in the cache.
+# Gradients of fewer numbers are materialised for every record: they stay in the cache.
 _SMALL = 2048
 # Values at once that use the caches of a CPU best, and records below which its products suffer.
 _CACHED, _FEW = 2**23, 16
