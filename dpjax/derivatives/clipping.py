@@ -129,25 +129,25 @@ def factors(
     Args:
       squares: squared norms of the parts of each record's gradient, float64 (n,) each, of
         values from ``sanitize_nonfinite``; infinite or NaN where one was not finite.
-      clip_norms: one for the whole, or one a part, (parts,).
+      clip_norms: of the whole gradient, or of each part, (parts,).
       keep: bool (n,); False gives the factor 0.
       dtype: of the factors.
     """
     norms = jnp.asarray(clip_norms)
     single = norms.ndim == 0
     with jax.enable_x64(True):
-        whole = functools.reduce(jnp.add, squares)
-        good = whole < jnp.inf
+        total = functools.reduce(jnp.add, squares)
+        good = total < jnp.inf
         if keep is not None:
             good = good & keep
-        found = []
+        result = []
         for i, square in enumerate(squares[:1] if single else squares):
             bound = float64(norms if single else norms[i])
-            units = (whole if single else square) / bound / bound
+            units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            found.append(_shrunk(units, good, dtype))
-        return found * (len(squares) if single else 1)
+            result.append(_shrunk(units, good, dtype))
+        return result * (len(squares) if single else 1)
 
 
 def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:

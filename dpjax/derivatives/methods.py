@@ -56,8 +56,8 @@ def gradient_sum(
     reading = bookkeeping.read(loss, params, batch, any_order)
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
-    own = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
-    rows = rows_within(own, wide_dtype(params).itemsize, memory_limit)
+    per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
+    rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
     if per_layer:
