@@ -21,16 +21,16 @@ from dpjax.accounting import chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
-    apart,
+    batching,
     chunks,
     clipped_grad,
     clipped_hessian,
     clipping,
     general,
     linear_model,
-    parts,
     per_example,
 )
+from dpjax.derivatives.ghost import parts
 from dpjax.driver import configuration, loop, progress
 from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree, used_keys
 from dpjax.mechanisms import base as keys
@@ -421,7 +421,7 @@ def _(patch):
 
 @mutant("a NaN record not dropped")
 def _(patch):
-    patch.setattr(clipping, "mark", lambda values: values)
+    patch.setattr(clipping, "sanitize_nonfinite", lambda values: values)
 
 
 @mutant("mask ignored")
@@ -618,35 +618,35 @@ def _(patch):
 # Book-keeping.
 
 
-@mutant("a parameter used twice measured by its uses apart")
+@mutant("the uses of a parameter measured separately")
 def _(patch):
-    def found(self, taps, kept, dtype):
-        own = [self._of_layer(n, layer, taps, kept) for n, layer in self.layers]
-        count = own[0].shape[0]
-        return tuple(part.reshape(count, -1).astype(dtype) for part in own)
+    def arrays(self, cotangents, residuals, dtype):
+        uses = [self._of_layer(n, layer, cotangents, residuals) for n, layer in self.layers]
+        count = uses[0].shape[0]
+        return tuple(use.reshape(count, -1).astype(dtype) for use in uses)
 
-    def squares(self, found):
+    def squares(self, arrays):
         with jax.enable_x64(True):
-            return sum(clipping.square_norms(rows) for rows in found)
+            return sum(clipping.square_norms(rows) for rows in arrays)
 
-    weighted = parts.Rows.weighted
+    weighted = parts.Materialized.weighted
 
-    def added(self, found, factors, size, any_order):
-        return sum(weighted(self, (rows,), factors, size, any_order) for rows in found)
+    def added(self, arrays, factors, size, any_order):
+        return sum(weighted(self, (rows,), factors, size, any_order) for rows in arrays)
 
-    for method in (found, squares):
-        patch.setattr(parts.Rows, method.__name__, method)
-    patch.setattr(parts.Rows, "weighted", added)
+    for method in (arrays, squares):
+        patch.setattr(parts.Materialized, method.__name__, method)
+    patch.setattr(parts.Materialized, "weighted", added)
 
 
-@mutant("a layer of rank one measured by its slope alone")
+@mutant("a layer of rank one measured by its cotangent alone")
 def _(patch):
-    patch.setattr(parts.Outer, "squares", lambda self, found: clipping.square_norms(found[1]))
+    patch.setattr(parts.Rank1, "squares", lambda self, arrays: clipping.square_norms(arrays[1]))
 
 
-@mutant("records coupled by a convolution in groups")
+@mutant("records mixed by a grouped convolution")
 def _(patch):
-    patch.setattr(apart, "is_coupled", lambda equation: False)
+    patch.setattr(batching, "equation_mixes_examples", lambda equation: False)
 
 
 # One pass, with correlated noise.

@@ -3,6 +3,7 @@
 import ast
 import itertools
 import pathlib
+import re
 
 import pytest
 
@@ -159,6 +160,13 @@ def test_what_reads_raw_data_outside_the_oracles_says_so(path):
     ]
     if room_of(path) == "diagnostics":
         assert all(name.startswith("exact_") for name in public)
+
+
+def test_the_ghost_sub_package_lists_its_files_in_reading_order():
+    folder = ROOT / "derivatives" / "ghost"
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    listed = re.findall(r"^\d+\. ``(\w+)``", text, re.MULTILINE)
+    assert sorted(listed) == sorted({path.stem for path in folder.glob("*.py")} - {"__init__"})
 
 
 def test_every_room_has_a_floor():

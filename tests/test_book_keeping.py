@@ -8,7 +8,8 @@ import pytest
 from jax import lax
 
 from dpjax import clipped_grad, objectives
-from dpjax.derivatives import bookkeeping, clipping, pairs
+from dpjax.derivatives import clipping
+from dpjax.derivatives.ghost import bookkeeping, ghost_norm
 from dpjax.models import CNN
 
 ROWS = 11
@@ -35,7 +36,7 @@ def turned(params, x):
 
 
 def sequence(params, x):
-    # 4 times of 5 numbers: the same weight at each.
+    # 4 positions of 5 numbers: the same weight at each.
     hidden = jax.nn.gelu(x @ params["w"] + params["b"])
     return jnp.sum(jnp.tanh(hidden).mean(0) @ params["v"]) ** 2
 
@@ -105,61 +106,61 @@ IMAGES = normal(ROWS, 7, 6, 4)
 PLANE = ("NHWC", "HWIO", "NHWC")
 # Name: loss, parameters, records, and the ways found for the leaves.
 LOSSES = {
-    "dense": (dense, mlp(), FLAT, "Rows Outer Outer"),
-    "used twice": (twice, {"w": normal(5, 5), "b": normal(5)}, FLAT, "Rows Rows"),
-    "turned": (turned, {"w": normal(5, 3), "flat": normal(15)}, FLAT, "Outer Outer"),
-    "sequence": (sequence, mlp(), normal(ROWS, 4, 5), "Rows Outer Rows"),
+    "dense": (dense, mlp(), FLAT, "Materialized Rank1 Rank1"),
+    "used twice": (twice, {"w": normal(5, 5), "b": normal(5)}, FLAT, "Materialized Materialized"),
+    "turned": (turned, {"w": normal(5, 3), "flat": normal(15)}, FLAT, "Rank1 Rank1"),
+    "sequence": (sequence, mlp(), normal(ROWS, 4, 5), "Materialized Rank1 Materialized"),
     "long rows": (
         sequence,
         {"w": normal(90, 80), "b": normal(80), "v": normal(80, 2)},
         normal(ROWS, 3, 90) / 9,
-        "Rows Outer Pairs",
+        "Materialized Rank1 GhostNorm",
     ),
     "normed": (
         normed,
         {"scale": normal(5), "shift": normal(5), "w": normal(5, 2)},
         FLAT,
-        "Rows Rows Outer",
+        "Materialized Materialized Rank1",
     ),
     "embedded": (
         embedded,
         {"table": normal(6, 3), "w": normal(3, 2)},
         TOKENS,
-        "Table Rows",
+        "Embedding Materialized",
     ),
-    "tied": (tied, {"table": normal(6, 3)}, TOKENS, "Rows"),
+    "tied": (tied, {"table": normal(6, 3)}, TOKENS, "Materialized"),
     "recurrent": (
         recurrent,
         {"w": normal(5, 3), "u": normal(3, 3)},
         normal(ROWS, 4, 5),
-        "Rows Rows",
+        "Materialized Materialized",
     ),
-    "remembered": (remembered, mlp(), FLAT, "Rows Outer Outer"),
-    "standardised": (standardised, {"w": normal(5, 3)}, FLAT, "Rows"),
+    "remembered": (remembered, mlp(), FLAT, "Materialized Rank1 Rank1"),
+    "standardised": (standardised, {"w": normal(5, 3)}, FLAT, "Materialized"),
     "scaled": (
         scaled,
         {"s": normal(), "t": normal(), "w": normal(5, 3)},
         FLAT,
-        "Rows Rows Outer",
+        "Materialized Materialized Rank1",
     ),
-    "unused": (unused, mlp(z=normal(2)), FLAT, "Rows Outer Outer Rows"),
+    "unused": (unused, mlp(z=normal(2)), FLAT, "Materialized Rank1 Rank1 Materialized"),
     "plain": (
         convolution(1, PLANE, window_strides=(2, 1), padding=[(1, 2), (0, 1)]),
         {"k": normal(3, 2, 4, 5), "b": normal(5)},
         IMAGES,
-        "Rows Rows",
+        "Materialized Materialized",
     ),
     "holes": (
         convolution(1, PLANE, window_strides=(1, 1), padding="SAME", rhs_dilation=(2, 1)),
         {"k": normal(3, 2, 4, 5), "b": normal(5)},
         IMAGES,
-        "Rows Rows",
+        "Materialized Materialized",
     ),
     "groups": (
         convolution(2, PLANE, window_strides=(1, 1), padding="SAME"),
         {"k": normal(3, 3, 2, 8), "b": normal(8)},
         normal(ROWS, 8, 8, 4),
-        "Rows Rows",
+        "Materialized Materialized",
     ),
     "unit kernel": (  # no parameter with its entries moved about: every record has its own
         convolution(
@@ -167,13 +168,13 @@ LOSSES = {
         ),
         {"k": normal(3, 2, 4, 5), "b": normal(5)},
         IMAGES,
-        "Rows Rows",
+        "Materialized Materialized",
     ),
     "line": (
         convolution(1, ("NCH", "OIH", "NCH"), window_strides=(2,), padding=[(-1, 3)]),
         {"k": normal(3, 7, 4), "b": normal(3, 1)},
         normal(ROWS, 7, 9),
-        "Rows Pairs",
+        "Materialized GhostNorm",
     ),
 }
 WAYS = {
@@ -248,7 +249,7 @@ def test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone(name, w
         assert np.array_equal(got, expected)
 
 
-def test_a_gradient_that_cancels_over_times_is_still_within_its_bound():
+def test_a_gradient_that_cancels_over_positions_is_still_within_its_bound():
     # The terms of the pairs cancel to 1e-12 of each: unguarded, the norm could come out as 0.
     def cancelling(params, x):
         hidden = x @ params["w"]
@@ -258,7 +259,7 @@ def test_a_gradient_that_cancels_over_times_is_still_within_its_bound():
     rows = jnp.asarray(normal(ROWS, 90), jnp.float32)
     records = jnp.stack([rows, rows * (1 + 1e-6)], axis=1)
     (part,) = bookkeeping.read(cancelling, params, records).parts
-    assert isinstance(part, pairs.Pairs)
+    assert isinstance(part, ghost_norm.GhostNorm)
     for record in records:
         how = {"clip_norm": 1e-3, "method": "book_keeping"}
         assert np.linalg.norm(flat_sum(cancelling, params, record[None], None, **how)) <= 1e-3
@@ -277,7 +278,7 @@ def test_no_record_contributes_more_than_the_clip_norm(name):
 
 @pytest.mark.parametrize("name", ["dense", "long rows", "embedded"])
 def test_no_record_contributes_more_in_float64_at_any_scale(name):
-    # Squares of 1e-154 leave float64's range while the slopes they are multiplied with are 1e154.
+    # Squares of 1e-154 leave float64's range; the cotangents they are multiplied with are 1e154.
     with jax.enable_x64(True):
         loss, params, records, _ = made(name, jnp.float64)
 
@@ -297,7 +298,7 @@ def test_no_record_contributes_more_in_float64_at_any_scale(name):
                 assert (np.linalg.norm(flat / clip_norm, axis=1) <= 1).all()
 
 
-def test_a_convolution_inside_a_loop_couples_no_records():
+def test_a_convolution_inside_a_loop_mixes_no_records():
     with jax.enable_x64(True):
         kernels = jnp.asarray(normal(3, 3, 3, 2, 2))
         params = {"k": kernels, "w": jnp.asarray(normal(32, 3)), "v": jnp.asarray(normal(4, 4))}
@@ -312,7 +313,7 @@ def test_a_convolution_inside_a_loop_couples_no_records():
             return jnp.sum(lax.scan(layer, x, params["k"])[0].ravel() @ params["w"]) ** 2
 
         images = jnp.asarray(normal(6, 4, 4, 2))
-        assert bookkeeping.read(loss, params, images).plan.couples
+        assert bookkeeping.read(loss, params, images).plan.sequential
         how = {"clip_norm": 1.0, "method": "book_keeping"}
         got = flat_sum(loss, params, images.at[2].set(jnp.nan), None, **how)
         expected = flat_sum(loss, params, images, jnp.arange(6) != 2, **how)
@@ -340,10 +341,10 @@ def test_a_convolution_may_ask_for_another_dtype():
     assert distance(*ways) < 0.02
 
 
-def test_neighbours_in_any_order_are_summed_by_rows():
+def test_neighbours_in_any_order_are_summed_from_materialized_gradients():
     loss, params, records, _ = made("long rows", jnp.float32)
     kinds = [type(part).__name__ for part in bookkeeping.read(loss, params, records, True).parts]
-    assert kinds == ["Rows", "Outer", "Rows"]
+    assert kinds == ["Materialized", "Rank1", "Materialized"]
     total = clipped_grad(loss, clip_norm=1.0, method="book_keeping")
     there = total.wide(params, records, None, True).narrow
     back = total.wide(params, records[::-1], None, True).narrow
@@ -364,8 +365,8 @@ def test_a_layer_is_clipped_by_itself(name):
     for key in params:
         expected = 0.0
         for record in records:
-            slope = np.asarray(jax.grad(loss)(params, record)[key], np.float64)
-            expected = expected + slope * min(1, bound / np.linalg.norm(slope))
+            gradient = np.asarray(jax.grad(loss)(params, record)[key], np.float64)
+            expected = expected + gradient * min(1, bound / np.linalg.norm(gradient))
         assert distance(np.asarray(got[key]).ravel(), expected.ravel()) < 1e-5
     one = total(params, records[:1])
     assert np.linalg.norm(jax.flatten_util.ravel_pytree(one)[0]) <= 0.3
@@ -377,7 +378,7 @@ def test_the_network_of_the_papers_takes_its_convolutions_as_arrays_and_no_other
     params = CNN().init(jax.random.key(0), jnp.zeros((28, 28)))
     batch = jnp.asarray(normal(4, 28, 28), jnp.float32), jnp.arange(4)
     reading = bookkeeping.read(objective, params, batch)
-    assert [type(part).__name__ for part in reading.parts].count("Outer") == 2
+    assert [type(part).__name__ for part in reading.parts].count("Rank1") == 2
     assert not reading.plan.copied
     ways = [
         flat_sum(objective, params, batch, None, clip_norm=2.0, method=m)

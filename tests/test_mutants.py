@@ -32,7 +32,7 @@ AUDITED = {
     "prgd": (20_000, 0.80, "no clipping"),
     "dp-sgd": (40_000, 0.70, "all steps booked as one"),
     "dp-sgd-step": (40_000, 0.75, "noise x0.8"),
-    "book-keeping": (100_000, 0.70, "a layer of rank one measured by its slope alone"),
+    "book-keeping": (100_000, 0.70, "a layer of rank one measured by its cotangent alone"),
     "optax-chain": (40_000, 0.70, "mask of a drawn batch ignored by a chain"),
     "dpagem": (20_000, 0.75, "momentum of raw gradients, before the noise"),
     "objective-perturbation": (20_000, 0.75, "half the noise in the objective"),
@@ -59,15 +59,15 @@ BOUNDS = "test_svrg_printed.py::test_one_record_moves_a_step_by_its_two_bounds"
 KILLED_BY = {
     "noise x0.95": [f"{ACCOUNTED}[zero_out-dp-gd]"],
     "noise x0.8": [],
-    "a parameter used twice measured by its uses apart": [
+    "the uses of a parameter measured separately": [
         "test_book_keeping.py::test_all_ways_agree[used twice-False]",
         "test_book_keeping.py::test_all_ways_agree[tied-False]",
     ],
-    "a layer of rank one measured by its slope alone": [
+    "a layer of rank one measured by its cotangent alone": [
         "test_book_keeping.py::test_all_ways_agree[dense-False]",
         "test_book_keeping.py::test_no_record_contributes_more_than_the_clip_norm[dense]",
     ],
-    "records coupled by a convolution in groups": [
+    "records mixed by a grouped convolution": [
         "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"
         "[book-keeping-unit kernel-True]",
         "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"

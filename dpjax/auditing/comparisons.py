@@ -124,7 +124,7 @@ def stochastic_step() -> Game:
 
 
 def book_keeping() -> Game:
-    """Returns the attack on one step of any optimizer on a gradient found by book-keeping."""
+    """Returns the attack on one step of any optimizer on a gradient clipped by book-keeping."""
     algorithm = dp_optimizer(
         canaries.dense(),
         PrivacyBudget(8.0, DELTA),

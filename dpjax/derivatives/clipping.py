@@ -36,13 +36,13 @@ def positive_number(name: str, value: Array | float) -> Array | float:
     return _validate.clip_norm(name, value)
 
 
-def mark(values: Array) -> Array:
+def sanitize_nonfinite(values: Array) -> Array:
     """Returns ``values`` with every non-finite one replaced by the largest finite number.
 
-    ``clip_factors`` gives a row that holds this number the factor 0: so a NaN is known by the array
-    that is added itself, and 0 times it is 0.
+    ``clip_factors`` gives a row that holds this number the factor 0: so the array that is added
+    itself says which rows held a NaN, and 0 times the replacement is 0.
 
-    >>> bool(jnp.isfinite(mark(jnp.array([jnp.nan, jnp.inf, 1.0]))).all())
+    >>> bool(jnp.isfinite(sanitize_nonfinite(jnp.array([jnp.nan, jnp.inf, 1.0]))).all())
     True
     """
     largest = jnp.finfo(values.dtype).max
@@ -82,7 +82,7 @@ def clip_factors(
     Args:
       clip_norm: C, above 0.
       *parts: pairs ``(rows, weight)``; the vector of row i is the concatenation of
-        ``rows[i] / weight``, with rows (n, k) of ``mark``ed values.
+        ``rows[i] / weight``, with rows (n, k) from ``sanitize_nonfinite``.
       keep: bool (n,); False gives the factor 0.
 
     Returns:
@@ -107,7 +107,9 @@ def clip_factors(
 
 
 def square_norms(rows: Array) -> Array:
-    """Returns the squared norms (n,) of ``mark``ed rows (n, k), in float64; infinite with a mark.
+    """Returns the squared norms (n,) of sanitized rows (n, k), in float64.
+
+    A row that held a non-finite entry has an infinite norm.
 
     >>> with jax.enable_x64(True):  # to print all digits
     ...     print(square_norms(jnp.array([[3.0, 4.0], [jnp.inf, 0.0]])))
@@ -126,26 +128,26 @@ def factors(
 
     Args:
       squares: squared norms of the parts of each record's gradient, float64 (n,) each, of
-        ``mark``ed values; infinite or NaN where there is a mark.
-      clip_norms: one for the whole, or one a part, (parts,).
+        values from ``sanitize_nonfinite``; infinite or NaN where one was not finite.
+      clip_norms: of the whole gradient, or of each part, (parts,).
       keep: bool (n,); False gives the factor 0.
       dtype: of the factors.
     """
     norms = jnp.asarray(clip_norms)
     single = norms.ndim == 0
     with jax.enable_x64(True):
-        whole = functools.reduce(jnp.add, squares)
-        good = whole < jnp.inf
+        total = functools.reduce(jnp.add, squares)
+        good = total < jnp.inf
         if keep is not None:
             good = good & keep
-        found = []
+        result = []
         for i, square in enumerate(squares[:1] if single else squares):
             bound = float64(norms if single else norms[i])
-            units = (whole if single else square) / bound / bound
+            units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            found.append(_shrunk(units, good, dtype))
-        return found * (len(squares) if single else 1)
+            result.append(_shrunk(units, good, dtype))
+        return result * (len(squares) if single else 1)
 
 
 def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:
@@ -157,12 +159,12 @@ def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:
 
 
 def bad(values: Array) -> Array:
-    """Returns which records (n,) have a mark in ``values`` (n, ...).
+    """Returns which records (n,) held a non-finite entry in the sanitized ``values`` (n, ...).
 
     In float64 also those whose largest entry is beyond 2^400 or, if not 0, below 2^-400: products
     of their squares leave float64's range, and what is dropped contributes nothing.
 
-    >>> bad(mark(jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))).tolist()
+    >>> bad(sanitize_nonfinite(jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))).tolist()
     [True, False]
     """
     largest = jnp.max(jnp.abs(values), axis=tuple(range(1, values.ndim)), initial=0)

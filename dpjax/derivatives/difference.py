@@ -12,7 +12,7 @@ from jax import lax
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide, float64, on_device, zeros
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
-from dpjax.derivatives.apart import couples, each
+from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -136,14 +136,14 @@ def _margin_sum(
 ) -> Wide:
     # Both gradients of a record lie along its features: their difference is one scalar.
     count, p, size = records.directions.shape
-    slope = jax.vmap(jax.vmap(jax.grad(phi)))
+    derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     clip_norm, bound = bounds
 
     def contribution(chunk: Chunk) -> Array:
         z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def clipped(w: Array) -> tuple[Array, Array]:
-            first = slope(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
+            first = derivative(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
             factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
             return linear_model._times(factor, first), factor > 0
 
@@ -172,21 +172,23 @@ def _general_sum(
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
     flat_anchor = general.flatten(anchor)[0]
-    slope = jax.grad(lambda w, record: loss(unflatten(w), record))
+    gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
     clip_norm, bound = bounds
-    one_by_one = couples(loss, params, batch)
+    sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
         records, keep = general._records(chunk, batch, mask)
 
         def clipped(w: Array) -> tuple[Array, Array]:
-            rows = clipping.mark(each(lambda r: slope(w, r), records, one_by_one))
+            rows = clipping.sanitize_nonfinite(
+                map_examples(lambda r: gradient(w, r), records, sequential)
+            )
             factors = clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep)
             return factors[:, None] * rows, factors > 0
 
         def differences() -> tuple[Array, Array]:
             (here, usable), (there, usable_there) = clipped(flat), clipped(flat_anchor)
-            return clipping.mark(here - there), usable & usable_there
+            return clipping.sanitize_nonfinite(here - there), usable & usable_there
 
         change, usable = compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)

@@ -23,7 +23,8 @@ from jax import lax
 
 from dpjax._typing import Array, PyTree
 from dpjax._wide import wide_dtype
-from dpjax.derivatives import convolution, primitives
+from dpjax.derivatives import primitives
+from dpjax.derivatives.ghost import convolution
 
 Store = Callable[[Array], Array]
 
@@ -167,8 +168,8 @@ def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
     moves = tuple(tangents[id(value)] for value in step.inputs)
     if step.primitive in primitives.BY_ENTRY:
         # The derivative once, and not once for every direction.
-        _, slopes = jax.jvp(step.apply, points, (jnp.ones_like(points[0]),))
-        pushed = [slopes[0] * moves[0]]
+        _, (derivative,) = jax.jvp(step.apply, points, (jnp.ones_like(points[0]),))
+        pushed = [derivative * moves[0]]
     else:
         _, pushed = jax.jvp(step.apply, points, moves)
     tangents |= {id(value): move for value, move in zip(step.outputs, pushed, strict=True)}
@@ -178,20 +179,21 @@ def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], stor
     """Goes back through the steps with c, the derivative of the loss in each value."""
     k = tangents[id(out)].shape[0]
     total = jnp.zeros((k, k), wide_dtype(out.primal.dtype))
-    slopes = {id(out): jnp.ones_like(out.primal)}
+    cotangents = {id(out): jnp.ones_like(out.primal)}
     for step in reversed(steps):
-        if not any(value.curved and id(value) in slopes for value in step.outputs):
+        if not any(value.curved and id(value) in cotangents for value in step.outputs):
             continue
-        found = [slopes.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
+        of_outputs = [cotangents.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
         if not step.linear:
             moves = [tangents[id(value)] for value in step.inputs]
-            total = total + _second(step, moves, found, store).astype(total.dtype)
-        for value, slope in _pull(step, found):
-            slopes[id(value)] = slopes[id(value)] + slope if id(value) in slopes else slope
+            total = total + _second(step, moves, of_outputs, store).astype(total.dtype)
+        for value, cotangent in _pull(step, of_outputs):
+            known = id(value) in cotangents
+            cotangents[id(value)] = cotangents[id(value)] + cotangent if known else cotangent
     return total
 
 
-def _pull(step: _Step, slopes: list[Array]) -> list[tuple[_Value, Array]]:
+def _pull(step: _Step, cotangents: list[Array]) -> list[tuple[_Value, Array]]:
     """The part of c in each input that needs it: never in a weight as it was given."""
     needed = [i for i, value in enumerate(step.inputs) if value.curved]
     if not needed:
@@ -204,22 +206,22 @@ def _pull(step: _Step, slopes: list[Array]) -> list[tuple[_Value, Array]]:
         return step.apply(*arguments)
 
     _, pull = jax.vjp(of_needed, *(step.inputs[i].primal for i in needed))
-    return list(zip((step.inputs[i] for i in needed), pull(slopes), strict=True))
+    return list(zip((step.inputs[i] for i in needed), pull(cotangents), strict=True))
 
 
-def _second(step: _Step, tangents: list[Array], slopes: list[Array], store: Store) -> Array:
+def _second(step: _Step, tangents: list[Array], cotangents: list[Array], store: Store) -> Array:
     """Returns <c, f''[a'_i, a'_j]> of one nonlinear step for all pairs of directions, (k, k)."""
     points = tuple(value.primal for value in step.inputs)
 
-    def slope(*point: Array) -> tuple[Array, ...]:
-        return jax.vjp(step.apply, *point)[1](slopes)
+    def pulled_back(*point: Array) -> tuple[Array, ...]:
+        return jax.vjp(step.apply, *point)[1](cotangents)
 
     plain = step.primitive == "conv_general_dilated" and convolution.is_plain(step.parameters)
     if plain and step.inputs[0].of_record and not step.inputs[1].of_record:
         kernels = jax.vmap(lambda kernel: convolution.turned(step.parameters, kernel))(tangents[1])
         back = jax.vmap(
             lambda kernel: convolution.transposed(
-                step.parameters, kernel, slopes[0], points[0].shape
+                step.parameters, kernel, cotangents[0], points[0].shape
             )
         )(store(kernels))
         half = _gram(tangents[0], back)
@@ -232,14 +234,14 @@ def _second(step: _Step, tangents: list[Array], slopes: list[Array], store: Stor
             def product(factor: Array) -> list[Array]:
                 return step.apply(*((factor, direction) if one == 0 else (direction, factor)))
 
-            return jax.vjp(product, points[one])[1](slopes)[0]
+            return jax.vjp(product, points[one])[1](cotangents)[0]
 
         half = _gram(tangents[one], jax.vmap(through)(tangents[other]))
         return half + half.T
     if step.primitive in primitives.BY_ENTRY:
-        _, (curvature,) = jax.jvp(slope, points, (jnp.ones_like(points[0]),))
+        _, (curvature,) = jax.jvp(pulled_back, points, (jnp.ones_like(points[0]),))
         return _gram(tangents[0] * curvature[None], tangents[0])
-    turned = jax.vmap(lambda *moves: jax.jvp(slope, points, moves)[1])(*tangents)
+    turned = jax.vmap(lambda *moves: jax.jvp(pulled_back, points, moves)[1])(*tangents)
     return sum(map(_gram, tangents, turned), jnp.zeros(()))
 
 

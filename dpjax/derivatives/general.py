@@ -11,7 +11,7 @@ from jax import lax
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Wide, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
-from dpjax.derivatives.apart import couples, each
+from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -74,13 +74,16 @@ def gradient_sum(
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
-    slope = jax.grad(lambda w, record: loss(unflatten(w), record))
-    one_by_one = couples(loss, params, batch)
+    gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
+    sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
         records, keep = _records(chunk, batch, mask)
         rows = compute_once(
-            chunk, lambda: clipping.mark(each(lambda r: slope(flat, r), records, one_by_one))
+            chunk,
+            lambda: clipping.sanitize_nonfinite(
+                map_examples(lambda r: gradient(flat, r), records, sequential)
+            ),
         )
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
         return rounding.block_products(factors, blocks(rows), any_order, axis=1)
@@ -108,11 +111,11 @@ def second_order_sums(
     flat, unflatten = flatten(params)
     p = flat.size
     gradient_weight, hessian_weight = weights
-    one_by_one = couples(loss, params, batch)
+    sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> tuple[Array, Array]:
         records, keep = _records(chunk, batch, mask)
-        gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records, one_by_one)
+        gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records, sequential)
         parts = [(hessians, hessian_weight)]
         if gradient_weight is not None:
             parts.append((gradients, gradient_weight))
@@ -129,29 +132,32 @@ def second_order_sums(
 
 
 def _derivatives(
-    chunk: Chunk, loss: Loss, flat: Array, unflatten: Callable, records: PyTree, one_by_one: bool
+    chunk: Chunk, loss: Loss, flat: Array, unflatten: Callable, records: PyTree, sequential: bool
 ) -> tuple[Array, Array]:
-    """Per-example gradients (rows, p) and Hessians (rows, p * p), marked and stored."""
+    """Per-example gradients (rows, p) and Hessians (rows, p * p), sanitized and stored."""
     treedefs = []
 
     def linearized(record: PyTree) -> tuple[Array, list[Array]]:
-        slope = jax.grad(lambda w: loss(unflatten(w), record))
-        gradient, push = jax.linearize(slope, flat)
+        gradient, push = jax.linearize(jax.grad(lambda w: loss(unflatten(w), record)), flat)
         residuals, treedef = jax.tree.flatten(push)
         treedefs.append(treedef)
-        return clipping.mark(gradient), residuals
+        return clipping.sanitize_nonfinite(gradient), residuals
 
-    gradients, residuals = compute_once(chunk, lambda: each(linearized, records, one_by_one))
+    gradients, residuals = compute_once(
+        chunk, lambda: map_examples(linearized, records, sequential)
+    )
     basis = jnp.eye(flat.size, dtype=flat.dtype)
 
     def columns(residuals: list[Array]) -> Array:
-        return clipping.mark(jax.vmap(jax.tree.unflatten(treedefs[-1], residuals))(basis))
+        return clipping.sanitize_nonfinite(
+            jax.vmap(jax.tree.unflatten(treedefs[-1], residuals))(basis)
+        )
 
     # Of a loss whose Hessian is the same for every record nothing depends on the record.
     rows = gradients.shape[0]
 
     def of_all() -> Array:
-        if one_by_one and residuals:
+        if sequential and residuals:
             return lax.map(columns, residuals)
         return jax.vmap(columns, axis_size=rows)(residuals)
 

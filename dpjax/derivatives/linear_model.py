@@ -236,7 +236,7 @@ def _over_chunks(
 ) -> Wide:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
     count, p, size = records.directions.shape
-    slope = jax.vmap(jax.vmap(jax.grad(phi)))
+    derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
 
     def contribution(chunk: Chunk) -> Array:
@@ -244,7 +244,7 @@ def _over_chunks(
 
         def scalars() -> tuple[Array, Array]:
             m = r * _inner(params.astype(z.dtype), z, any_order)
-            first, second = slope(m) * r, curvature(m) * r * r
+            first, second = derivative(m) * r, curvature(m) * r * r
             fresh = chunk.fresh[:, None]
             return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)
 

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Wide, wide_dtype
-from dpjax.derivatives import bookkeeping, general, two_pass
+from dpjax.derivatives import general
 from dpjax.derivatives.chunks import common_length
+from dpjax.derivatives.ghost import bookkeeping, two_pass
 
 METHODS = ("auto", "book_keeping", "per_example", "two_pass")
 MEMORY_LIMIT = 2**30
 """Bytes that a clipped sum may take by default, beside data and parameters."""
 
-# Gradients of fewer numbers are made for every record: they stay in the cache.
+# Gradients of fewer numbers are materialised for every record: they stay in the cache.
 _SMALL = 2048
 # Values at once that use the caches of a CPU best, and records below which its products suffer.
 _CACHED, _FEW = 2**23, 16
@@ -55,8 +56,8 @@ def gradient_sum(
     reading = bookkeeping.read(loss, params, batch, any_order)
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
-    own = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
-    rows = rows_within(own, wide_dtype(params).itemsize, memory_limit)
+    per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
+    rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
     if per_layer:

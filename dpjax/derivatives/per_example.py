@@ -175,11 +175,11 @@ def clipped_grad(
         or an ``Objective``, whose margin turns on the closed form.
       clip_norm: C, above 0.
       per_layer: clip each of the L leaves to C / sqrt(L), and not the whole gradient to C.
-      method: ``"book_keeping"`` finds the layers of a network and makes no gradient for every
-        record where it need not; ``"per_example"`` makes all of them; ``"auto"`` takes what is
-        cheaper for these shapes. ``"two_pass"`` computes norms, then the gradient of the weighted
-        loss: for comparison, NOT for a release, as rounding has no bound there. A margin's closed
-        form needs none of this.
+      method: ``"book_keeping"`` finds the layers of a network and clips without materialising
+        per-example gradients where shapes allow it; ``"per_example"`` materialises all of them;
+        ``"auto"`` takes the cheaper for these shapes. ``"two_pass"`` computes norms, then the
+        gradient of the weighted loss: for comparison, NOT for a release, as rounding has no bound
+        there. A loss with a margin uses its closed form instead.
       memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
         in pieces that fit; by default 1 GiB, or one record.
 

@@ -91,7 +91,7 @@ def walk(
     constant: Callable[[Any], Value],
     take: Callable[[Any, list[Value]], list[Value]],
 ) -> list[Value]:
-    """Returns what a program gives for values of the caller's own kind.
+    """Returns the results of a program for values of a kind that the caller defines.
 
     Args:
       closed: from ``trace``; calls within it are written out.

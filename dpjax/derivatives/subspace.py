@@ -9,7 +9,7 @@ import jax
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
 from dpjax._wide import Wide, on_device, zeros
 from dpjax.derivatives import clipping, directions, general, rounding
-from dpjax.derivatives.apart import over_records
+from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -116,6 +116,8 @@ def _sums(
     def of_flat(point: Array, record: PyTree) -> Array:
         return loss(unflatten(point), record)
 
+    sequential = vmap_mixes_examples(loss, params, batch)
+
     def contribution(chunk: Chunk) -> tuple[Array, Array]:
         records, keep = general._records(chunk, batch, mask)
 
@@ -123,13 +125,13 @@ def _sums(
             return compute_once(chunk, lambda: value)
 
         def rows() -> tuple[Array, Array]:
-            gradients, hessians = over_records(
+            gradients, hessians = map_examples(
                 lambda record: directions.derivatives(of_flat, flat, sketch, record, store),
-                loss,
-                params,
                 records,
+                sequential,
             )
-            return clipping.mark(gradients), clipping.mark(hessians.reshape(-1, k * k))
+            hessians = hessians.reshape(-1, k * k)
+            return clipping.sanitize_nonfinite(gradients), clipping.sanitize_nonfinite(hessians)
 
         gradients, hessians = compute_once(chunk, rows)
         factors = clipping.clip_factors(

@@ -167,7 +167,7 @@ def clipped_sum(
         parts = compute_once(
             chunk,
             lambda: [
-                clipping.mark(chunk.of(leaf).reshape(length, width).astype(dtype))
+                clipping.sanitize_nonfinite(chunk.of(leaf).reshape(length, width).astype(dtype))
                 for leaf, width in zip(leaves, widths, strict=True)
             ],
         )

@@ -1,4 +1,4 @@
-"""Clipped sums by two passes: norms first, then one backward pass of the weighted loss.
+"""Ghost clipping in two passes: norms first, then one backward pass of the weighted loss.
 
 Here rounding has no bound: the weighted pass adds up over records and positions at once, in the
 dtype of the parameters. Queries do not use it; it is for comparison, and for a user's own loops.
@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Wide, wide_dtype, zeros
-from dpjax.derivatives import bookkeeping, clipping
+from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
+from dpjax.derivatives.ghost import bookkeeping
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
@@ -25,10 +26,10 @@ def gradient_sum(
     any_order: bool,
     rows: int,
 ) -> Wide:
-    """Returns the same as ``bookkeeping.gradient_sum``, for one clip norm; arguments likewise.
+    """Returns the same as ``bookkeeping.gradient_sum``, of the same arguments, for one clip norm.
 
     Raises:
-      ValueError: for a clip norm a layer, of which there is no weighted loss.
+      ValueError: for one clip norm for each layer, which no weighted loss can apply.
 
     Privacy: NOT a mechanism, and no bound: rounding may carry one record beyond the clip norm.
     """
@@ -42,7 +43,7 @@ def gradient_sum(
         records, keep = bookkeeping.rows_of(chunk, batch, mask, n)
         squares, _ = bookkeeping.measured(loss, reading, params, records, chunk, dtype)
         factors, *_ = clipping.factors(squares, clip_norm, keep, dtype)
-        # A record that is dropped may be NaN, and 0 times NaN is NaN: another one stands for it.
+        # A dropped record may hold a NaN, and 0 times NaN is NaN: replace it by another record.
         good = jnp.argmax(factors > 0)
         usable = jax.tree.map(
             lambda leaf: jnp.where(_like(factors > 0, leaf), leaf, leaf[good]), records

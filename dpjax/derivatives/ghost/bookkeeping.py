@@ -1,10 +1,10 @@
-"""Clipped sums of per-example gradients of a network, without the per-example gradients.
+"""Book-keeping: the clipped sum of gradients in one pass, without per-example gradients.
 
-One pass forward and backward keeps the input of each layer and the slope in its output. From them
-come the norm of each record's gradient, and then the sum of all gradients, each with its clip
-factor: a second pass is not needed.
+One pass forward and backward keeps the input of each layer and the cotangent of its output. They
+give the norm of each record's gradient, and then the sum of all gradients times their clip
+factors; a second backward pass is not needed.
 
-What is measured is what is added, in every case: see ``parts``.
+The norm is always taken of the same arrays that are added: see ``parts``.
 """
 
 import functools
@@ -15,16 +15,17 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Wide, wide_dtype, zeros
-from dpjax.derivatives import clipping, layers
-from dpjax.derivatives.apart import each
+from dpjax.derivatives import clipping
+from dpjax.derivatives.batching import map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
-from dpjax.derivatives.layer_rules import ByEntry, Lookup
-from dpjax.derivatives.pairs import Pairs, Table
-from dpjax.derivatives.parts import Outer, Part, Rows
+from dpjax.derivatives.ghost import layers
+from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
+from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
+from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
 
-# A number that is stored for a record costs as much as so many that are multiplied and added.
+# Storing one number for a record costs as much as this many multiplications and additions.
 _STORED = 16
-# Gradients of more numbers than this are not stored for a record where there is another way.
+# Per-example gradients of more numbers than this are not stored where there is another way.
 _LARGEST = 2**22
 
 
@@ -33,7 +34,7 @@ class Reading(NamedTuple):
 
     Attributes:
       plan: the layers of the loss.
-      parts: one a parameter, in the order of the leaves.
+      parts: one for each parameter, in the order of the leaves.
       numbers: values in memory for one record.
     """
 
@@ -43,7 +44,7 @@ class Reading(NamedTuple):
 
     @property
     def saves(self) -> bool:
-        """Whether any parameter needs no gradient of its own for every record."""
+        """Whether the gradient of any parameter is not materialised for every record."""
         return any(part.saves for part in self.parts)
 
 
@@ -52,19 +53,19 @@ def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> 
 
     >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
     >>> type(reading.parts[0]).__name__, reading.saves
-    ('Outer', True)
+    ('Rank1', True)
     """
     record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
     plan = layers.plan(loss, params, record)
     leaves = jax.tree.leaves(params)
-    own = {
+    uses = {
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
     }
     parts = tuple(
-        part_of(i, leaf.shape, own[i] if i not in plan.copied else None, any_order)
+        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, any_order)
         for i, leaf in enumerate(leaves)
     )
-    # Forward and backward, each value about once.
+    # Each value about once forward and once backward.
     return Reading(plan, parts, 2 * plan.numbers + sum(part.numbers for part in parts))
 
 
@@ -85,9 +86,9 @@ def gradient_sum(
       params: pytree of floating arrays.
       batch: pytree with one row per record.
       mask: (n,) bool.
-      clip_norm: one for the whole gradient, or one a leaf, (leaves,).
+      clip_norm: of the whole gradient, or of each leaf, (leaves,).
       any_order: as in ``rounding.block_products``.
-      rows: records at once, at most.
+      rows: the most records at once.
 
     Privacy: NOT a mechanism: it is exact.
     """
@@ -96,10 +97,10 @@ def gradient_sum(
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         records, keep = rows_of(chunk, batch, mask, n)
-        squares, found = measured(loss, reading, params, records, chunk, dtype)
+        squares, arrays = measured(loss, reading, params, records, chunk, dtype)
         factors = clipping.factors(squares, clip_norm, keep, dtype)
-        pairs = zip(reading.parts, found, factors, strict=True)
-        return [part.weighted(own, factor, size, any_order) for part, own, factor in pairs]
+        both = zip(reading.parts, arrays, factors, strict=True)
+        return [part.weighted(of_part, factor, size, any_order) for part, of_part, factor in both]
 
     zero = [zeros(part.shape, dtype) for part in reading.parts]
     sums = sum_blocks(n, rows, contribution, zero)
@@ -120,30 +121,35 @@ def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[Py
 def measured(
     loss: Loss, reading: Reading, params: Params, records: PyTree, chunk: Chunk, dtype: jnp.dtype
 ) -> tuple[list[Array], list[tuple[Array, ...]]]:
-    """Returns the squared norms of every part, and what was measured."""
-    # Slopes first: a compiler would compute them anew for every sum over positions.
-    taps, kept = compute_once(chunk, lambda: _tapped(loss, reading.plan, params, records))
-    found = compute_once(chunk, lambda: [part.found(taps, kept, dtype) for part in reading.parts])
-    return [part.squares(own) for part, own in zip(reading.parts, found, strict=True)], found
+    """Returns the squared norms of every part, and the arrays that they are taken of."""
+    # Cotangents first: a compiler would compute them anew for every sum over positions.
+    cotangents, residuals = compute_once(
+        chunk, lambda: _differentiated(loss, reading.plan, params, records)
+    )
+    arrays = compute_once(
+        chunk, lambda: [part.arrays(cotangents, residuals, dtype) for part in reading.parts]
+    )
+    both = zip(reading.parts, arrays, strict=True)
+    return [part.squares(of_part) for part, of_part in both], arrays
 
 
-def _tapped(
+def _differentiated(
     loss: Loss, plan: layers.Plan, params: Params, records: PyTree
-) -> tuple[layers.Taps, list[Array]]:
-    """Returns the slopes at every tap, and what the layers keep, with a leading axis of records."""
+) -> tuple[layers.Probes, list[Array]]:
+    """Returns the cotangents at the probes and the layers' residuals, along an axis of records."""
     leaves = jax.tree.leaves(params)
     count = jax.tree.leaves(records)[0].shape[0]
     first = jax.tree.map(lambda leaf: leaf[0], records)
     offsets = [jnp.zeros(o.shape, o.dtype) for o in layers.offsets(loss, plan, params, first)]
     copies = {i: jnp.broadcast_to(leaves[i], (count, *leaves[i].shape)) for i in plan.copied}
 
-    def slopes(own: tuple[dict[int, Array], PyTree]) -> tuple[layers.Taps, list[Array]]:
-        copies, record = own
-        taps = layers.Taps(offsets, copies)
-        run = functools.partial(layers.tapped, loss, plan, params)
-        return jax.grad(lambda taps: run(taps, record), has_aux=True)(taps)
+    def of_record(both: tuple[dict[int, Array], PyTree]) -> tuple[layers.Probes, list[Array]]:
+        copies, record = both
+        probes = layers.Probes(offsets, copies)
+        run = functools.partial(layers.probed, loss, plan, params)
+        return jax.grad(lambda probes: run(probes, record), has_aux=True)(probes)
 
-    return each(slopes, (copies, records), plan.couples)
+    return map_examples(of_record, (copies, records), plan.sequential)
 
 
 def part_of(
@@ -152,26 +158,26 @@ def part_of(
     """Returns the cheapest way to one parameter.
 
     Args:
-      leaf: its number.
+      leaf: its number among the leaves.
       shape: its shape.
       used: the layers that use it, with their numbers; None if every record has a copy.
       any_order: as in ``rounding.block_products``, where less is charged for rounding than sums
-        over times would take.
+        over positions would need.
     """
     if not used:
-        return Rows(leaf, shape)
+        return Materialized(leaf, shape)
     if len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
-        return Rows(leaf, shape, tuple(used))
+        return Materialized(leaf, shape, tuple(used))
     rule: Any = used[0][1].rule
-    one = (leaf, shape, tuple(used))
-    if rule.times == 1 and not isinstance(rule, Lookup):
-        return Outer(*one)
+    fields = (leaf, shape, tuple(used))
+    if rule.positions == 1 and not isinstance(rule, Lookup):
+        return Rank1(*fields)
     if any_order:
-        return Rows(*one)
+        return Materialized(*fields)
     if isinstance(rule, Lookup):
-        return Table(*one)
-    whole = rule.inputs * rule.outputs
+        return Embedding(*fields)
+    size = rule.inputs * rule.outputs
     # In float64 a product costs two.
-    pairs = 2 * (rule.times**2 * (rule.inputs + rule.outputs) + rule.times * whole)
-    rows = (rule.times + _STORED) * whole
-    return Pairs(*one) if pairs < rows or whole > _LARGEST else Rows(*one)
+    ghost = 2 * (rule.positions**2 * (rule.inputs + rule.outputs) + rule.positions * size)
+    materialized = (rule.positions + _STORED) * size
+    return GhostNorm(*fields) if ghost < materialized or size > _LARGEST else Materialized(*fields)

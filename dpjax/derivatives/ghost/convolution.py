@@ -1,6 +1,6 @@
 """The transpose of a convolution in a form that stays fast inside loops on a CPU.
 
-JAX's own leaves it to the compiler to turn the kernel round, and once that is moved out of a loop
+JAX's own leaves it to the compiler to reverse the kernel, and once that is moved out of a loop
 XLA has no fast program for what is left: 50 times slower in the network of the papers.
 """
 
@@ -18,13 +18,13 @@ def is_plain(parameters: dict[str, Any]) -> bool:
     return groups == (1, 1) and set(parameters["lhs_dilation"]) <= {1}
 
 
-def transposed(parameters: dict[str, Any], kernel: Array, slope: Array, size: Any) -> Array:
-    """Returns ``slope`` pulled back through a convolution, by one with a kernel turned round.
+def transposed(parameters: dict[str, Any], kernel: Array, cotangent: Array, size: Any) -> Array:
+    """Returns ``cotangent`` pulled back through a convolution, by one with the reversed kernel.
 
     Args:
       parameters: of the convolution, which ``is_plain``.
-      kernel: ``turned`` before, and kept in memory.
-      slope: in the convolution's output.
+      kernel: already ``turned``, and kept in memory.
+      cotangent: of the convolution's output.
       size: shape of its left input.
     """
     numbers = parameters["dimension_numbers"]
@@ -32,11 +32,13 @@ def transposed(parameters: dict[str, Any], kernel: Array, slope: Array, size: An
     padding = []
     for axis, (low, _) in enumerate(parameters["padding"]):
         reach = (kernel.shape[spatial[axis]] - 1) * parameters["rhs_dilation"][axis]
-        outputs = (slope.shape[numbers.out_spec[2 + axis]] - 1) * parameters["window_strides"][axis]
+        outputs = (cotangent.shape[numbers.out_spec[2 + axis]] - 1) * parameters["window_strides"][
+            axis
+        ]
         before = reach - low
         padding.append((before, size[numbers.lhs_spec[2 + axis]] + reach - outputs - 1 - before))
     return lax.conv_general_dilated(
-        slope,
+        cotangent,
         kernel,
         window_strides=(1,) * len(spatial),
         padding=padding,

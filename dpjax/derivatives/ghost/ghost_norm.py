@@ -1,4 +1,4 @@
-"""Parts measured by pairs of times, in float64: large weights that are used few times, tables."""
+"""Ghost norms in float64, over pairs of positions: large weights used at few positions, tables."""
 
 import jax
 import jax.numpy as jnp
@@ -8,30 +8,32 @@ from dpjax._typing import Array
 from dpjax._wide import float64
 from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import blocks
-from dpjax.derivatives.layers import Taps
-from dpjax.derivatives.parts import Part
+from dpjax.derivatives.ghost.layers import Probes
+from dpjax.derivatives.ghost.parts import Part
 
 _UNIT = 2.0**-53
 
 
-class Pairs(Part):
-    """A weight that is used at a few times, whose gradient would be large."""
+class GhostNorm(Part):
+    """A weight that is used at a few positions, whose per-example gradient would be large."""
 
     @property
     def numbers(self) -> int:
-        """Products of pairs of times, and inputs and slopes in float64."""
+        """Products of pairs of positions, and inputs and cotangents in float64."""
         rule = self.rule
-        return 4 * rule.times**2 + 2 * rule.times * (rule.inputs + rule.outputs)
+        return 4 * rule.positions**2 + 2 * rule.positions * (rule.inputs + rule.outputs)
 
-    def found(self, taps: Taps, kept: list[Array], dtype: jnp.dtype) -> tuple[Array, ...]:
-        """Returns inputs (records, times, inputs) and slopes (records, times, outputs)."""
-        inputs, slope = self._input_slope(taps, kept, dtype)
+    def arrays(
+        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    ) -> tuple[Array, ...]:
+        """Returns inputs and cotangents, (records, positions, inputs or outputs)."""
+        inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
         left = jax.vmap(self.rule.left)(inputs)
-        return clipping.mark(left.astype(dtype)), slope
+        return clipping.sanitize_nonfinite(left.astype(dtype)), cotangent
 
-    def squares(self, found: tuple[Array, ...]) -> Array:
-        """Returns the sums over pairs of times."""
-        left, right = found
+    def squares(self, arrays: tuple[Array, ...]) -> Array:
+        """Returns the sums over pairs of positions."""
+        left, right = arrays
         terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 8
         bad = clipping.bad(left) | clipping.bad(right)
         with jax.enable_x64(True):
@@ -41,35 +43,37 @@ class Pairs(Part):
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
     def weighted(
-        self, found: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
-        """Returns the weighted sums over records and times, in float64."""
+        """Returns the weighted sums over records and positions, in float64."""
         del any_order
-        left, right = (blocks(part, size=size) for part in found)
+        left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
             scaled = float64(right) * factors
             return lax.dot_general(float64(left), scaled, (((1, 2), (1, 2)), ((0,), (0,))))
 
 
-class Table(Part):
-    """A table of rows that records look up."""
+class Embedding(Part):
+    """A table whose rows the records look up."""
 
     @property
     def numbers(self) -> int:
-        """Products of pairs of times, and slopes in float64."""
+        """Products of pairs of positions, and cotangents in float64."""
         rule = self.rule
-        return 4 * rule.times**2 + 2 * rule.times * rule.outputs
+        return 4 * rule.positions**2 + 2 * rule.positions * rule.outputs
 
-    def found(self, taps: Taps, kept: list[Array], dtype: jnp.dtype) -> tuple[Array, ...]:
-        """Returns indices (records, times) and slopes (records, times, outputs)."""
-        index, slope = self._input_slope(taps, kept, dtype)
-        # What no row of the table gave has no part in its gradient, be it finite or not.
-        return index, jnp.where((index < self.shape[0])[:, :, None], slope, 0)
+    def arrays(
+        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    ) -> tuple[Array, ...]:
+        """Returns indices (records, positions) and cotangents (records, positions, outputs)."""
+        index, cotangent = self._input_cotangent(cotangents, residuals, dtype)
+        # A cotangent of no row has no part in the table's gradient, whether it is finite or not.
+        return index, jnp.where((index < self.shape[0])[:, :, None], cotangent, 0)
 
-    def squares(self, found: tuple[Array, ...]) -> Array:
-        """Returns the sums over pairs of times at which the same row is looked up."""
-        index, right = found
+    def squares(self, arrays: tuple[Array, ...]) -> Array:
+        """Returns the sums over pairs of positions at which the same row is looked up."""
+        index, right = arrays
         same = (index[:, :, None] == index[:, None, :]) & (index < self.shape[0])[:, :, None]
         bad = clipping.bad(right)
         terms = right.shape[1] ** 2 + right.shape[2] + 8
@@ -80,11 +84,11 @@ class Table(Part):
             return _guarded(square, largest, terms, bad)
 
     def weighted(
-        self, found: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
         """Returns the weighted sums, in float64."""
         del any_order
-        index, right = (blocks(part, size=size) for part in found)
+        index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:
             empty = lax.full(self.shape, 0.0, jnp.float64)
@@ -101,12 +105,12 @@ def _guarded(square: Array, largest: Array, terms: int, bad: Array) -> Array:
     ``largest`` is the norm if none did: rounding takes ``terms`` units of its square away at most.
     It is no more than 2^12 times what is returned: a gradient whose terms cancel further is clipped
     to less than C. So rounding in the sum of a block of N records stays below N^2 times 2^-41 C,
-    1e-8 C times the times at 128, within what is charged for sums in float32.
+    1e-8 C times the positions at 128, within what is charged for sums in float32.
     """
     rounded = jnp.abs(square) + terms * _UNIT * largest**2
     return jnp.where(bad, jnp.inf, jnp.maximum(rounded, (largest / 2**12) ** 2))
 
 
 def _gram(matrix: Array) -> Array:
-    """Returns the products (records, times, times) of rows of ``matrix``."""
+    """Returns the products (records, positions, positions) of rows of ``matrix``."""
     return lax.dot_general(matrix, matrix, (((2,), (2,)), ((0,), (0,))))

@@ -1,9 +1,10 @@
-"""What the gradient of a layer is made of: product, convolution, look-up, shift and scale.
+"""Rules for the gradient of a layer: matrix product, convolution, look-up, shift and scale.
 
-Each of the first three gives the layer's input as a matrix A (times, inputs) and the slope in its
-output as G (times, outputs), so that the gradient of one record is A' G, (inputs, outputs); *times*
-are the positions of an image or a sequence at which the same weight is used. A weight that is
-added, or multiplied entry by entry, has the slope itself, or its product with the input.
+Each of the first three gives the layer's input as a matrix A (positions, inputs) and the cotangent
+of its output as G (positions, outputs), so that the gradient of one record is A' G, (inputs,
+outputs); the *positions* are those of an image or a sequence at which the same weight is used. The
+gradient of a weight that is added is the cotangent; of one that multiplies entry by entry, the
+cotangent times the input.
 """
 
 import math
@@ -13,8 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.derivatives import convolution
-from dpjax.derivatives.patches import Convolution, Product, sum_over_times
+from dpjax.derivatives.ghost import convolution
+from dpjax.derivatives.ghost.patches import Convolution, Product, sum_over_positions
 
 
 class Dense(NamedTuple):
@@ -27,8 +28,8 @@ class Dense(NamedTuple):
     weight_shape: tuple[int, ...]
 
     @property
-    def times(self) -> int:
-        """How often the weight is used for one record."""
+    def positions(self) -> int:
+        """Number of positions at which one record uses the weight."""
         return math.prod(self.input_shape) // self.inputs
 
     @property
@@ -38,34 +39,34 @@ class Dense(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Number of outputs at one time."""
+        """Number of outputs at one position."""
         return math.prod(self.weight_shape) // self.inputs
 
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
         """Returns the output, and the matrix A."""
         source = primals[1] if self.weight_first else primals[0]
         free = _others(source.ndim, self.contracted[0])
-        left = source.transpose(*free, *self.contracted[0]).reshape(self.times, self.inputs)
+        left = source.transpose(*free, *self.contracted[0]).reshape(self.positions, self.inputs)
         return apply(*primals), left
 
-    def left(self, kept: Array) -> Array:
+    def left(self, residual: Array) -> Array:
         """Returns the matrix A."""
-        return kept
+        return residual
 
-    def right(self, slope: Array) -> Array:
+    def right(self, cotangent: Array) -> Array:
         """Returns the matrix G."""
         if self.weight_first:
-            return slope.reshape(self.outputs, self.times).T
-        return slope.reshape(self.times, self.outputs)
+            return cotangent.reshape(self.outputs, self.positions).T
+        return cotangent.reshape(self.positions, self.outputs)
 
-    def product(self, kept: Array, right: Array) -> Array:
+    def product(self, residual: Array, right: Array) -> Array:
         """Returns the gradient of one record, (inputs, outputs)."""
-        return sum_over_times(kept, right, 0)
+        return sum_over_positions(residual, right, 0)
 
     def weight(self, gradient: Array) -> Array:
         """Returns the gradient in the shape of the weight."""
-        own = self.contracted[1]
-        order = (*own, *_others(len(self.weight_shape), own))
+        contracted = self.contracted[1]
+        order = (*contracted, *_others(len(self.weight_shape), contracted))
         shape = [self.weight_shape[i] for i in order]
         return gradient.reshape(shape).transpose(*(order.index(i) for i in range(len(order))))
 
@@ -74,12 +75,12 @@ class Lookup(NamedTuple):
     """``gather`` of whole rows of a table, which is the weight."""
 
     clamps: bool
-    """Whether an index that is none of a row stands for the nearest one; else for no row."""
+    """Whether an index out of range stands for the nearest row; otherwise it stands for none."""
     input_shape: tuple[int, ...]
     weight_shape: tuple[int, ...]
 
     @property
-    def times(self) -> int:
+    def positions(self) -> int:
         """Number of rows that one record looks up."""
         return math.prod(self.input_shape[:-1])
 
@@ -94,20 +95,20 @@ class Lookup(NamedTuple):
         return math.prod(self.weight_shape[1:])
 
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
-        """Returns the output, and the row at each time, whose number is ``inputs`` for none."""
-        index = primals[1].reshape(self.times)
+        """Returns the output, and the row at each position; ``inputs`` stands for none."""
+        index = primals[1].reshape(self.positions)
         known = (index >= 0) & (index < self.inputs)
         other = jnp.clip(index, 0, self.inputs - 1) if self.clamps else self.inputs
         return apply(*primals), jnp.where(known, index, other).astype(jnp.int32)
 
-    def right(self, slope: Array) -> Array:
+    def right(self, cotangent: Array) -> Array:
         """Returns the matrix G."""
-        return slope.reshape(self.times, self.outputs)
+        return cotangent.reshape(self.positions, self.outputs)
 
-    def product(self, kept: Array, right: Array) -> Array:
+    def product(self, residual: Array, right: Array) -> Array:
         """Returns the gradient of one record, (inputs, outputs)."""
         empty = jnp.zeros((self.inputs, self.outputs), right.dtype)
-        return empty.at[kept].add(right, mode="drop")
+        return empty.at[residual].add(right, mode="drop")
 
     def weight(self, gradient: Array) -> Array:
         """Returns the gradient in the shape of the table."""
@@ -123,16 +124,16 @@ class ByEntry(NamedTuple):
     """Of as many dimensions as the output, those of size 1 repeated; or () for a scalar."""
 
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
-        """Returns the output, and by what the slope is multiplied, if by anything."""
-        kept = primals[1 if self.weight_first else 0] if self.name == "mul" else jnp.zeros(())
-        return apply(*primals), kept
+        """Returns the output, and for ``mul`` the factor of the cotangent."""
+        residual = primals[1 if self.weight_first else 0] if self.name == "mul" else jnp.zeros(())
+        return apply(*primals), residual
 
-    def gradient(self, kept: Array, slope: Array) -> Array:
+    def gradient(self, residual: Array, cotangent: Array) -> Array:
         """Returns the gradient of one record, in the shape of the weight."""
-        own = -slope if self.name == "sub" and not self.weight_first else slope
-        own = kept * slope if self.name == "mul" else own
+        full = -cotangent if self.name == "sub" and not self.weight_first else cotangent
+        full = residual * cotangent if self.name == "mul" else full
         repeated = [i for i, size in enumerate(self.weight_shape) if size == 1]
-        return jnp.sum(own, axis=repeated if self.weight_shape else None, keepdims=True).reshape(
+        return jnp.sum(full, axis=repeated if self.weight_shape else None, keepdims=True).reshape(
             self.weight_shape
         )
 
@@ -141,22 +142,22 @@ Matrix = Dense | Convolution | Lookup
 Rule = Matrix | ByEntry
 
 
-def rule_of(equation: Any, shapes: list[Any], place: int) -> Rule | None:
-    """Returns the rule of an equation whose argument ``place`` is the weight, or None."""
+def rule_of(equation: Any, shapes: list[Any], index: int) -> Rule | None:
+    """Returns the rule of an equation whose argument number ``index`` is the weight, or None."""
     name, parameters = equation.primitive.name, equation.params
-    weight, source = shapes[place].shape, shapes[1 - place].shape
+    weight, source = shapes[index].shape, shapes[1 - index].shape
     if name == "dot_general":
         contracted, batch = parameters["dimension_numbers"]
         if batch != ((), ()) or math.prod(source) == 0:
             return None
         pair = tuple(map(tuple, contracted))
-        return Dense((pair[1 - place], pair[place]), place == 0, source, weight)
-    if name == "conv_general_dilated" and place == 1 and convolution.is_plain(parameters):
+        return Dense((pair[1 - index], pair[index]), index == 0, source, weight)
+    if name == "conv_general_dilated" and index == 1 and convolution.is_plain(parameters):
         output = equation.outvars[0].aval.shape
         return Convolution(tuple(parameters.items()), source, weight, output)
     if name in ("add", "sub", "mul"):
-        return ByEntry(name, place == 0, weight)
-    if name == "gather" and place == 0:
+        return ByEntry(name, index == 0, weight)
+    if name == "gather" and index == 0:
         return _lookup(parameters, source, weight)
     return None
 

@@ -1,4 +1,4 @@
-"""What the gradient of a convolution's kernel is made of: the patches that it is laid on."""
+"""The rule for a convolution's kernel: a matrix product with the patches that it is applied to."""
 
 import itertools
 import math
@@ -11,15 +11,15 @@ from jax import lax
 
 from dpjax._typing import Array
 from dpjax._wide import wide_dtype
-from dpjax.derivatives import convolution
+from dpjax.derivatives.ghost import convolution
 
 Product = Callable[..., Array]
 
 
-def sum_over_times(left: Array, right: Array, axis: int) -> Array:
-    """Returns the sum of products over times, which are at ``axis`` of ``left``, 0 of ``right``.
+def sum_over_positions(left: Array, right: Array, axis: int) -> Array:
+    """Returns the sum of products over positions: ``axis`` of ``left``, the first of ``right``.
 
-    >>> sum_over_times(jnp.ones((3, 2)), jnp.ones((3, 4)), 0).shape
+    >>> sum_over_positions(jnp.ones((3, 2)), jnp.ones((3, 4)), 0).shape
     (2, 4)
     """
     wide = wide_dtype(left.dtype)
@@ -38,13 +38,13 @@ class Convolution(NamedTuple):
     output_shape: tuple[int, ...]
 
     @property
-    def times(self) -> int:
-        """Number of positions at which the kernel is laid."""
+    def positions(self) -> int:
+        """Number of positions at which the kernel is applied."""
         return math.prod(self.output_shape) // self.outputs
 
     @property
     def inputs(self) -> int:
-        """Size of the patch that the kernel is laid on."""
+        """Size of the patch that the kernel is applied to."""
         return math.prod(self.weight_shape) // self.outputs
 
     @property
@@ -57,23 +57,25 @@ class Convolution(NamedTuple):
         return dict(self.parameters)["dimension_numbers"]
 
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
-        """Returns the output, and the patches: A' (inputs, times)."""
+        """Returns the output, and the patches: A' (inputs, positions)."""
         if jax.default_backend() == "cpu":
             return _through_patches(self, *primals)
         return apply(*primals), self.patches(primals[0])
 
-    def left(self, kept: Array) -> Array:
+    def left(self, residual: Array) -> Array:
         """Returns the matrix A."""
-        return kept.T
+        return residual.T
 
-    def right(self, slope: Array) -> Array:
+    def right(self, cotangent: Array) -> Array:
         """Returns the matrix G."""
         spec = self._numbers.out_spec
-        return slope.transpose(spec[0], *spec[2:], spec[1]).reshape(self.times, self.outputs)
+        return cotangent.transpose(spec[0], *spec[2:], spec[1]).reshape(
+            self.positions, self.outputs
+        )
 
-    def product(self, kept: Array, right: Array) -> Array:
+    def product(self, residual: Array, right: Array) -> Array:
         """Returns the gradient of one record, (inputs, outputs)."""
-        return sum_over_times(kept, right, 1)
+        return sum_over_positions(residual, right, 1)
 
     def weight(self, gradient: Array) -> Array:
         """Returns the gradient in the shape of the kernel."""
@@ -91,7 +93,7 @@ class Convolution(NamedTuple):
         return (*spatial, channels, outputs)
 
     def patches(self, source: Array) -> Array:
-        """Returns what the kernel is laid on, (inputs, times)."""
+        """Returns the patches that the kernel is applied to, (inputs, positions)."""
         parameters, numbers = dict(self.parameters), self._numbers
         batch, channels, *spatial = numbers.lhs_spec
         source = source.transpose(channels, batch, *spatial)
@@ -101,23 +103,23 @@ class Convolution(NamedTuple):
         reach = [self.weight_shape[i] for i in numbers.rhs_spec[2:]]
         strides, holes = parameters["window_strides"], parameters["rhs_dilation"]
         pieces = []
-        for place in itertools.product(*map(range, reach)):
-            first = [i * hole for i, hole in zip(place, holes, strict=True)]
+        for offset in itertools.product(*map(range, reach)):
+            first = [i * hole for i, hole in zip(offset, holes, strict=True)]
             last = [f + s * (n - 1) + 1 for f, s, n in zip(first, strides, sizes, strict=True)]
-            whole = source.shape[:2]
-            piece = lax.slice(source, (0, 0, *first), (*whole, *last), (1, 1, *strides))
-            pieces.append(piece.reshape(source.shape[0], self.times))
+            leading = source.shape[:2]
+            piece = lax.slice(source, (0, 0, *first), (*leading, *last), (1, 1, *strides))
+            pieces.append(piece.reshape(source.shape[0], self.positions))
         return jnp.concatenate(pieces)
 
     def output(self, matrix: Array) -> Array:
-        """Returns (times, outputs) in the shape of the layer's output."""
+        """Returns (positions, outputs) in the shape of the layer's output."""
         batch, channels, *spatial = self._numbers.out_spec
         order = (batch, *spatial, channels)
         shaped = matrix.reshape([self.output_shape[i] for i in order])
         return shaped.transpose(*(order.index(i) for i in range(len(order))))
 
 
-# On a CPU the patches cost as much as the convolution: they are made once, for both.
+# On a CPU the patches cost as much as the convolution: they are computed once, for both.
 def _patched(rule: Convolution, source: Array, kernel: Array) -> tuple[Array, Array]:
     patches = rule.patches(source)
     how = {name: dict(rule.parameters)[name] for name in ("precision", "preferred_element_type")}
@@ -129,10 +131,10 @@ def _patched_forward(rule: Convolution, source: Array, kernel: Array) -> tuple[A
     return _patched(rule, source, kernel), kernel
 
 
-def _patched_backward(rule: Convolution, kernel: Array, slopes: tuple[Array, Array]) -> tuple:
+def _patched_backward(rule: Convolution, kernel: Array, cotangents: tuple[Array, Array]) -> tuple:
     parameters = dict(rule.parameters)
     turned = convolution.turned(parameters, kernel)
-    pulled = convolution.transposed(parameters, turned, slopes[0], rule.input_shape)
+    pulled = convolution.transposed(parameters, turned, cotangents[0], rule.input_shape)
     return pulled, jnp.zeros_like(kernel)
 
 

@@ -1,10 +1,10 @@
-"""Finds the layers of a network in its loss: where a parameter meets what a record is turned into.
+"""Finds the layers of a network in its traced loss: where a parameter meets a record's values.
 
 The loss of one record is read as JAX traces it. At a matrix product, a convolution or a look-up in
 a table, one factor of which is a parameter and the other depends on the record, the gradient of the
-parameter follows from two small arrays: the layer's input, and the slope of the loss in its output.
-A parameter that is used anywhere else is *copied*: every record gets its own, whose gradient JAX
-finds.
+parameter follows from two small arrays: the layer's input, and the cotangent of its output. A
+parameter that is used anywhere else is *copied*: every record gets its own copy, whose gradient JAX
+computes.
 """
 
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax.derivatives import apart, primitives
-from dpjax.derivatives.layer_rules import ByEntry, Rule, rule_of
+from dpjax.derivatives import batching, primitives
+from dpjax.derivatives.ghost.layer_rules import ByEntry, Rule, rule_of
 
 
 class _Value(NamedTuple):
@@ -24,9 +24,9 @@ class _Value(NamedTuple):
     primal: Array
     of_record: bool = False
     leaves: frozenset[int] = frozenset()
-    """Parameters that it is made of, with no record in it."""
+    """Parameters that it depends on, if it depends on no record."""
     chain: tuple | None = ()
-    """How it was made of its one parameter, by moving and repeating entries; None if otherwise."""
+    """Equations that lead to it from one parameter by moving and repeating entries; else None."""
 
 
 class Layer(NamedTuple):
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 
     Attributes:
       leaf: number of the parameter among the leaves.
-      rule: what the gradient is made of.
+      rule: how its gradient follows from the layer's input and the cotangent of its output.
       chain: equations that turn the parameter into the layer's weight, by moving and repeating its
         entries.
     """
@@ -56,23 +56,23 @@ class Layer(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is known of a loss before it is run.
+    """The layers of a loss, read from its trace before it is run.
 
     Attributes:
-      layers: in the order they are met.
-      copied: numbers of the parameters of which every record gets its own.
+      layers: in the order of the trace.
+      copied: numbers of the parameters of which every record gets its own copy.
       numbers: intermediate values of one record, a bound on what its gradient keeps.
-      couples: whether records must be computed one by one, see ``apart``.
+      sequential: whether records must be computed one after another, see ``batching``.
     """
 
     layers: tuple[Layer, ...]
     copied: frozenset[int]
     numbers: int
-    couples: bool
+    sequential: bool
 
 
-class Taps(NamedTuple):
-    """Where ``tapped`` may be differentiated: zeros on the layers' outputs, and the copies."""
+class Probes(NamedTuple):
+    """What ``probed`` is differentiated in: zeros added to the layers' outputs, and the copies."""
 
     offsets: list[Array]
     copies: dict[int, Array]
@@ -83,8 +83,8 @@ def plan(loss: Loss, params: Params, record: PyTree) -> Plan:
 
     >>> def loss(params, x):
     ...     return jnp.tanh(x @ params["w"] + params["b"]).sum()
-    >>> found = plan(loss, {"b": jnp.zeros(2), "w": jnp.zeros((3, 2))}, jnp.zeros(3))
-    >>> [layer.leaf for layer in found.layers], sorted(found.copied)
+    >>> result = plan(loss, {"b": jnp.zeros(2), "w": jnp.zeros((3, 2))}, jnp.zeros(3))
+    >>> [layer.leaf for layer in result.layers], sorted(result.copied)
     ([1, 0], [])
     """
     copied: frozenset[int] = frozenset()
@@ -94,41 +94,41 @@ def plan(loss: Loss, params: Params, record: PyTree) -> Plan:
         if walk.copied == copied:
             used = {layer.leaf for layer in walk.layers}
             unused = frozenset(range(len(jax.tree.leaves(params)))) - used
-            return Plan(tuple(walk.layers), copied | unused, walk.numbers, walk.couples)
-        # A parameter that is copied is of the record, which may make a layer of another's use.
+            return Plan(tuple(walk.layers), copied | unused, walk.numbers, walk.sequential)
+        # A copy depends on the record, which may turn another parameter's use into a layer.
         copied = walk.copied
 
 
-def offsets(loss: Loss, found: Plan, params: Params, record: PyTree) -> list[Any]:
+def offsets(loss: Loss, layout: Plan, params: Params, record: PyTree) -> list[Any]:
     """Returns shapes and dtypes of the outputs of the layers."""
-    walk = _Walk(found.copied)
+    walk = _Walk(layout.copied)
     jax.eval_shape(lambda p, r: walk.run(loss, p, r), params, record)
     return walk.outputs
 
 
-def tapped(
-    loss: Loss, found: Plan, params: Params, taps: Taps, record: PyTree
+def probed(
+    loss: Loss, layout: Plan, params: Params, probes: Probes, record: PyTree
 ) -> tuple[Array, list[Array]]:
-    """Returns the loss of one record, and what each layer keeps of its input.
+    """Returns the loss of one record, and the residual of each layer: what it saves of its input.
 
-    Its derivatives in ``taps.offsets`` are the slopes of the loss in the layers' outputs, those in
-    ``taps.copies`` the gradients of the copied parameters.
+    The derivatives of the loss in ``probes.offsets`` are the cotangents of the layers' outputs,
+    those in ``probes.copies`` the gradients of the copied parameters.
     """
-    walk = _Walk(found.copied, taps)
+    walk = _Walk(layout.copied, probes)
     value = walk.run(loss, params, record)
-    return value, walk.kept
+    return value, walk.residuals
 
 
 class _Walk:
-    """One pass through the loss; ``taps`` are missing where only shapes matter."""
+    """One pass through the loss; without ``probes`` where only shapes matter."""
 
-    def __init__(self, copied: frozenset[int], taps: Taps | None = None):
-        self.copied, self._own, self._taps = copied, copied, taps
+    def __init__(self, copied: frozenset[int], probes: Probes | None = None):
+        self.copied, self._given, self._probes = copied, copied, probes
         self.layers: list[Layer] = []
         self.outputs: list[Any] = []
-        self.kept: list[Array] = []
+        self.residuals: list[Array] = []
         self.numbers = 0
-        self.couples = False
+        self.sequential = False
 
     def run(self, loss: Loss, params: Params, record: PyTree) -> Array:
         """Returns the loss."""
@@ -137,14 +137,14 @@ class _Walk:
         starts += [_Value(jnp.asarray(leaf), of_record=True) for leaf in jax.tree.leaves(record)]
         (out,) = primitives.walk(traced, starts, _Value, self._take)
         if not out.of_record:
-            self._copy(out)  # a loss without the record: its gradient is every record's
+            self._copy(out)  # the loss ignores the record: all records have the same gradient
         return out.primal
 
     def _leaf(self, i: int, leaf: Array) -> _Value:
-        if i not in self._own:
+        if i not in self._given:
             return _Value(lax.stop_gradient(leaf), leaves=frozenset({i}))
-        own = leaf if self._taps is None else self._taps.copies[i]
-        return _Value(own, of_record=True)
+        copy = leaf if self._probes is None else self._probes.copies[i]
+        return _Value(copy, of_record=True)
 
     def _take(self, equation: Any, values: list[_Value]) -> list[_Value]:
         primals = [value.primal for value in values]
@@ -154,14 +154,15 @@ class _Walk:
             chain = _chain(equation, values, results)
             return [_Value(result, leaves=leaves, chain=chain) for result in results]
         if (layer := _layer(equation, values)) is not None:
-            results = [self._tap(layer, equation, primals)]
+            results = [self._probe(layer, equation, primals)]
         else:
             for value in values:
                 self._copy(value)
-            # Of a kernel that every record has for itself; other convolutions never mix images.
-            own_kernel = len(values) > 1 and (values[1].of_record or bool(values[1].leaves))
-            self.couples |= own_kernel and apart.is_coupled(equation)
-            self.couples |= apart.has_batch_rule(equation) or apart.couples_inside(equation)
+            # Only a convolution whose kernel differs between records may mix images under vmap.
+            copied_kernel = len(values) > 1 and (values[1].of_record or bool(values[1].leaves))
+            self.sequential |= copied_kernel and batching.equation_mixes_examples(equation)
+            self.sequential |= batching.has_batch_rule(equation)
+            self.sequential |= batching.inner_program_mixes_examples(equation)
             results = primitives.bind(equation, primals)
         self.numbers += sum(result.size for result in results)
         return [_Value(result, of_record=True) for result in results]
@@ -169,18 +170,18 @@ class _Walk:
     def _copy(self, value: _Value) -> None:
         self.copied = self.copied | value.leaves
 
-    def _tap(self, layer: Layer, equation: Any, primals: list[Array]) -> Array:
+    def _probe(self, layer: Layer, equation: Any, primals: list[Array]) -> Array:
         rule, number = layer.rule, len(self.layers)
 
         def apply(*arguments: Array) -> Array:
             return primitives.bind(equation, arguments)[0]
 
-        output, kept = rule.forward(apply, primals)
+        output, residual = rule.forward(apply, primals)
         self.layers.append(layer)
         self.outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
-        self.kept.append(lax.stop_gradient(kept))
-        self.numbers += kept.size
-        return output if self._taps is None else output + self._taps.offsets[number]
+        self.residuals.append(lax.stop_gradient(residual))
+        self.numbers += residual.size
+        return output if self._probes is None else output + self._probes.offsets[number]
 
 
 def _layer(equation: Any, values: list[_Value]) -> Layer | None:

@@ -1,0 +1,85 @@
+"""Maps a function over the examples of a batch, sequentially where ``vmap`` would mix them.
+
+Under ``vmap`` the gradient of a convolution's kernel is a grouped convolution with one group for
+each example. On a CPU, XLA computes those with several channels in a group, and all in float64, as
+one dense convolution in which the entries of other examples are multiplied by zero: a NaN in one
+example is then a NaN in all of them, all are dropped, and the sum has moved by n C.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core
+
+from dpjax._typing import Loss, Params, PyTree
+
+
+def map_examples(
+    function: Callable[..., PyTree], examples: PyTree, sequential: bool = False
+) -> PyTree:
+    """Returns ``function`` of every example, along a leading axis.
+
+    Args:
+      function: of one example.
+      examples: pytree with a leading axis of examples.
+      sequential: from ``vmap_mixes_examples``; compute one example after another.
+
+    Privacy: NOT a mechanism; with ``sequential`` as that function says, the result for an example
+      depends on that example alone.
+
+    >>> import jax.numpy as jnp
+    >>> map_examples(jnp.sum, jnp.ones((3, 2)), sequential=True).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    return lax.map(function, examples) if sequential else jax.vmap(function)(examples)
+
+
+def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
+    """Returns whether derivatives of ``loss`` under ``vmap`` may mix examples.
+
+    >>> import jax.numpy as jnp
+    >>> vmap_mixes_examples(lambda w, x: w @ x, jnp.zeros(2), jnp.zeros((3, 2)))
+    False
+    """
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), examples)
+    traced = jax.make_jaxpr(loss)(params, example)
+    return any(map(equation_mixes_examples, equations(traced.jaxpr)))
+
+
+def inner_program_mixes_examples(equation: Any) -> bool:
+    """Returns whether a program inside an equation, such as a loop's, may mix examples."""
+    return any(map(equation_mixes_examples, _within(equation)))
+
+
+def equation_mixes_examples(equation: Any) -> bool:
+    """Returns whether ``vmap`` of an equation may mix examples: a convolution, or a user's rule."""
+    if has_batch_rule(equation):
+        return True
+    if equation.primitive.name != "conv_general_dilated" or jax.default_backend() != "cpu":
+        return False
+    double = any(atom.aval.dtype == "float64" for atom in equation.invars)
+    parameters = equation.params
+    return double or (parameters["feature_group_count"], parameters["batch_group_count"]) != (1, 1)
+
+
+def has_batch_rule(equation: Any) -> bool:
+    """Returns whether an equation calls a user's rule for batches, which sees all examples."""
+    return equation.primitive.name == "custom_vmap_call"
+
+
+def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """Yields every equation of a program, and of the programs within."""
+    for equation in jaxpr.eqns:
+        yield equation
+        yield from _within(equation)
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    for value in jax.tree.leaves(
+        list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
+    ):
+        inner = getattr(value, "jaxpr", value)
+        if hasattr(inner, "eqns"):
+            yield from equations(inner)

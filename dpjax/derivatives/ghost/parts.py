@@ -1,0 +1,190 @@
+"""One parameter's part of all gradients: arrays for each record, their norm, the weighted sum.
+
+For a gradient A' G of a record there are three ways, of which shapes choose the cheapest:
+
+- ``Rank1``, for a weight used at one position: the squared norm is |A|^2 |G|^2, and the weighted
+  sum one matrix product;
+- ``Materialized``: the gradient of every record as an array, for kernels whose gradient is smaller
+  than their patches;
+- ``ghost_norm.GhostNorm``: the squared norm is <A A', G G'>, a sum over pairs of positions. Its
+  terms are many and may cancel, so it is computed in float64.
+
+The gradient of a table is a sum over equal indices (``ghost_norm.Embedding``). Each way takes the
+norm of the arrays that it adds: rounding before them is part of one record's contribution, and
+rounding after them has a bound.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array
+from dpjax.derivatives import clipping, rounding
+from dpjax.derivatives.chunks import blocks
+from dpjax.derivatives.ghost.layer_rules import ByEntry
+from dpjax.derivatives.ghost.layers import Layer, Probes
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The part of the gradient that belongs to one parameter.
+
+    Attributes:
+      leaf: number of the parameter among the leaves.
+      leaf_shape: its shape.
+      layers: the layers that use it, with their numbers; none if every record has a copy.
+    """
+
+    leaf: int
+    leaf_shape: tuple[int, ...]
+    layers: tuple[tuple[int, Layer], ...] = ()
+
+    saves = True
+    """Whether the per-example gradients are not materialised."""
+
+    @property
+    def rule(self) -> Any:
+        """Rule of the one layer that uses the parameter."""
+        return self.layers[0][1].rule
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the weighted sum, before ``finish``."""
+        return (self.rule.inputs, self.rule.outputs)
+
+    @property
+    def numbers(self) -> int:
+        """Values kept for one record beside those of the loss."""
+        return 0
+
+    def arrays(
+        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    ) -> tuple[Array, ...]:
+        """Returns the sanitized arrays that norm and sum are taken of, along an axis of records.
+
+        Args:
+          cotangents: the derivatives of the loss in the probes, for each record.
+          residuals: of each layer, for each record.
+          dtype: of the result.
+        """
+        raise NotImplementedError
+
+    def squares(self, arrays: tuple[Array, ...]) -> Array:
+        """Returns the squared norms of records, float64; infinite or NaN for one to drop."""
+        raise NotImplementedError
+
+    def weighted(
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+    ) -> Array:
+        """Returns the sums of gradients times factors, one for each block of ``size`` records."""
+        raise NotImplementedError
+
+    def finish(self, total: Array) -> Array:
+        """Returns the sum in the parameter's shape."""
+        return self.layers[0][1].back(self.rule.weight(total), self.leaf_shape)
+
+    def _input_cotangent(
+        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    ) -> tuple[Array, Array]:
+        number = self.layers[0][0]
+        cotangent = jax.vmap(self.rule.right)(cotangents.offsets[number])
+        return residuals[number], clipping.sanitize_nonfinite(cotangent.astype(dtype))
+
+
+class Materialized(Part):
+    """The gradient of every record as an array."""
+
+    saves = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the weighted sum: flat."""
+        return (math.prod(self.leaf_shape),)
+
+    @property
+    def numbers(self) -> int:
+        """The gradient."""
+        return 2 * math.prod(self.leaf_shape)
+
+    def arrays(
+        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    ) -> tuple[Array, ...]:
+        """Returns the gradients (records, numbers)."""
+        if not self.layers:
+            rows = cotangents.copies[self.leaf]
+        else:
+            uses = [self._of_layer(n, layer, cotangents, residuals) for n, layer in self.layers]
+            rows = functools.reduce(jnp.add, uses)
+        count = rows.shape[0]
+        return (clipping.sanitize_nonfinite(rows.reshape(count, -1).astype(dtype)),)
+
+    def _of_layer(
+        self, number: int, layer: Layer, cotangents: Probes, residuals: list[Array]
+    ) -> Array:
+        def gradient(residual: Array, cotangent: Array) -> Array:
+            if isinstance(layer.rule, ByEntry):
+                return layer.back(layer.rule.gradient(residual, cotangent), self.leaf_shape)
+            matrix = layer.rule.product(residual, layer.rule.right(cotangent))
+            if self._as_matrix:
+                return matrix
+            return layer.back(layer.rule.weight(matrix), self.leaf_shape)
+
+        return jax.vmap(gradient)(residuals[number], cotangents.offsets[number])
+
+    def squares(self, arrays: tuple[Array, ...]) -> Array:
+        """Returns the squared norms of the rows."""
+        return clipping.square_norms(arrays[0])
+
+    def weighted(
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+    ) -> Array:
+        """Returns the weighted sums of the rows."""
+        return rounding.block_products(
+            blocks(factors, size=size), blocks(arrays[0], size=size), any_order, axis=1
+        )
+
+    def finish(self, total: Array) -> Array:
+        """Returns the sum in the parameter's shape."""
+        if not self._as_matrix:
+            return total.reshape(self.leaf_shape)
+        return super().finish(total.reshape(self.rule.inputs, self.rule.outputs))
+
+    @property
+    def _as_matrix(self) -> bool:
+        # Brought into the parameter's shape after the sum, not for each record.
+        return len(self.layers) == 1 and not isinstance(self.layers[0][1].rule, ByEntry)
+
+
+class Rank1(Part):
+    """A weight that is used at one position only, so that its gradient has rank one."""
+
+    def arrays(
+        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    ) -> tuple[Array, ...]:
+        """Returns inputs (records, inputs) and cotangents (records, outputs)."""
+        inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
+        left = jax.vmap(self.rule.left)(inputs)
+        return clipping.sanitize_nonfinite(left[:, 0].astype(dtype)), cotangent[:, 0]
+
+    def squares(self, arrays: tuple[Array, ...]) -> Array:
+        """Returns the products of both squared norms."""
+        left, right = map(clipping.square_norms, arrays)
+        bad = clipping.bad(arrays[0]) | clipping.bad(arrays[1])
+        with jax.enable_x64(True):
+            return jnp.where(bad, jnp.inf, left * right)
+
+    def weighted(
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+    ) -> Array:
+        """Returns the weighted sums of the products."""
+        left, right = arrays
+        scaled = factors[:, None] * right
+        # Subnormal products are coarse enough to exceed C where hardware keeps them.
+        scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
+        return rounding.block_outer_products(
+            blocks(left, size=size), blocks(scaled, size=size), any_order
+        )
