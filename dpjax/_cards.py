@@ -16,6 +16,12 @@ _BOX = (
     "border: 1px solid #8888; border-radius: 4px"
 )
 _CELL = "text-align: left; vertical-align: top; padding: 0.1em 1.2em 0.1em 0"
+_NAME = f"{_CELL}; font-weight: normal; white-space: nowrap; opacity: 0.7"
+
+
+# What is read off an object raises while other things stand in its fields: a debugger prints one
+# that is half built, and ``in_axes`` of ``vmap`` is an algorithm with axes or None in its fields.
+INCOMPLETE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Card(NamedTuple):
@@ -49,10 +55,17 @@ class HasCard:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return to_text(self._card())
+        return to_text(_card_of(self))
 
     def _repr_html_(self) -> str:
-        return to_html(self._card())
+        return to_html(_card_of(self))
+
+
+def _card_of(value: HasCard) -> Card:
+    try:
+        return value._card()
+    except INCOMPLETE:
+        return Card(f"{type(value).__name__}, incomplete", ())
 
 
 def to_text(card: Card) -> str:
@@ -89,7 +102,7 @@ def to_html(card: Card) -> str:
     False
     """
     rows = "".join(
-        f'<tr><th style="{_CELL}; font-weight: normal; opacity: 0.7">{_escaped(name)}</th>'
+        f'<tr><th style="{_NAME}">{_escaped(name)}</th>'
         f'<td style="{_CELL}">{_escaped(value)}</td></tr>'
         for name, value in card.rows
     )
@@ -102,7 +115,7 @@ def text_to_html(title: str, text: str, warning: str = "") -> str:
     >>> "<pre" in text_to_html("Guarantee", "of some lines")
     True
     """
-    style = "white-space: pre-wrap; margin: 0.4em 0 0 0; padding: 0; background: none"
+    style = "white-space: pre-wrap; margin: 0.4em 0 0 0; padding: 0; font-size: 0.9em"
     return _box(title, warning, f'<pre style="{style}">{escape(text)}</pre>')
 
 
@@ -121,7 +134,8 @@ def number(value: Any, show: Callable[[Any], str] = str) -> str:
         return f"traced {tuple(shape)}" if shape else "traced"
     if shape:
         return f"batched {tuple(shape)}"
-    return show(value) if _has_values(value) else "unknown"
+    known = _has_values(value) and not np.isnan(value)
+    return show(value) if known else "unknown"
 
 
 def is_known(tree: Any) -> bool:
@@ -154,7 +168,11 @@ def _on_one_line(words: str) -> str:
 
 
 def _shortened(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 4].rsplit(" ", 1)[0] + " ..."
+    if len(line) <= _WIDTH:
+        return line
+    cut = line[: _WIDTH - 4]
+    words = cut.rpartition(" ")[0]
+    return (words if words.strip() else cut) + " ..."
 
 
 def _escaped(words: str) -> str:

@@ -179,8 +179,8 @@ class Ledger(HasCard):
             ("declared", f"epsilon {budget.epsilon:.6g}, delta {budget.delta:.6g}"),
             ("relation", budget.relation),
             ("booked", runs + f", {unfinished:,} unfinished (but spent)" * bool(unfinished)),
-            ("remaining", f"{held.show(self.remaining)} of {held.show(held.limit)}"),
-            ("room for", held.advise(self.remaining)),
+            ("remaining", held.advise(self.remaining)),
+            ("limit", f"{held.show(self.remaining)} of {held.show(held.limit)} is left"),
         ]
         # The folder may name a person or a customer, and a card is what people publish.
         return Card(f"Ledger {os.path.basename(os.fsdecode(self.path))}", tuple(rows))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dpjax._cards import Card, HasCard, is_known, number
+from dpjax._cards import INCOMPLETE, Card, HasCard, is_known, number
 from dpjax.accounting import Event, Release
 
 REPRODUCIBLE = "reproducible, by a seed or a key that may come from one"
@@ -22,7 +22,7 @@ class AlgorithmCard(HasCard):
         rows = (
             ("budget", f"epsilon {_six(declared.epsilon)}, delta {_six(declared.delta)}"),
             ("relation", algorithm.relation),
-            ("steps", number(algorithm.steps)),
+            ("steps", number(algorithm.steps, "{:,}".format)),
             ("parameters", f"{algorithm.dimension:,}"),
             ("noise", of_event(algorithm, noise_words)),
             ("records declared", f"{algorithm.queries[0].data_size:,}"),
@@ -58,8 +58,7 @@ def of_event(algorithm: Any, words: Callable[[Event], str]) -> str:
         return "traced"
     try:
         return words(algorithm.event)
-    except (TypeError, ValueError):
-        # A batch of multipliers beside one budget, or a tree in whose leaves other things stand.
+    except INCOMPLETE:  # such as a batch of multipliers beside one budget
         return "unknown"
 
 

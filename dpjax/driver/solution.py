@@ -116,13 +116,13 @@ class Solution(Predictions, HasCard):
 
     def _card(self) -> Card:
         algorithm = self.algorithm
-        planned = number(algorithm.steps)
+        planned = number(algorithm.steps, "{:,}".format)
         messages = {status.value: status.message.rstrip(".") for status in Status}
         rows = (
             ("epsilon", number(self.steps, lambda _: of_event(algorithm, self._epsilon_words))),
             ("delta", number(algorithm.declared.delta, lambda delta: ceil(float(delta)))),
             ("relation", algorithm.relation),
-            ("steps", number(self.steps, lambda taken: f"{taken} of {planned}")),
+            ("steps", number(self.steps, lambda taken: f"{int(taken):,} of {planned}")),
             ("status", number(self.status, lambda code: messages.get(int(code), "unknown"))),
             ("noise", of_event(algorithm, noise_words)),
             ("parameters", f"{algorithm.dimension:,}"),
