@@ -55,13 +55,14 @@ class HasCard:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return to_text(_card_of(self))
+        return to_text(card_of(self))
 
     def _repr_html_(self) -> str:
-        return to_html(_card_of(self))
+        return to_html(card_of(self))
 
 
-def _card_of(value: HasCard) -> Card:
+def card_of(value: HasCard) -> Card:
+    """Returns the card of an object, or one that says that the object is half built."""
     try:
         return value._card()
     except INCOMPLETE:

@@ -42,8 +42,8 @@ def warning(algorithm: Any, reproducible: bool = False) -> str:
 def noise_words(event: Event) -> str:
     """Returns the multiplier and the standard deviations of each kind of release, on one line.
 
-    >>> noise_words(Event((Release("gradient", 16, 20.0, 0.5),), "zero_out"))
-    'gradient 16 times, multiplier 20 (gradient std 10)'
+    >>> noise_words(Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out"))
+    'gradient 16 times, multiplier 20'
     """
     parts = [part for release in event.releases for part in release.parts or (release,)]
     return "; ".join(map(_release, parts))
@@ -67,7 +67,7 @@ def _release(release: Release) -> str:
     times = f"{release.count:,} times, " if release.count > 1 else ""
     stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
     name = release.name.replace("_", " ")
-    return f"{name} {times}multiplier {release.noise_multiplier:.5g} ({stds})"
+    return f"{name} {times}multiplier {release.noise_multiplier:.5g}" + f" ({stds})" * bool(stds)
 
 
 def _six(value: Any) -> str:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from dpjax._cards import Card, HasCard
+from dpjax._cards import Card, HasCard, card_of
 from dpjax._typing import Array, Params, PyTree
 from dpjax.datasets import Dataset
 from dpjax.datasets.labels import decode_labels
@@ -92,7 +92,7 @@ class Trained(HasCard):
         return decode_labels(places, scale.classes, from_zero=True)
 
     def _card(self) -> Card:
-        card = self.solution._card()
+        card = card_of(self.solution)
         exact = {"held-out": self.exact_held_out, "training": self.exact_training}
         measured = [name for name, columns in exact.items() if columns is not None]
         words = f"on {' and '.join(measured)} records (NOT PRIVATE, not shown)"
