@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
-    {"_bar", "_typing", "_validate", "_durable", "_program"},
+    {"_bar", "_cards", "_typing", "_validate", "_durable", "_program"},
     {"_wide"},
     {"linalg", "datasets", "accounting"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},

@@ -5,7 +5,7 @@ from typing import get_args
 
 import dp_accounting
 
-from dpjax import _validate
+from dpjax import _cards, _validate
 from dpjax._typing import Relation
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
@@ -76,6 +76,14 @@ class PrivacyBudget:
                 "nothing to learn. Raise epsilon."
             )
         _validate.choice("relation", self.relation, RELATIONS)
+
+    def _repr_html_(self) -> str:
+        rows = (
+            ("epsilon", f"{self.epsilon:.6g}"),
+            ("delta", f"{self.delta:.6g}"),
+            ("relation", self.relation),
+        )
+        return _cards.to_html(_cards.Card("Privacy budget", rows))
 
 
 def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:

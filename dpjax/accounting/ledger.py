@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dpjax import _validate
+from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.chain import LedgerError
@@ -19,7 +20,7 @@ from dpjax.accounting.filters import Filter
 _FORMAT = "dpjax-ledger-1"
 
 
-class Ledger:
+class Ledger(HasCard):
     """A declared budget and the runs that spend it, in an append-only file.
 
     An intent is on the disk before anything is released, so a run that dies stays spent. A run is
@@ -169,6 +170,20 @@ class Ledger:
     def remaining_epsilon(self) -> float:
         """The epsilon that one further unsampled release may have at the budget's delta."""
         return self.filter.further_epsilon(self.remaining)
+
+    def _card(self) -> Card:
+        entries, held, budget = self.entries, self.filter, self.budget
+        unfinished = sum(entry.finished is None for entry in entries)
+        runs = counted(len(entries), "run")
+        rows = [
+            ("declared", f"epsilon {budget.epsilon:.6g}, delta {budget.delta:.6g}"),
+            ("relation", budget.relation),
+            ("booked", runs + f", {unfinished:,} unfinished (but spent)" * bool(unfinished)),
+            ("remaining", held.advise(self.remaining)),
+            ("limit", f"{held.show(self.remaining)} of {held.show(held.limit)} is left"),
+        ]
+        # The folder may name a person or a customer, and a card is what people publish.
+        return Card(f"Ledger {os.path.basename(os.fsdecode(self.path))}", tuple(rows))
 
     def __contains__(self, run_id: str) -> bool:
         return any(entry.run_id == run_id for entry in self.entries)

@@ -20,6 +20,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
+from dpjax.algorithms.cards import AlgorithmCard
 from dpjax.algorithms.certificate import Certificate
 from dpjax.oracles import AccuracyQuery, Query
 
@@ -38,7 +39,7 @@ class State(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class WithAccuracy:
+class WithAccuracy(AlgorithmCard):
     """Configuration of a training that ends with an estimate; made by ``with_accuracy``."""
 
     algorithm: base.Algorithm

@@ -9,6 +9,7 @@ from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event
 from dpjax.algorithms import base
 from dpjax.algorithms.base import Ask
+from dpjax.algorithms.cards import AlgorithmCard
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
 from dpjax.oracles import Evaluations, Query
@@ -51,7 +52,7 @@ def refuse_paper(
         raise ValueError(f"accountant='paper' has no meaning for {title}: {why}. {advice}")
 
 
-class Common:
+class Common(AlgorithmCard):
     """Objective and relation of the first query; all planned steps, the last iterate, no bounds.
 
     A subclass is a configuration whose state has ``params``.

@@ -4,6 +4,7 @@ import importlib.metadata
 
 import jax
 
+from dpjax import _cards
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
@@ -33,6 +34,7 @@ _REPRODUCIBLE = (
     "NOT FOR RELEASE: reproducible, by a seed or a key that may come from one; whoever guesses\n"
     "the seed can remove the noise. For a release pass key=dpjax.random_key().\n"
 )
+_CLAIM = "-differentially private."
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
     f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
@@ -44,6 +46,36 @@ _ORDER = (
 )
 
 
+class Guarantee(str):
+    """A guarantee in words: a ``str`` that prints with its line breaks, and as a box in a notebook.
+
+    Privacy: holds public numbers only.
+
+    >>> Guarantee("printed as it is")
+    printed as it is
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        warning, text = split_warning(self)
+        return _cards.text_to_html("Guarantee", text, warning)
+
+
+def split_warning(text: str) -> tuple[str, str]:
+    r"""Returns why a guarantee may not be relied on, or nothing, and what it claims.
+
+    >>> split_warning("NOT FOR RELEASE: unsafe.\nDP-GD is (1, 0)-differentially private.")
+    ('NOT FOR RELEASE: unsafe.', 'DP-GD is (1, 0)-differentially private.')
+    """
+    lines = text.splitlines(keepends=True)
+    at = next((i for i, line in enumerate(lines) if _CLAIM in line), 0)
+    return "".join(lines[:at]).strip(), "".join(lines[at:])
+
+
 def unsafe(algorithm: Algorithm) -> bool:
     """Returns whether any noise is plain float32."""
     return any(query.unsafe_fast_noise for query in algorithm.queries)
@@ -51,7 +83,7 @@ def unsafe(algorithm: Algorithm) -> bool:
 
 def statement(
     algorithm: Algorithm, unit: str, reproducible: bool = False, classes: Classes | None = None
-) -> str:
+) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
     Args:
@@ -81,7 +113,7 @@ def statement(
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
-    return f"""\
+    return Guarantee(f"""\
 {warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
 {profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
 {notes}
@@ -96,7 +128,7 @@ timing and other side channels, and other runs on the same data, which add up.
 Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
 {_ORDER * (algorithm.relation == "add_or_remove_one")}\
 Arithmetic: {_arithmetic(event)} The proof is otherwise
-for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance."""
+for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance.""")
 
 
 def _end(event: Event) -> str:

@@ -11,10 +11,13 @@ import jax
 import numpy as np
 from flax import serialization
 
+from dpjax._cards import Card, HasCard
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.algorithms.base import recount_accountant
+from dpjax.algorithms.base import Status, recount_accountant
+from dpjax.algorithms.cards import noise_words
 from dpjax.datasets import Preprocessing
+from dpjax.driver.guarantee import Guarantee, split_warning
 from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.solution import Solution
 
@@ -32,7 +35,7 @@ class HasSolution(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedSolution(Predictions):
+class SavedSolution(Predictions, HasCard):
     """What ``load`` gives back: the public part of a ``Solution``, which predicts as it does.
 
     The code of a network is not in the file: rebuild the model and call it at ``params``, as its
@@ -70,9 +73,22 @@ class SavedSolution(Predictions):
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
         return epsilon(self.event, delta, self.event.relation, self.accountant)
 
-    def guarantee(self) -> str:
+    def guarantee(self) -> Guarantee:
         """Returns the guarantee in words."""
-        return self.text
+        return Guarantee(self.text)
+
+    def _card(self) -> Card:
+        warning, text = split_warning(self.text)
+        messages = {status.value: status.message.rstrip(".") for status in Status}
+        rows = (
+            ("guarantee", text.partition("\n")[0].rstrip(".")),
+            ("relation", self.event.relation),
+            ("steps", str(int(self.steps))),
+            ("status", messages.get(int(self.status), "unknown")),
+            ("noise", noise_words(self.event)),
+            ("parameters", f"{sum(map(np.size, jax.tree.leaves(self.params))):,}"),
+        )
+        return Card("Saved solution", rows, warning)
 
     def _score(self) -> Score:
         if not self.score.kind:
@@ -129,7 +145,7 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "releases": json.dumps([dataclasses.asdict(release) for release in event.releases]),
         "relation": event.relation,
         "accountant": recount_accountant(solution.algorithm.accountant),
-        "text": solution.guarantee(),
+        "text": str(solution.guarantee()),
         "preprocessing": json.dumps(_fields(solution.preprocessing)),
         "score": json.dumps(_fields(score_of(solution.algorithm.objective))),
     }

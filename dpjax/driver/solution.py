@@ -10,18 +10,21 @@ import numpy as np
 from jax.core import Tracer
 
 from dpjax import _validate
+from dpjax._cards import Card, HasCard, number
 from dpjax._typing import Array, Params, static
-from dpjax.accounting import epsilon
-from dpjax.algorithms import Algorithm, Certificate
+from dpjax.accounting import Event, epsilon
+from dpjax.algorithms import Algorithm, Certificate, Status
 from dpjax.algorithms.base import recount_accountant
+from dpjax.algorithms.cards import noise_words, of_event, warning
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
 from dpjax.driver.prediction import Predictions, Score, score_of
+from dpjax.driver.release_words import ceil
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Solution(Predictions):
+class Solution(Predictions, HasCard):
     """The result of a private training, a pytree.
 
     Args:
@@ -80,7 +83,7 @@ class Solution(Predictions):
             )
         )
 
-    def guarantee(self) -> str | list:
+    def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
         classes = None if self.preprocessing is None else self.preprocessing.classes or ()
         return self._each(
@@ -110,6 +113,27 @@ class Solution(Predictions):
                 "your model at solution.params; of a network that fit returned, Trained.predict."
             )
         return found
+
+    def _card(self) -> Card:
+        algorithm = self.algorithm
+        planned = number(algorithm.steps, "{:,}".format)
+        messages = {status.value: status.message.rstrip(".") for status in Status}
+        rows = (
+            ("epsilon", number(self.steps, lambda _: of_event(algorithm, self._epsilon_words))),
+            ("delta", number(algorithm.declared.delta, lambda delta: ceil(float(delta)))),
+            ("relation", algorithm.relation),
+            ("steps", number(self.steps, lambda taken: f"{int(taken):,} of {planned}")),
+            ("status", number(self.status, lambda code: messages.get(int(code), "unknown"))),
+            ("noise", of_event(algorithm, noise_words)),
+            ("parameters", f"{algorithm.dimension:,}"),
+            ("unit of privacy", f"one {self.unit}"),
+        )
+        return Card(f"Solution by {algorithm.title}", rows, warning(algorithm, self.reproducible))
+
+    def _epsilon_words(self, event: Event) -> str:
+        delta, accountant = float(self.algorithm.declared.delta), self.algorithm.accountant
+        spent = ceil(epsilon(event, delta, event.relation, recount_accountant(accountant)))
+        return spent + " if the noise were safe" * _guarantee.unsafe(self.algorithm)
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

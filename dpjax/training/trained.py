@@ -9,16 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from dpjax._cards import Card, HasCard, card_of
 from dpjax._typing import Array, Params, PyTree
 from dpjax.datasets import Dataset
 from dpjax.datasets.labels import decode_labels
 from dpjax.driver import Solution, training_rows
+from dpjax.driver.guarantee import Guarantee
 from dpjax.training.evaluation import outputs_of
 from dpjax.training.network import Linen, Network, Nnx
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class Trained(HasCard):
     """What ``fit`` returns.
 
     Args:
@@ -36,8 +38,8 @@ class Trained:
     solution: Solution
     network: Network
     classifies: bool
-    exact_held_out: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
-    exact_training: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
+    exact_held_out: dict[str, np.ndarray] | None = None
+    exact_training: dict[str, np.ndarray] | None = None
 
     @property
     def params(self) -> Params:
@@ -89,10 +91,19 @@ class Trained:
         places = np.argmax(np.asarray(logits)[:, : len(scale.classes)], axis=-1)
         return decode_labels(places, scale.classes, from_zero=True)
 
+    def _card(self) -> Card:
+        card = card_of(self.solution)
+        exact = {"held-out": self.exact_held_out, "training": self.exact_training}
+        measured = [name for name, columns in exact.items() if columns is not None]
+        words = f"on {' and '.join(measured)} records (NOT PRIVATE, not shown)"
+        rows = (*card.rows, *([("measured", words)] if measured else []))
+        title = f"Trained network, by {self.solution.algorithm.title}"
+        return card._replace(title=title, rows=rows)
+
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``."""
         return self.solution.epsilon(delta)  # pyright: ignore[reportReturnType] # one run
 
-    def guarantee(self) -> str:
+    def guarantee(self) -> Guarantee:
         """Returns the guarantee in words a person can publish."""
         return self.solution.guarantee()  # pyright: ignore[reportReturnType] # one run
