@@ -213,21 +213,22 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     every = [part for r in algorithm.event.releases for part in r.parts or (r,)]
     for release in every:
         assert release.name.replace("_", " ") in text
-        once = "to one record one Gaussian mechanism in all"
-        times = once if release.sampling == "single_pass" else f"{release.count} times"
-        assert times in text
-        bound = "one record's bound" if release.drawn else "sensitivity"
+        single = "for any one record, all answers together are one Gaussian mechanism"
+        times = "once," if release.count == 1 else f"{release.count} times,"
+        words = single if release.sampling == "single_pass" else times
+        assert f"  - {release.name.replace('_', ' ')}: {words}" in text
+        bound = "per-record bound" if release.drawn else "sensitivity"
         assert f"{bound} {release.sensitivity:.4g} (enforced by clipping)" in text
         for part, stddev in release.components:
             assert f"{part} std {stddev:.4g}" in text
     not_covered = text[text.index("Not covered") :]
     for word in ("tuning", "preprocessing", "metrics", "other runs"):
         assert word in not_covered
-    once = name in SPIDERS and "Sampling: one pass" in text and "run ends where" in text
-    assert once or "horizon is fixed" in text
-    assert once or "Sampling: none" in text or (drawn and "is drawn with probability" in text)
+    once = name in SPIDERS and "Sampling: one pass" in text and "run ends when" in text
+    assert once or "number of steps is fixed beforehand" in text
+    assert once or "Sampling: none" in text or (drawn and "independently with probability" in text)
     assert "every iterate" in text
-    assert "threefry" in text and "Accounting:" in text
+    assert "Threefry" in text and "Accounting:" in text
     assert ("n is private" in text) == (relation == "add_or_remove_one")
 
 
