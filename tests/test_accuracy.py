@@ -215,7 +215,7 @@ class Table:
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (Table(), records(), "one score to each row"),
+        (Table(), records(), "one score for each row"),
         (dpjax.objectives.two_layer().model, records()[0], r"examples \(x, y\)"),
         (dpjax.objectives.two_layer().model, (records()[0][:, :2], records()[1]), "does not score"),
     ],

@@ -256,7 +256,10 @@ X, Y = records()
 PLAIN = dpjax.Objective(lambda w, e: (w @ e[0] - e[1]) ** 2)
 BAD_CALLS = {
     "wrong n": ({"data": (X[:-1], Y[:-1])}, f"data_size={N} was declared, but the data have 39"),
-    "lengths that differ": ({"data": (X, Y[:-1])}, "every leaf of the data must have as many rows"),
+    "lengths that differ": (
+        {"data": (X, Y[:-1])},
+        "all leaves of the data must have the same number of rows",
+    ),
     "integer features": ({"data": (X.astype(int), Y)}, "features must be floating"),
     "empty data": ({"data": (X[:0], Y[:0])}, "data are empty"),
     "no data": ({"data": ()}, "data must be"),
@@ -398,7 +401,10 @@ BAD_ONE = {
         "alpha out of reach": ({"alpha": 1e-4}, "is out of reach of 36 records, which suffice for"),
         "alpha 0": ({"alpha": 0.0}, "alpha must be"),
         "drift_threshold 0": ({"drift_threshold": 0.0}, "drift_threshold must be above 0, got 0.0"),
-        "drift_threshold negative": ({"drift_threshold": -1.0}, "every step renews the gradient"),
+        "drift_threshold negative": (
+            {"drift_threshold": -1.0},
+            "every step recomputes the gradient",
+        ),
         "fewer records than the first batch": (
             {"batch_size": 37},
             "first batch takes batch_size=37 records, and there are 36 to train on",
@@ -430,7 +436,7 @@ BAD_ONE = {
                 "noise": "square_root",
                 "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
             },
-            "is the noise of a tree",
+            "assumes the noise of a binary tree",
         ),
     },
     "dp-svrg": {
@@ -486,7 +492,7 @@ BAD_ONE = {
         "batch_size 0": ({"batch_size": 0}, "batch_size must be"),
         "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
         "capacity too small": ({"batch_size": 20, "capacity": 21}, "raise capacity to"),
-        "capacity, full batch": ({"batch_size": N, "capacity": N}, "capacity=40 is for drawn"),
+        "capacity, full batch": ({"batch_size": N, "capacity": N}, "capacity=40 is for sampled"),
         "paper": (
             {
                 "accountant": "paper",
@@ -549,7 +555,7 @@ BAD_ONE = {
     "prgd": {
         "radius at half the sensitivity": (
             {"batch_size": N, "radius": 0.5 / N},
-            "tells the two data sets apart with certainty",
+            "distinguishes the two data sets with certainty",
         ),
         "radius 0": ({"radius": 0.0}, "radius must be"),
         "radius too small": ({"radius": 5.0}, "raise the radius"),
@@ -560,7 +566,7 @@ BAD_ONE = {
         "acknowledge_weak_delta 1": ({"acknowledge_weak_delta": 1}, "must be True or False"),
         "any noise would do": (
             {"budget": dpjax.PrivacyBudget(1.0, 0.4), "acknowledge_weak_delta": True},
-            "is met by 3 releases without any noise",
+            "is met without any noise: 3 releases",
         ),
         "sphere": ({"noise": "sphere"}, "no privacy at all"),
         "gaussian": ({"noise": "gaussian"}, "baselines.dp_sgd"),

@@ -409,7 +409,7 @@ def test_weights_that_blow_up_are_reported():
         ({"regularization": -1}, "regularization must be"),
         ({"relation": "zero-out"}, "unknown relation"),
         ({"random_state": -1}, "seed must be an integer"),
-        ({"unit": ""}, "unit must be a word"),
+        ({"unit": ""}, "unit must be a non-empty string"),
     ],
 )
 def test_what_does_not_fit_together_is_named(more, message):

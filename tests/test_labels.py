@@ -102,8 +102,8 @@ def test_each_label_is_mapped_by_itself_alone():
     [
         ("No,Yes", "must be a list of labels"),
         (("Yes",), "at least two labels"),
-        (("Yes", "Yes "), "differ from one another"),
-        ((1, "1.0"), "differ from one another"),
+        (("Yes", "Yes "), "must be distinct"),
+        ((1, "1.0"), "must be distinct"),
         (("", "Yes"), "must be words, numbers"),
         ((float("nan"), 1), "must be words, numbers"),
         ((None, 1), "must be words, numbers"),
@@ -192,7 +192,7 @@ def test_three_classes_are_refused_by_what_tells_two_apart(call, tmp_path, bound
     where = ["--data", path, "--label", "churned", "--bounds", bounds, "--classes", "No,Yes,Maybe"]
     for more in ([], ["--dry-run"]):
         status, _, err = call("run", *where, *more)
-        assert status == 2 and "tells two labels apart, and the data declare 3" in err
+        assert status == 2 and "is a loss for two labels, but the data declare 3" in err
 
 
 def test_a_numeric_column_needs_no_declaration_and_what_counts_is_said(call, tmp_path):

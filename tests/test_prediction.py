@@ -129,8 +129,8 @@ def test_probabilities_and_scores_agree(models, table):
     [
         ({"age": [30]}, "lacks 'income', which the model was trained on"),
         ({"age": ["old"], "income": np.array(["a"])}, "'income' must hold one number"),
-        ({"age": [None], "income": [3]}, "missing or no finite number"),
-        ([[np.nan, 1.0]], "missing or no finite number"),
+        ({"age": [None], "income": [3]}, "missing or non-finite value"),
+        ([[np.nan, 1.0]], "missing or non-finite value"),
         ([30.0, 1.0], r"array \(n, 2\).*got 1 axes"),
         ([["a", "b"]], "features must be numbers"),
         ("new.parquet", "must end in .csv or .npz"),
@@ -210,7 +210,7 @@ def test_a_file_of_the_format_before_still_loads(models, tmp_path):
     old = dpjax.load(tmp_path / "old")
     np.testing.assert_array_equal(old.params, models[1].params)
     assert old.guarantee() == models[0].guarantee()
-    with pytest.raises(ValueError, match="file of dpjax before this format"):
+    with pytest.raises(ValueError, match="Files in an older format of dpjax"):
         old.predict(np.zeros((1, 2)))
 
 

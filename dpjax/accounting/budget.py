@@ -106,7 +106,7 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
     if epsilon > _WEAK_EPSILON:
         found.append(
             f"epsilon = {epsilon:g} gives little protection: an attacker who starts at even odds "
-            "can become almost certain that a record is present. An epsilon of at most 1 is strong; "
+            "can become almost certain that a record is present. An epsilon up to 1 is strong; "
             "up to 10 is common."
         )
     elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):

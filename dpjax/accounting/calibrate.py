@@ -77,8 +77,8 @@ def calibrate(
         high, low = low, low / 2
         if low < 1 / _LARGEST:
             raise ValueError(
-                f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is met by any noise at all; "
-                "it is no privacy budget. Lower epsilon."
+                f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is met by arbitrarily "
+                "little noise, so it is not a meaningful budget. Lower epsilon."
             )
     log_scale = dp_accounting.calibrate_dp_mechanism(
         make_fresh_accountant=lambda: _Recount(budget, accountant),  # pyright: ignore

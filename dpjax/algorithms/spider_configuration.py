@@ -136,9 +136,9 @@ def _queries(
 def _check_relation(budget: PrivacyBudget, name: str) -> None:
     if budget.relation == "add_or_remove_one":
         raise ValueError(
-            f"{name} reads each record once, in order, and has no accounting under relation="
-            "'add_or_remove_one': a record that leaves shifts those behind it into other batches. "
-            "Declare zero_out or replace_one, for which n is public."
+            f"{name} reads each record once, in order, and has no accounting under "
+            "relation='add_or_remove_one': removing a record shifts later ones into other "
+            "batches. Declare zero_out or replace_one, for which n is public."
         )
 
 
@@ -195,7 +195,7 @@ def _kept(selection: Selection, candidates: int, n: int) -> int:
     share = _validate.open_unit("kept", selection.kept)
     kept = max(1, round(share * n))
     if kept >= n:
-        raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on.")
+        raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on; lower it.")
     return kept
 
 
@@ -204,7 +204,10 @@ def _noise(settings: Settings, problem: base.Problem) -> PrefixNoise:
     kind = settings.noise
     if problem.accountant == "paper":
         if kind not in (None, "tree"):
-            raise ValueError(f"accountant='paper' is the noise of a tree, got noise={kind!r}.")
+            raise ValueError(
+                f"accountant='paper' assumes the noise of a binary tree, got noise={kind!r}; pass "
+                "noise='tree'."
+            )
         kind = "tree"
     return prefix_noise(horizon, problem.dimension, kind)
 
@@ -229,7 +232,7 @@ def _batch(settings: Settings, scale: Scale, alpha: float | None, records: int) 
     if batch > records:
         raise ValueError(
             f"the first batch takes batch_size={batch:,} records, and there are {records:,} to "
-            "train on; lower it, or keep fewer for the choice."
+            "train on; lower it, or hold out fewer for the selection."
         )
     return batch
 

@@ -138,7 +138,7 @@ def _threshold(drift: float) -> float:
         return drift
     if not drift > 0:
         raise ValueError(
-            f"drift_threshold must be above 0, got {drift!r}: at 0 every step renews the gradient; "
-            "for that take dp_gradient_descent, or batch_size with drift_threshold=1e-6."
+            f"drift_threshold must be above 0, got {drift!r}: at 0 every step recomputes the "
+            "gradient; for that use dp_gradient_descent, or batch_size with drift_threshold=1e-6."
         )
     return base.positive_leaf("drift_threshold", drift)

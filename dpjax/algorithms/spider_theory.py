@@ -72,8 +72,8 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
         return least
     if _validate.normal("alpha", alpha) < least:
         raise ValueError(
-            f"alpha={alpha:g} is out of reach of {data_size:,} records, which suffice for "
-            f"alpha={least:.3g} at this budget (up to the constants that the theory leaves open); "
-            "ask for that, raise epsilon, or collect more."
+            f"alpha={alpha:g} is out of reach with {data_size:,} records: at this budget they "
+            f"suffice for alpha={least:.3g} (up to constants that the theory does not give); "
+            "choose that, raise epsilon, or collect more."
         )
     return float(alpha)

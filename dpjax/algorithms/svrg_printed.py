@@ -86,8 +86,8 @@ def printed(
     sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
     if sampler is None:
         raise ValueError(
-            f"anchor='exact' is for batches; batch_size={n} is all records, where the "
-            "gradient at the anchor cancels. Take dp_gradient_descent, or a smaller batch_size."
+            f"anchor='exact' needs sampled batches; batch_size={n} uses all records, where the "
+            "gradient at the anchor cancels. Use dp_gradient_descent, or a smaller batch_size."
         )
 
     def query(multiplier: float) -> AnchoredQuery:

@@ -63,14 +63,14 @@ def _check_exact(accountant: str, relation: str | None) -> None:
     if accountant == "paper":
         raise ValueError(
             "accountant='paper' is refused with anchor='exact': the paper's formula is for "
-            "relation='replace_one', for which this form has no proved accounting, and its literal "
-            "constant is no privacy (at batch 1 a delta of 0.86 is left). Take accountant='pld' "
-            "with relation='zero_out', or anchor='noisy'."
+            "relation='replace_one', for which this form has no proved accounting, and its "
+            "literal constant gives no privacy (at batch size 1, delta is 0.86). Take "
+            "accountant='pld' with relation='zero_out', or anchor='noisy'."
         )
     if relation == "replace_one":
         raise ValueError(
-            "anchor='exact' has no proved accounting under relation='replace_one': the pair of "
-            "both records' norms is not the worst one. Declare 'zero_out' or 'add_or_remove_one', "
+            "anchor='exact' has no proven accounting under relation='replace_one': the natural "
+            "dominating pair is not the worst case. Declare 'zero_out' or 'add_or_remove_one', "
             "or take anchor='noisy'."
         )
     if accountant == "rdp":

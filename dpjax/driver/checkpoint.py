@@ -106,9 +106,10 @@ class Folder:
             content: Any = serialization.msgpack_restore(raw[32:])
             if content["format"] in _EARLIER:
                 raise ResumeMismatch(
-                    f"the checkpoint in {self.path} was made by an earlier dpjax, which drew other "
-                    "noise from the same key. Resume it with that version; or begin another run "
-                    "with another folder and a new key: a new spend."
+                    f"the checkpoint in {self.path} was made by an earlier dpjax, which drew "
+                    "other noise from the same key. Resume it with that version; or start "
+                    "another run with another folder and a new key, which spends the budget "
+                    "again."
                 )
             if content["format"] != _FORMAT:
                 raise KeyError

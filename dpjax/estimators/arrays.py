@@ -99,9 +99,9 @@ def two_labels(classes: Sequence[Any]) -> np.ndarray:
     if len(found) != 2:
         kind = "multiclass. " if len(found) > 2 else "one class. "
         raise ValueError(
-            f"Only binary classification is supported. The type of the target is {kind}"
-            f"classes must be two labels, got {classes!r}; of more, train one against the rest, "
-            "each with its share of the budget."
+            f"Only binary classification is supported. The type of the target is {kind}classes "
+            f"must be two labels, got {classes!r}; for more, train one against the rest, each "
+            "with its fraction of the budget."
         )
     kinds = [_HOLDS.get(_kind(label), "objects") for label in classes]
     if len(set(kinds)) > 1:

@@ -231,8 +231,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         del y
         if self.classes is None:
             raise ValueError(
-                "classes is required: declare the two labels, such as classes=(0, 1). They are not "
-                "read off the data, which would tell whether a record with a label is among them."
+                "classes is required: declare the two labels, such as classes=(0, 1). Reading "
+                "them off the data would reveal whether a record with a label is among them."
             )
         return self.classes
 

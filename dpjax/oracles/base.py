@@ -255,7 +255,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
     lengths = {jnp.shape(leaf)[0] for leaf in leaves}
     if len(lengths) > 1:
-        raise ValueError("every leaf of the data must have as many rows.")
+        raise ValueError("all leaves of the data must have the same number of rows.")
     (n,) = lengths
     if n == 0:
         raise ValueError("the data are empty: n = 0.")
