@@ -398,7 +398,10 @@ BAD_FACTORY = {
 WITHOUT_PROX = {"objective": dpjax.objectives.logistic_nonconvex()}
 BAD_ONE = {
     "spider": {
-        "alpha out of reach": ({"alpha": 1e-4}, "is out of reach of 36 records, which suffice for"),
+        "alpha out of reach": (
+            {"alpha": 1e-4},
+            "is out of reach with 36 records: at this budget they suffice for",
+        ),
         "alpha 0": ({"alpha": 0.0}, "alpha must be"),
         "drift_threshold 0": ({"drift_threshold": 0.0}, "drift_threshold must be above 0, got 0.0"),
         "drift_threshold negative": (

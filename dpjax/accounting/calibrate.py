@@ -1,4 +1,4 @@
-"""From a budget to a noise scale: ``calibrate``, and the multiplier for many Gaussians."""
+"""``calibrate``: the noise scale that meets a budget, and the multiplier for many Gaussians."""
 
 import functools
 import math

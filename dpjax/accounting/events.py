@@ -1,4 +1,4 @@
-"""All that a training releases: ``Event``, and the one mapping of it to an epsilon."""
+"""``Event``: everything that a training releases, and the one function from it to epsilon."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Privacy filters: how much a ledger may admit in all, and what one run costs of it.
+"""Privacy filters: how much a ledger may admit in total, and the cost of one run.
 
 A filter stays sound when each run is chosen after seeing the results of those before; adding up
 epsilons found by other accountants does not.

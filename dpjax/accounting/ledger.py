@@ -1,4 +1,4 @@
-"""``Ledger``: what may be spent on one set of data, and what every run of it has spent."""
+"""``Ledger``: the budget of one data set, and what each run has spent of it."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""What was released, one kind at a time: ``Release``, sampled or not."""
+"""``Release``: one kind of release, sampled or not."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The epsilon of all that is not a plain Gaussian: from privacy loss distributions, or Renyi."""
+"""Epsilon of everything but plain Gaussians, by privacy loss distributions or Renyi accounting."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""``with_accuracy``: a training that also releases how often its final parameters are right."""
+"""``with_accuracy``: a training that also releases the accuracy of its final parameters."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What an algorithm is, what it declares, and the checks every factory makes."""
+"""``Algorithm``: its interface, its declared numbers, and the checks every factory makes."""
 
 import dataclasses
 import enum

@@ -1,4 +1,4 @@
-"""What most configurations share; each overrides what it does otherwise."""
+"""Fields and defaults that most configurations share, and may override."""
 
 from typing import Any
 

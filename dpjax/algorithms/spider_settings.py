@@ -1,4 +1,4 @@
-"""What a Spider is made of, beside the problem, and the defaults of its pace."""
+"""Settings of Stochastic Spider beside the problem, and the defaults of its step sizes."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What Stochastic Spider remembers from step to step, and what a person watches."""
+"""State of Stochastic Spider, and the information it releases at each step."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What n can reach by Stochastic Spider: batch and drift from a target, and the least target."""
+"""Theory of Stochastic Spider: batch size and drift for a target, and the smallest target."""
 
 import math
 from typing import NamedTuple

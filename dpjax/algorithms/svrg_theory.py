@@ -1,4 +1,4 @@
-"""What theorems 4.2 and 4.4 choose for DP-SVRG and DP-SVRG++, and the checks of what is given."""
+"""Settings of DP-SVRG and DP-SVRG++ by theorems 4.2 and 4.4, and checks of given settings."""
 
 import math
 import warnings

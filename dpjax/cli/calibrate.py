@@ -1,4 +1,4 @@
-"""``dpjax calibrate``: the noise a budget buys, and the epsilon that noise gives back."""
+"""``dpjax calibrate``: the noise for a budget, and the epsilon of that noise."""
 
 import argparse
 import contextlib

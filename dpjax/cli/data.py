@@ -1,4 +1,4 @@
-"""``dpjax data``: what is available, where it comes from, and the owner's check of a file."""
+"""``dpjax data``: available data sets, their sources, and the owner's check of a file."""
 
 import argparse
 import csv

@@ -1,4 +1,4 @@
-"""``dpjax ledger``: declare a budget for some data, see what is left of it, check its file."""
+"""``dpjax ledger``: declare a budget for some data, show what remains of it, verify its file."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Where the command line begins: what there is without importing JAX, or one command; errors."""
+"""Entry point of the command line: the overview without importing JAX, commands, errors."""
 
 import argparse
 import importlib

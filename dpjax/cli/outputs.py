@@ -1,4 +1,4 @@
-"""Whether results can be written, found out before any budget is spent on them."""
+"""Checks that results can be written, before any budget is spent."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""From arguments to a configured algorithm, shared by ``run`` and ``calibrate``."""
+"""Builds the configured algorithm from arguments, for ``run`` and ``calibrate``."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""What a run prints and writes: private by default, ``exact_`` fields only when asked for."""
+"""What a run prints and writes: private by default, ``exact_`` fields only with ``--exact``."""
 
 import argparse
 import importlib.metadata

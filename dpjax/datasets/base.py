@@ -1,4 +1,4 @@
-"""``Dataset``, the raw ``Table`` behind it, and the scaling that looks at one record at a time."""
+"""``Dataset``, the raw ``Table`` behind it, and scaling that acts on one record at a time."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""NOT PRIVATE: exact counts of what is odd in a data set, for its owner's eyes only."""
+"""NOT PRIVATE: exact counts of problems in a data set, for its owner only."""
 
 import collections
 import dataclasses
@@ -266,9 +266,9 @@ def _feature_problems(report: CheckReport) -> list[str]:
 def _bounds_to_declare(columns: tuple[str, ...]) -> str:
     pairs = ", ".join(f'"{column}": [low, high]' for column in columns)
     return (
-        "no bounds are declared: write the lowest and highest possible value of each feature to "
-        f"a file bounds.json, from public knowledge and not from these records, as {{{pairs}}}; "
-        "then add --bounds bounds.json (in Python bounds='bounds.json')."
+        "no bounds are declared: write to a file bounds.json the lowest and highest possible "
+        "value of each feature, from public knowledge and not from these records, as "
+        f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
     )
 
 

@@ -1,4 +1,4 @@
-"""Labels as they are declared, and the numbers that stand for them in training."""
+"""Declared labels, and the numbers that encode them in training."""
 
 import numbers
 from collections.abc import Sequence

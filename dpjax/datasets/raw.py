@@ -1,4 +1,4 @@
-"""Reads tables as they are, CSV, NPZ or columns in memory: features as numbers, labels as cells."""
+"""Reads raw tables from CSV, NPZ or columns in memory: features as numbers, labels as cells."""
 
 import os
 import pathlib

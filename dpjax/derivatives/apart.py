@@ -1,4 +1,4 @@
-"""Keeps records apart where a compiler would couple them.
+"""Keeps the computation of each record independent where a compiler would mix records.
 
 Over a batch, the gradient of a convolution's kernel is a convolution in groups, one a record. On a
 CPU, XLA computes those of several channels a group, and all of float64, as one dense convolution

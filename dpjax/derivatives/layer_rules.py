@@ -1,4 +1,4 @@
-"""What the gradient of a layer is made of: product, convolution, look-up, shift and scale.
+"""Gradients of layers from activations and cotangents: product, convolution, look-up, shift, scale.
 
 Each of the first three gives the layer's input as a matrix A (times, inputs) and the slope in its
 output as G (times, outputs), so that the gradient of one record is A' G, (inputs, outputs); *times*

@@ -1,4 +1,4 @@
-"""What the gradient of a convolution's kernel is made of: the patches that it is laid on."""
+"""The input patches from which a convolution's kernel gradient is computed."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""A run on disk, to go on with after a crash. It holds SECRET state: the key, hence the noise.
+"""Checkpoints to resume a run after a crash. They hold SECRET state: the key, hence the noise.
 
 A folder of mode 0700 with two files of mode 0600: ``manifest.json``, what must be the same for the
 run to go on, and ``state``, where it is. Both are replaced whole or not at all.

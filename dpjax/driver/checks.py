@@ -1,4 +1,4 @@
-"""What is refused before anything is spent: data that do not fit, by shape and dtype."""
+"""Checks of the shape and dtype of the data, before anything is spent."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a training is: its settings by name, its functions by the programs that JAX traces."""
+"""Identifies a training: its settings by name, its functions by the programs that JAX traces."""
 
 import dataclasses
 import operator

@@ -1,4 +1,4 @@
-"""The guarantee in words that a person can publish."""
+"""The privacy guarantee as text to publish."""
 
 import importlib.metadata
 import textwrap

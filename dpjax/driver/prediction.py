@@ -1,4 +1,4 @@
-"""From trained parameters to labels: what a ``Solution`` and a saved one have in common."""
+"""Prediction from trained parameters, shared by ``Solution`` and saved solutions."""
 
 import dataclasses
 from typing import Any

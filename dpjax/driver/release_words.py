@@ -1,4 +1,4 @@
-"""One release in words: what it is, its sensitivity, and the noise on it."""
+"""Describes one release in words: its name, sensitivity and noise."""
 
 from dpjax.accounting import Release
 

@@ -1,4 +1,4 @@
-"""The order of a run that must survive a crash: checkpoint the key, book the intent, then ask."""
+"""Crash-safe runs: save the key, record the run in the ledger, and only then query the data."""
 
 import contextlib
 import dataclasses

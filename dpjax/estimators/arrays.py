@@ -1,4 +1,4 @@
-"""From what an estimator is handed to features and signs, cell by cell.
+"""Converts an estimator's input to features and signs, cell by cell.
 
 Shapes and the dtypes of arrays and data frames are public. Values are not, nor is the number of
 records: no message holds them, and no single record decides whether there is one. A list has no

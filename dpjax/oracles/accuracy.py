@@ -1,4 +1,4 @@
-"""The accuracy oracle: the share of records whose label some parameters predict, with noise."""
+"""The accuracy oracle: the noisy fraction of records whose label is predicted correctly."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What an oracle is, and the checks of data against it that cost no privacy: shapes and dtypes."""
+"""The interface of an oracle, and checks of shapes and dtypes, which cost no privacy."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who is asked: samplers from what an algorithm is given, with errors in its words."""
+"""Makes samplers from an algorithm's arguments, with errors that name those arguments."""
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget

@@ -1,4 +1,4 @@
-"""The samplers: which records a step reads, and the release that such a step is.
+"""Samplers: which records a step uses, and the release that results.
 
 Shapes are fixed. A batch is ``capacity`` indices and a mask (Poisson batches from more records than
 declared have more, see there); a masked index is 0, a row that is there, and whoever reads the

@@ -1,4 +1,4 @@
-"""One pass over the records in a random order: every record is read by one question at most."""
+"""One pass over the records in a random order: each record is used by at most one query."""
 
 import dataclasses
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""One face for flax nnx, flax linen and plain functions, which see one example at a time."""
+"""One interface to flax nnx, flax linen and plain functions, on one example at a time."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What ``fit`` reads off its data before a run: shapes and dtypes, and the public numbers."""
+"""What ``fit`` needs of its data before a run: shapes, dtypes and public numbers."""
 
 import dataclasses
 from typing import Any, TypedDict

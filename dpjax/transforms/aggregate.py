@@ -1,4 +1,4 @@
-"""From per-example gradients to the mean of a step: clip and add up, divide by a public number."""
+"""From per-example gradients to their mean: clip, sum, and divide by a public number."""
 
 import functools
 import itertools

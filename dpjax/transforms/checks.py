@@ -1,4 +1,4 @@
-"""What an optimizer has inside: noise of its own, or ``optax.MultiSteps``, which breaks noise."""
+"""Checks of an optimizer: whether it adds noise, or contains ``optax.MultiSteps``."""
 
 from typing import Any
 
