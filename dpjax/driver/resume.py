@@ -180,10 +180,7 @@ def journal(
     if label is None and isinstance(data, Dataset):
         label = data.name
     if label is None and ledger is not None:
-        raise ValueError(
-            "label is required with ledger=: pass the name under which the ledger records these "
-            "data."
-        )
+        raise ValueError("label is required with ledger=: pass a name for these data.")
     if jax.process_count() > 1 and not (checkpoint is None and ledger is None):
         raise ValueError(
             "checkpoint= and ledger= are for one process: several hosts do not share a key, a "
@@ -222,8 +219,8 @@ def journal(
             if book is not None and held.step > 0 and held.run_id not in book:
                 raise LedgerError(
                     f"the ledger {book.path} is behind its checkpoint: run {held.run_id} took "
-                    f"{held.step} steps, but the ledger has no entry of it. Lines were removed; "
-                    "restore the ledger from a copy."
+                    f"{held.step} steps, but has no entry. Lines were removed; restore the ledger "
+                    "from a copy."
                 )
         written = Journal(algorithm, held, folder, book, label or "", reproducible)
         try:
