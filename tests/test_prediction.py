@@ -338,7 +338,7 @@ def test_a_new_user_gets_from_a_csv_with_words_to_predictions_by_messages_alone(
     assert "differentially private" in text and "wrote model" in text
     age, income, y = records(100, seed=2)
     write(tmp_path / "new.csv", COLUMNS, income, range(100), age)
-    line = re.search(r"predict in Python: (.*?\)), a table with the columns age, income", text)
+    line = re.search(r"predict in Python: (.*?\)), for a table with the columns age, income", text)
     found = eval(line.group(1), {"dpjax": dpjax})
     assert np.mean(found == y) > 0.8
     assert json.loads(template) == BOUNDS
