@@ -1,4 +1,4 @@
-"""Bytes that survive a crash: write it all, sync, rename, and the lock that keeps others out."""
+"""Crash-safe files: write all, sync and rename, and a lock against concurrent use."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""A hash of the program that JAX makes of a function, the same in every process."""
+"""Hashes of the program that JAX traces from a function, the same in every process."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""The few type names that every room shares, and the mark of a field that is structure."""
+"""Type aliases that all modules share, and the marker of a static (structural) field."""
 
 import dataclasses
 from collections.abc import Callable

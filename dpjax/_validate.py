@@ -182,7 +182,7 @@ def _plain(name: str) -> str:
 def word(name: str, value: Any) -> str:
     """Returns ``value``, or raises if it is not a string of at least one character."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a word, got {shown(value)}.")
+        raise ValueError(f"{name} must be a non-empty string, got {shown(value)}.")
     return value
 
 

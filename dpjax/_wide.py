@@ -1,4 +1,4 @@
-"""Dtypes wide enough: float32 at least, float64 with or without x64, sums that keep all of it."""
+"""Wide dtypes: at least float32, float64 with or without x64, and sums that keep all digits."""
 
 import dataclasses
 from typing import Any

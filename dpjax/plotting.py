@@ -1,4 +1,4 @@
-"""Figures of what a training released, and what all pictures share: colours, panels, legends.
+"""Figures of released values, and the style that all figures share: colours, panels, legends.
 
 matplotlib comes with the ``plot`` extra.
 """

@@ -149,12 +149,16 @@ def test_c66_the_tilt_claims_neither_clipping_nor_a_grid():
     for factory in (objective_perturbation, output_perturbation):
         text = guarantee.statement(factory(objective, BUDGET, **settings), "row")
         assert "clip" not in text
-        assert "rows are cut to length 1, slopes to the constant of the loss" in text
+        enforced = "rows are scaled to norm at most 1; the loss's derivative is truncated at its"
+        assert f"{enforced} Lipschitz constant" in text
         tilted = factory is objective_perturbation
         assert ("is not rounded to a grid" in text) == tilted
-        assert ("twice what the solver may be from the exact minimum" in text) == tilted
+        assert ("twice the bound on the solver's distance to the exact minimizer" in text) == tilted
     clipped = guarantee.statement(make("dp-gd", **settings), "row")
-    assert "clipped sums" in clipped and "not rounded to a grid" not in clipped
+    assert (
+        "clipped contributions are added in float32" in clipped
+        and "not rounded to a grid" not in clipped
+    )
 
 
 # Counts that no machine holds.

@@ -135,14 +135,14 @@ def test_a_calibrated_noise_is_just_enough():
 
 def test_what_has_no_proof_is_refused():
     one = release(0.1, 256, 10)
-    with pytest.raises(ValueError, match="no proved accounting under relation='replace_one'"):
+    with pytest.raises(ValueError, match="no proven accounting under relation='replace_one'"):
         of(one, "replace_one")
     with pytest.raises(ValueError, match="no Renyi bound"):
         epsilon(of(one), 1e-5, "zero_out", "rdp")
     with pytest.raises(ValueError, match="no Renyi bound"):
         renyi(of(one), 2.0)
     for order in (None, 8.0):
-        with pytest.raises(ValueError, match="no ledger has a bound"):
+        with pytest.raises(ValueError, match="a ledger has no additive bound"):
             Filter(PrivacyBudget(8.0, 1e-5), order).cost(of(one))
     for changed in ({"idle": 1.5}, {"idle": -0.1}, {"sampling": "fixed_size"}):
         with pytest.raises(ValueError, match="idle"):

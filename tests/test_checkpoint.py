@@ -174,7 +174,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(has_folder, places, cr
     (entry,) = Ledger.read(places["ledger"]).entries
     assert entry.finished is None
     if not has_folder:
-        assert "cannot go on" in str(stop.value)
+        assert "cannot be resumed" in str(stop.value)
         return
     assert str(places["checkpoint"]) in str(stop.value) and "key=None" in str(stop.value)
     assert step_of(places["checkpoint"]) == 5
@@ -400,7 +400,7 @@ def test_c10_a_key_that_is_gone_is_not_needed_to_go_on(places, crash):
 def test_c14_several_hosts_are_refused(place, places, monkeypatch):
     """Each would write its own key and its own intent; nothing compares them."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="several hosts agree on a key"):
+    with pytest.raises(ValueError, match="several hosts do not share a key"):
         run(label="visits", **{place: places[place]})
     assert not places["checkpoint"].exists() and Ledger.read(places["ledger"]).entries == ()
     assert_same_bits(run(), uninterrupted("dp-gd"))

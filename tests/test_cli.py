@@ -244,7 +244,7 @@ def test_a_budget_that_is_hardly_sensible_is_remarked_on(command, argv, words, c
 def test_a_remark_tells_the_declared_n_alone(call):
     more = ["--relation", "add_or_remove_one", "--data-size", 30_000, "--delta", 0.01]
     status, out, err = call("run", "dp-gd", *SHORT, *more)
-    assert status == 0 and "of 30,000 declared records" in err
+    assert status == 0 and "for 30,000 declared records" in err
     assert not re.search(r"20[,_]?190", out + err)
 
 
@@ -537,8 +537,8 @@ BAD = {
     "strength of welsch": (["run", "--objective", "welsch", "--data", "a.csv"], "--regularization"),
     "label of a named set": (["run", "--label", "y"], "label"),
     "n of the run, dry": (["run", "--dry-run", "--data-size", "100"], "data_size=100 was declared"),
-    "half a shape": (["calibrate", "--data-size", "100"], "--data-size alone leaves"),
-    "other half": (["calibrate", "--dimension", "10"], "--dimension alone leaves"),
+    "half a shape": (["calibrate", "--data-size", "100"], "--data-size alone does not give the shape"),
+    "other half": (["calibrate", "--dimension", "10"], "--dimension alone does not give the shape"),
     "calibrate, algorithm": (["calibrate", "dpgd"], "did you mean 'dp-gd'"),
     "calibrate, size 0": (["calibrate", "--data-size", "0", "--dimension", "2"], "data_size"),
     "data, name": (["data", "covtyp"], "did you mean 'covtype'"),

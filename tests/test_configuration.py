@@ -413,7 +413,7 @@ def test_a_checkpoint_of_an_earlier_format_says_so(tmp_path, monkeypatch):
 def test_a_loss_of_a_dictionary_without_params_says_what_is_missing():
     algorithm = build(lambda w, e: jnp.sum(w["slope"] * e[0]))
     for train in (dpjax.solve, dpjax.run):
-        with pytest.raises(ValueError, match="needs params=, its public starting point"):
+        with pytest.raises(ValueError, match="pass a public starting point as params="):
             train(algorithm, records(), key=KEY)
     params = {"slope": jnp.zeros(P)}
     assert dpjax.solve(algorithm, records(), key=KEY, params=params).params["slope"].shape == (P,)

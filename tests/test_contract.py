@@ -89,7 +89,7 @@ REFUSED |= {
     for accountant in ACCOUNTANTS
 }
 REFUSED |= {
-    (name, "replace_one", "paper"): "the noise of a tree"
+    (name, "replace_one", "paper"): "the noise of a binary tree"
     for name in ("spider-fixed", "spider-boost")
 }
 # Each statistical check fails by chance with this probability at most.

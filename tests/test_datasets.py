@@ -115,7 +115,7 @@ def test_unknown_name(name, message):
 
 @pytest.mark.parametrize("extra", [{"label": "y"}, {"bounds": {"0": [0, 1]}}])
 def test_label_and_bounds_are_for_files(extra):
-    with pytest.raises(ValueError, match="apply to a CSV or NPZ file alone"):
+    with pytest.raises(ValueError, match="apply only to a CSV or NPZ file"):
         load("randhie", **extra)
 
 

@@ -271,7 +271,7 @@ def test_c20_bad_numbers_are_named(bad):
 @pytest.mark.parametrize(
     "batch, mask, message",
     [
-        ((np.ones((3, 3)), np.ones(2)), None, "as many rows"),
+        ((np.ones((3, 3)), np.ones(2)), None, "the same number of rows"),
         ((np.ones((0, 3)), np.ones(0)), None, "empty"),
         ((np.ones((3, 3)), 1.0), None, "one row per record"),
         ((np.ones((3, 3)), np.ones(3)), np.ones(2, bool), "mask"),

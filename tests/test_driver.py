@@ -213,21 +213,22 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     every = [part for r in algorithm.event.releases for part in r.parts or (r,)]
     for release in every:
         assert release.name.replace("_", " ") in text
-        once = "to one record one Gaussian mechanism in all"
-        times = once if release.sampling == "single_pass" else f"{release.count} times"
-        assert times in text
-        bound = "one record's bound" if release.drawn else "sensitivity"
+        single = "for any one record, all answers together are one Gaussian mechanism"
+        times = "once," if release.count == 1 else f"{release.count} times,"
+        words = single if release.sampling == "single_pass" else times
+        assert f"  - {release.name.replace('_', ' ')}: {words}" in text
+        bound = "per-record bound" if release.drawn else "sensitivity"
         assert f"{bound} {release.sensitivity:.4g} (enforced by clipping)" in text
         for part, stddev in release.components:
             assert f"{part} std {stddev:.4g}" in text
     not_covered = text[text.index("Not covered") :]
     for word in ("tuning", "preprocessing", "metrics", "other runs"):
         assert word in not_covered
-    once = name in SPIDERS and "Sampling: one pass" in text and "run ends where" in text
-    assert once or "horizon is fixed" in text
-    assert once or "Sampling: none" in text or (drawn and "is drawn with probability" in text)
+    once = name in SPIDERS and "Sampling: one pass" in text and "run ends when" in text
+    assert once or "number of steps is fixed beforehand" in text
+    assert once or "Sampling: none" in text or (drawn and "independently with probability" in text)
     assert "every iterate" in text
-    assert "threefry" in text and "Accounting:" in text
+    assert "Threefry" in text and "Accounting:" in text
     assert ("n is private" in text) == (relation == "add_or_remove_one")
 
 
@@ -255,7 +256,10 @@ X, Y = records()
 PLAIN = dpjax.Objective(lambda w, e: (w @ e[0] - e[1]) ** 2)
 BAD_CALLS = {
     "wrong n": ({"data": (X[:-1], Y[:-1])}, f"data_size={N} was declared, but the data have 39"),
-    "lengths that differ": ({"data": (X, Y[:-1])}, "every leaf of the data must have as many rows"),
+    "lengths that differ": (
+        {"data": (X, Y[:-1])},
+        "all leaves of the data must have the same number of rows",
+    ),
     "integer features": ({"data": (X.astype(int), Y)}, "features must be floating"),
     "empty data": ({"data": (X[:0], Y[:0])}, "data are empty"),
     "no data": ({"data": ()}, "data must be"),
@@ -394,10 +398,16 @@ BAD_FACTORY = {
 WITHOUT_PROX = {"objective": dpjax.objectives.logistic_nonconvex()}
 BAD_ONE = {
     "spider": {
-        "alpha out of reach": ({"alpha": 1e-4}, "is out of reach of 36 records, which suffice for"),
+        "alpha out of reach": (
+            {"alpha": 1e-4},
+            "is out of reach with 36 records: at this budget they suffice for",
+        ),
         "alpha 0": ({"alpha": 0.0}, "alpha must be"),
         "drift_threshold 0": ({"drift_threshold": 0.0}, "drift_threshold must be above 0, got 0.0"),
-        "drift_threshold negative": ({"drift_threshold": -1.0}, "every step renews the gradient"),
+        "drift_threshold negative": (
+            {"drift_threshold": -1.0},
+            "every step recomputes the gradient",
+        ),
         "fewer records than the first batch": (
             {"batch_size": 37},
             "first batch takes batch_size=37 records, and there are 36 to train on",
@@ -429,7 +439,7 @@ BAD_ONE = {
                 "noise": "square_root",
                 "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
             },
-            "is the noise of a tree",
+            "assumes the noise of a binary tree",
         ),
     },
     "dp-svrg": {
@@ -485,7 +495,7 @@ BAD_ONE = {
         "batch_size 0": ({"batch_size": 0}, "batch_size must be"),
         "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
         "capacity too small": ({"batch_size": 20, "capacity": 21}, "raise capacity to"),
-        "capacity, full batch": ({"batch_size": N, "capacity": N}, "capacity=40 is for drawn"),
+        "capacity, full batch": ({"batch_size": N, "capacity": N}, "capacity=40 is for sampled"),
         "paper": (
             {
                 "accountant": "paper",
@@ -548,7 +558,7 @@ BAD_ONE = {
     "prgd": {
         "radius at half the sensitivity": (
             {"batch_size": N, "radius": 0.5 / N},
-            "tells the two data sets apart with certainty",
+            "distinguishes the two data sets with certainty",
         ),
         "radius 0": ({"radius": 0.0}, "radius must be"),
         "radius too small": ({"radius": 5.0}, "raise the radius"),
@@ -559,7 +569,7 @@ BAD_ONE = {
         "acknowledge_weak_delta 1": ({"acknowledge_weak_delta": 1}, "must be True or False"),
         "any noise would do": (
             {"budget": dpjax.PrivacyBudget(1.0, 0.4), "acknowledge_weak_delta": True},
-            "is met by 3 releases without any noise",
+            "is met without any noise: 3 releases",
         ),
         "sphere": ({"noise": "sphere"}, "no privacy at all"),
         "gaussian": ({"noise": "gaussian"}, "baselines.dp_sgd"),

@@ -288,23 +288,23 @@ def test_the_default_penalty_falls_with_epsilon_in_one_program():
 def test_several_fits_without_a_ledger_say_so(monkeypatch, tmp_path):
     monkeypatch.setattr(logistic, "_unbooked", [])
     model = make().fit(*problem())
-    assert "fits of this process" not in model.guarantee_
+    assert "fits in this process" not in model.guarantee_
     search = GridSearchCV(make(), {"epsilon": [1.0, 50.0]}, cv=3).fit(*problem())
     for fitted in (model, search.best_estimator_):
-        assert "One of 8 fits of this process without a ledger." in fitted.guarantee_
+        assert "One of 8 fits in this process without a ledger." in fitted.guarantee_
     again = pickle.dumps(model)
     monkeypatch.setattr(logistic, "_PROCESS", "another")
-    assert "fits of this process" not in pickle.loads(again).guarantee_
+    assert "fits in this process" not in pickle.loads(again).guarantee_
     with dpjax.Ledger.create(tmp_path / "book", dpjax.PrivacyBudget(1.0, 1e-4)) as book:
         booked = make(epsilon=0.5, delta=1e-5, ledger=book, solver_options={"steps": 2})
-        assert "fits of this process" not in booked.fit(*problem()).guarantee_
-        assert "fits of this process" not in booked.fit(*problem()).guarantee_
+        assert "fits in this process" not in booked.fit(*problem()).guarantee_
+        assert "fits in this process" not in booked.fit(*problem()).guarantee_
 
 
 def test_the_guarantee_names_a_scaler_fitted_on_the_data_as_not_covered():
     pipeline = make_pipeline(StandardScaler(), make()).fit(*problem())
     text = pipeline[-1].guarantee_
-    assert "Not covered either: a step before this one in a scikit-learn Pipeline" in text
+    assert "Also not covered: earlier steps of a scikit-learn Pipeline" in text
     assert "StandardScaler" in text
 
 
@@ -409,7 +409,7 @@ def test_weights_that_blow_up_are_reported():
         ({"regularization": -1}, "regularization must be"),
         ({"relation": "zero-out"}, "unknown relation"),
         ({"random_state": -1}, "seed must be an integer"),
-        ({"unit": ""}, "unit must be a word"),
+        ({"unit": ""}, "unit must be a non-empty string"),
     ],
 )
 def test_what_does_not_fit_together_is_named(more, message):

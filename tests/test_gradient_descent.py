@@ -209,7 +209,7 @@ def test_batches_cost_less_noise_a_step_and_drop_the_certificate():
                 "accountant": "paper",
                 "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
             },
-            "asks every record",
+            "needs all records at every step",
         ),
     ],
 )

@@ -178,7 +178,9 @@ def test_c64_a_key_that_may_come_from_a_seed_is_not_for_release(train, key, monk
     monkeypatch.setattr(used_keys, "_CLAIMED", {})  # one key serves several tests here
     solution = train(build(), records(), key=key)
     assert solution.reproducible and not solution.releasable
-    assert solution.guarantee().startswith("NOT FOR RELEASE: reproducible, by a seed or a key that")
+    assert solution.guarantee().startswith(
+        "NOT FOR RELEASE: reproducible noise. Its key comes, or may come, from a seed, and"
+    )
 
 
 def test_c64_a_batch_of_short_keys_is_not_for_release():

@@ -102,8 +102,8 @@ def test_each_label_is_mapped_by_itself_alone():
     [
         ("No,Yes", "must be a list of labels"),
         (("Yes",), "at least two labels"),
-        (("Yes", "Yes "), "differ from one another"),
-        ((1, "1.0"), "differ from one another"),
+        (("Yes", "Yes "), "must be distinct"),
+        ((1, "1.0"), "must be distinct"),
         (("", "Yes"), "must be words, numbers"),
         ((float("nan"), 1), "must be words, numbers"),
         ((None, 1), "must be words, numbers"),
@@ -160,7 +160,10 @@ def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_
     where = ["--data", path, "--label", "churned", "--bounds", bounds]
     run = ["run", *where, "--epsilon", 8, "--exact", "--seed", 0]
     status, out, _ = call(*run)
-    said = "labels counted: -1 and 0 (as -1), 1 (as +1); every other value makes a null record"
+    said = (
+        "labels counted: -1 and 0 (as -1), 1 (as +1); a record with any other label "
+        "contributes nothing"
+    )
     assert status == 0 and out.startswith(said)
     assert "Labels counted: -1 and 0 (as -1), 1 (as +1); a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
@@ -180,7 +183,7 @@ def test_declared_labels_train_and_are_said_before_the_run(labels, call, tmp_pat
     status, out, _ = call("run", *where, "--epsilon", 8, "--exact", "--seed", 0)
     first = out.splitlines()[0]
     negative, positive = labels
-    said = f"labels counted: {negative!r} (as -1), {positive!r} (as +1); every other value makes a"
+    said = f"labels counted: {negative!r} (as -1), {positive!r} (as +1); a record with any other"
     assert status == 0 and first.startswith(said)
     assert f"Labels counted: {negative!r}, {positive!r}; a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
@@ -192,7 +195,7 @@ def test_three_classes_are_refused_by_what_tells_two_apart(call, tmp_path, bound
     where = ["--data", path, "--label", "churned", "--bounds", bounds, "--classes", "No,Yes,Maybe"]
     for more in ([], ["--dry-run"]):
         status, _, err = call("run", *where, *more)
-        assert status == 2 and "tells two labels apart, and the data declare 3" in err
+        assert status == 2 and "is a loss for two labels, but the data declare 3" in err
 
 
 def test_a_numeric_column_needs_no_declaration_and_what_counts_is_said(call, tmp_path):
@@ -201,7 +204,7 @@ def test_a_numeric_column_needs_no_declaration_and_what_counts_is_said(call, tmp
     np.savez(path, x=x, y=(x[:, 0] > 0.5).astype(int))
     (tmp_path / "b.json").write_text("[[0, 1]]")
     status, out, _ = call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")
-    assert status == 0 and out.startswith("labels counted: -1 and 0 (as -1), 1 (as +1); every")
+    assert status == 0 and out.startswith("labels counted: -1 and 0 (as -1), 1 (as +1); a record")
     np.savez(path, x=x, y=x[:, 0] > 0.5)
     status, _, err = call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")
     assert status == 2 and "holds True and False" in err
@@ -251,7 +254,7 @@ def test_the_check_notices_what_is_no_label_no_number_and_no_bound(tmp_path):
     (problem,) = check(
         path, label="id", bounds={"age": [0, 60], "city": [0, 1], "ill": [0, 1]}
     ).exact_problems[:1]
-    assert "60 different values: it is no column of classes" in problem
+    assert "60 different values: it is not a column of classes" in problem
     latin = tmp_path / "latin.csv"
     latin.write_bytes("age,ill\n1,né\n2,non\n".encode("latin-1"))
     report = check(latin, label="ill", bounds={"age": [0, 9]})

@@ -166,7 +166,7 @@ def sampled(overflow=0.0, count=1):
 
 def test_a_gaussian_ledger_refuses_sampling_with_advice(path):
     with Ledger.create(path, BUDGET) as ledger:
-        with pytest.raises(ValueError, match=r"unsampled Gaussians only.*--renyi-order"):
+        with pytest.raises(ValueError, match=r"unsampled Gaussian releases only.*--renyi-order"):
             ledger.reserve(**intent(event=sampled()))
         assert ledger.entries == ()
 
@@ -649,7 +649,7 @@ def test_the_command_creates_shows_and_verifies(tmp_path, capsys):
     assert main(["ledger", "verify", file]) == 0
     assert main(["ledger", "verify", file, "--anchor", anchor]) == 0
     assert main(["ledger", "verify", file, "--anchor", "0" * 64]) == 2
-    assert "taken away" in capsys.readouterr().err
+    assert "lines were removed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_prepared_records_are_reused_and_vmap_over_params():
     "batch, mask, message",
     [
         ((np.ones(3), np.ones(3)), None, "shape"),
-        ((np.ones((3, 2)), np.ones(2)), None, "as many rows"),
+        ((np.ones((3, 2)), np.ones(2)), None, "the same number of rows"),
         ((np.ones((0, 2)), np.ones(0)), None, "empty"),
         ((np.ones((3, 2)), np.ones(3)), np.ones(2, bool), "mask"),
     ],

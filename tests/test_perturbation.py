@@ -257,7 +257,7 @@ def test_the_bound_on_delta_holds_and_needs_its_parts(relation):
 
 def test_a_slope_that_rises_or_a_strength_too_small_is_refused():
     rising = dataclasses.replace(OBJECTIVE, margin=lambda m: jnp.logaddexp(m, -m) / 4)
-    with pytest.raises(ValueError, match="must fall"):
+    with pytest.raises(ValueError, match="must be non-increasing"):
         build("objective-perturbation", objective=rising)
     weak = dpjax.objectives.logistic_l2(1e-4)
     with pytest.raises(ValueError, match="strength must be at least"):

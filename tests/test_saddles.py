@@ -330,7 +330,10 @@ def test_only_the_network_predicts_labels():
         (lambda: planted_phases(0, 2, 2, norm=0.0), "norm"),
         (lambda: objectives.Objective(abs, defaults=(1.0, 0.0, 1.0, 1.0)), "defaults"),
         (lambda: diagnostics.exact_saddle(objectives.logistic(), records()), "closed form"),
-        (lambda: diagnostics.exact_saddle(objectives.welsch(2.0), records()), "no strict saddle"),
+        (
+            lambda: diagnostics.exact_saddle(objectives.welsch(2.0), records()),
+            "not a strict saddle",
+        ),
     ],
 )
 def test_bad_input(call, message):

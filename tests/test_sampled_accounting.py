@@ -346,7 +346,7 @@ def test_c37_a_sampler_without_accounting_raises():
     for relation in ("zero_out", "add_or_remove_one"):
         with pytest.raises(ValueError, match="replace_one"):
             sampling.fixed_size(10, 100).release("g", 1, noise_multiplier=1.0, relation=relation)
-        with pytest.raises(ValueError, match="fixed size"):
+        with pytest.raises(ValueError, match="sampling without replacement"):
             of(subset(10, 100, 1, 1.0), relation)
 
 
@@ -362,7 +362,7 @@ def test_c37_fixed_size_is_never_booked_as_poisson():
 def test_a_sampled_event_is_not_gaussian():
     mixed = Event((Release("anchor", 1, 3.0), poisson(0.1, 5, 1.0)), "zero_out")
     assert not mixed.is_gaussian and Event((Release("g", 1, 3.0),), "zero_out").is_gaussian
-    with pytest.raises(ValueError, match="not mu-GDP"):
+    with pytest.raises(ValueError, match="have no mu-GDP"):
         _ = mixed.gaussian_mu
 
 
@@ -431,13 +431,22 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         queries=[types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False)],
     )
     text = guarantee.statement(algorithm, "row")
-    words = ["anchor: none, every pass reads all records", "one record's bound", "k e^((k-1)"]
+    words = ["anchor: no sampling; each release uses all records", "per-record bound", "k e^((k-1)"]
     if relation == "replace_one":
-        words += ["joint step: fixed size", "uniformly random 50 of the declared 1,000"]
+        words += [
+            "joint step: sampling without replacement",
+            "uniformly random 50 of the declared 1,000",
+        ]
     else:
-        words += ["joint step: poisson", "probability 0.05", f"at most {sampler.capacity}"]
+        words += [
+            "joint step: Poisson sampling",
+            "probability 0.05",
+            f"at most {sampler.capacity} records",
+        ]
     assert [word for word in words if word not in text] == []
-    present = f"{sampler.capacity} are read for every 1,000 present (declared; there may be more)"
+    present = (
+        f"{sampler.capacity} records for every 1,000 present (the declared number; more may be"
+    )
     assert (present in text) == (relation == "add_or_remove_one")
     assert "mu-GDP" not in text and "Sampling: none" not in text
     assert ("privacy loss distributions" in text) == (accountant != "rdp")

@@ -255,7 +255,7 @@ def test_a_run_ends_where_the_records_do_and_says_so():
     algorithm = make("spider", data_size=256, dimension=P)
     solution = dpjax.solve(algorithm, records(n=256), key=jax.random.key(0))
     assert dpjax.Status(int(solution.status)) is dpjax.Status.EXHAUSTED
-    assert "records ran out" in dpjax.Status.EXHAUSTED.message
+    assert "records are used up" in dpjax.Status.EXHAUSTED.message
     used = np.asarray(solution.history.used)[: int(solution.steps)]
     assert used[-1] <= algorithm.estimate.sampler.last
     assert algorithm.estimate.sampler.last + algorithm.score.sampler.capacity == 256
@@ -366,11 +366,11 @@ def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
     whole = parallel("both", (part(2.0), part(3.0)))
     event = dpjax.accounting.Event((whole,), "zero_out")
     assert event.gaussian_mu == 0.5 and len(whole.to_json()["parts"]) == 2
-    with pytest.raises(ValueError, match="claims less"):
+    with pytest.raises(ValueError, match="claims more noise than its part"):
         dataclasses.replace(whole, noise_multiplier=2.5)
     with pytest.raises(ValueError, match="count=1"):
         Release("part", 2, 2.0, sampling="single_pass", data_size=N)
-    with pytest.raises(ValueError, match="shifts those behind it"):
+    with pytest.raises(ValueError, match="shifts later ones"):
         dpjax.accounting.Event((whole,), "add_or_remove_one")
     for parts in (
         (Release("all", 1, 2.0), part(3.0)),
@@ -378,7 +378,7 @@ def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
         (part(2.0), dataclasses.replace(part(3.0), data_size=N + 1)),
         (),
     ):
-        with pytest.raises(ValueError, match=r"no single pass|only a single pass|at least one"):
+        with pytest.raises(ValueError, match=r"must be a single pass over the same|only a single pass|at least one"):
             parallel("both", parts)
     # Two trainings on the same records add up.
     twice = dpjax.accounting.compose([event, event])
@@ -400,8 +400,10 @@ def test_the_paper_s_noise_is_private_with_room_and_its_theorem_s_is_not():
 def test_the_guarantee_says_that_each_record_is_read_once():
     algorithm = make("spider", data_size=256, dimension=P)
     text = dpjax.solve(algorithm, records(n=256), key=jax.random.key(0)).guarantee()
-    assert "one pass, each of 256 records" in text and "disjoint records" in text
-    assert "estimate: to one record one Gaussian" in text and "scores: to one record" in text
+    assert "one pass over the 256 declared records" in text and "at most one query" in text
+    assert "estimate and scores use disjoint records" in text
+    for name in ("estimate", "scores"):
+        assert f"{name}: for any one record, all answers together are one Gaussian" in text
 
 
 # Theory.

@@ -157,7 +157,7 @@ def build(**more):
         ({"subspace_dimension": 0}, "subspace_dimension must be at least 1"),
         ({"batch_size": 101}, "batch_size must be at most data_size=100, got 101"),
         ({"batch_size": 20, "capacity": 21}, "raise capacity to"),
-        ({"capacity": 21}, "is for drawn batches"),
+        ({"capacity": 21}, "is for sampled batches"),
         ({"radius": 0.0}, "radius must be"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"subspace_seed": -1}, "subspace_seed must be an integer"),

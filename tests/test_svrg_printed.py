@@ -201,9 +201,9 @@ def test_the_guarantee_names_the_secret():
     [
         ("replace_one", {"accountant": "paper"}, "literal constant"),
         ("zero_out", {"accountant": "paper"}, "literal constant"),
-        ("replace_one", {}, "no proved accounting"),
+        ("replace_one", {}, "no proven accounting"),
         ("zero_out", {"accountant": "rdp"}, "no bound for accountant='rdp'"),
-        ("zero_out", {"batch_size": N}, "is for batches"),
+        ("zero_out", {"batch_size": N}, "needs sampled batches"),
         ("zero_out", {"anchor": "secret"}, "anchor"),
     ],
 )

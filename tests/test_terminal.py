@@ -265,7 +265,7 @@ def test_all_bars_move_and_end_and_ctrl_c_is_obeyed(terminal, rich_path):
     assert shown.status() == 0
     spent = r"interrupted after step \d+ of 2000000; the budget of the whole run is spent"
     assert re.search(spent, between("endless run"))
-    assert "the same command goes on where it was" in between("endless reproduce")
+    assert "run the same command again to continue" in between("endless reproduce")
 
 
 # In process.

@@ -751,7 +751,7 @@ BAD = {
     ),
     "unequal rows": (
         lambda: transforms.clip_and_sum(1.0).update([jnp.ones((2, 1)), jnp.ones((3, 1))], ()),
-        "as many rows",
+        "the same number of rows",
     ),
     "relation": (
         lambda: transforms.clip_and_sum(1.0).sensitivity("zero-out", rows=2),
@@ -785,7 +785,7 @@ BAD = {
         lambda: transforms.noisy_mean(
             1.0, noise_multiplier=1.0, sampler=SinglePass(10, 0, 10), key=KEY
         ),
-        "take add_tree_noise",
+        "use add_tree_noise",
     ),
     "subsets": (lambda: mean(KEY, sampler="subsets"), "relation='replace_one' only"),
     "layers of a sum": (lambda: mean(KEY, per_layer=True), "needs per_example=True"),

@@ -181,6 +181,6 @@ def test_the_event_of_a_chain_is_one_gaussian_to_each_record():
     assert event.gaussian_mu == pytest.approx(0.5 * 2 / 3.0)
     with pytest.raises(ValueError, match="past the horizon"):
         noise.event(16, relation="zero_out", **common)
-    with pytest.raises(ValueError, match="shifts those behind it"):
+    with pytest.raises(ValueError, match="shifts later ones"):
         noise.event(15, relation="add_or_remove_one", **common)
     assert dpjax.accounting.epsilon(event, 1e-5, "replace_one") < 2

@@ -40,8 +40,8 @@ def ball_delta(distance: float, radius: float, dimension: int) -> float:
     if distance >= 2 * radius:
         raise ValueError(
             f"radius={radius:g} is at most half of the distance {distance:g} between neighbours: "
-            "their balls do not overlap, and every answer tells the two data sets apart with "
-            "certainty. Take a larger radius."
+            "their balls do not overlap, and every answer distinguishes the two data sets with "
+            "certainty. Choose a larger radius."
         )
     share = special.betainc(0.5, (dimension + 1) / 2, (distance / (2 * radius)) ** 2)
     return min(float(share) * (1 + _ROUNDING), 1.0)
@@ -114,7 +114,7 @@ def ball_share(total: float, count: int, probability: float = 1.0) -> float:
     share = -math.expm1(math.log1p(-total) / count) / probability
     if share >= 1:
         raise ValueError(
-            f"a delta of {total:g} is met by {count} releases without any noise, as each record is "
-            f"drawn with probability {probability:.3g} only; it is no privacy budget. Lower delta."
+            f"delta={total:g} is met without any noise: {count} releases include each record with "
+            f"probability {probability:.3g} only, so it is not a meaningful budget. Lower delta."
         )
     return share

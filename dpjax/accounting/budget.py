@@ -1,4 +1,4 @@
-"""What may be spent: ``PrivacyBudget``, what 'neighbouring' means for it, and remarks on it."""
+"""``PrivacyBudget``, its neighbouring relation, and warnings about weak or useless budgets."""
 
 import dataclasses
 from typing import get_args
@@ -38,7 +38,7 @@ _WEAK_EPSILON = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
-    """An (epsilon, delta) that a whole training may spend, and the relation it is meant under.
+    """The (epsilon, delta) that one training may spend, and its neighbouring relation.
 
     Args:
       epsilon: finite, at least ``delta``.
@@ -62,18 +62,18 @@ class PrivacyBudget:
     def __post_init__(self):
         object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
         if self.delta is None:
-            raise ValueError("delta is required: take it well below 1/n, such as 1/(10 n).")
+            raise ValueError("delta is required: choose it well below 1/n, such as 1/(10 n).")
         object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
         if self.delta >= 0.5:
             raise ValueError(
-                f"delta must be below 1/2, got {self.delta:g}: publishing all records on the toss "
-                "of a coin meets a delta of 1/2. Take it well below 1/n, such as 1/(10 n)."
+                f"delta must be below 1/2, got {self.delta:g}: publishing all records with "
+                "probability 1/2 meets a delta of 1/2. Choose it well below 1/n, such as 1/(10 n)."
             )
         if self.epsilon < self.delta:
             raise ValueError(
                 f"epsilon must be at least delta, got epsilon={self.epsilon:g} and "
-                f"delta={self.delta:g}: below it the noise depends on delta alone and leaves "
-                "nothing to learn. Raise epsilon."
+                f"delta={self.delta:g}: below that, the noise depends on delta alone and "
+                "hides all signal. Raise epsilon."
             )
         _validate.choice("relation", self.relation, RELATIONS)
 
@@ -87,7 +87,7 @@ class PrivacyBudget:
 
 
 def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
-    """Returns what a person should know of a budget that is allowed and yet hardly sensible.
+    """Returns warnings about a budget that is valid but gives little protection or utility.
 
     Args:
       epsilon: of the budget.
@@ -101,25 +101,25 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
     >>> remarks(1.0, 1e-6, 20_000)
     []
     >>> print(*remarks(1.0, 0.01, 3_000))  # doctest: +ELLIPSIS
-    delta = 0.01 is not below 1/n = 0.000333333, of 3,000 declared records: publishing 30 ...
+    delta = 0.01 is not below 1/n = 0.000333333 for 3,000 declared records: publishing 30 ...
     """
     records, found = f"{data_size:,} declared records", []
     # A delta of exactly 1/n may have gone through float32.
     if (published := delta * data_size) >= 1 - 1e-6:
         many = f"{published:.4g} random records" if published >= 2 else "one random record"
         found.append(
-            f"delta = {delta:.4g} is not below 1/n = {1 / data_size:.6g}, of {records}: publishing "
-            f"{many} in full would meet it. Take 1/(10 n) = {1 / (10 * data_size):.4g} or less."
+            f"delta = {delta:.4g} is not below 1/n = {1 / data_size:.6g} for {records}: publishing "
+            f"{many} in full would meet it. Use 1/(10 n) = {1 / (10 * data_size):.4g} or less."
         )
     if epsilon > _WEAK_EPSILON:
         found.append(
             f"epsilon = {epsilon:g} gives little protection: an attacker who starts at even odds "
-            "can become almost certain that a record is present. At most 1 is strong; up to 10 is "
-            "common."
+            "can become almost certain that a record is present. An epsilon up to 1 is strong; "
+            "up to 10 is common."
         )
     elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
         found.append(
             f"epsilon = {epsilon:g} is too small to learn from {records}: the noise that hides one "
-            "record exceeds the sum of all. Raise epsilon, or use more records."
+            "record exceeds the sum over all records. Raise epsilon, or use more records."
         )
     return found

@@ -1,4 +1,4 @@
-"""From a budget to a noise scale: ``calibrate``, and the multiplier for many Gaussians."""
+"""``calibrate``: the noise scale that meets a budget, and the multiplier for many Gaussians."""
 
 import functools
 import math
@@ -77,8 +77,8 @@ def calibrate(
         high, low = low, low / 2
         if low < 1 / _LARGEST:
             raise ValueError(
-                f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is met by any noise at all; "
-                "it is no privacy budget. Lower epsilon."
+                f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is met by arbitrarily "
+                "little noise, so it is not a meaningful budget. Lower epsilon."
             )
     log_scale = dp_accounting.calibrate_dp_mechanism(
         make_fresh_accountant=lambda: _Recount(budget, accountant),  # pyright: ignore

@@ -1,4 +1,4 @@
-"""A privacy loss that rises along a line, cut into the cells of a grid.
+"""Discretisation of a privacy loss that is monotone along a line.
 
 Mass between two grid points is divided among them such that the mass under both distributions is
 kept ("connect the dots"), which dominates the true pair.

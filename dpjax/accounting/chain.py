@@ -1,4 +1,4 @@
-"""The file under a ledger: JSON lines that only grow, each sealed and holding the last one's hash.
+"""The file of a ledger: append-only JSON lines, each with a checksum and the hash of the last one.
 
 A crash can leave the last line torn. It is recognised, because a line opens with the hash of the
 line before it, and dropped by the next writer. Any other damage is refused.

@@ -1,4 +1,4 @@
-"""All that a training releases: ``Event``, and the one mapping of it to an epsilon."""
+"""``Event``: everything that a training releases, and the one function from it to epsilon."""
 
 import dataclasses
 import functools
@@ -46,23 +46,24 @@ class Event:
             release.sampling == "fixed_size" for release in self.releases
         ):
             raise ValueError(
-                "batches of fixed size have an accounting under relation='replace_one' only (under "
-                f"{self.relation!r} a record that leaves makes another one enter); take Poisson "
-                "batches, or declare replace_one."
+                "sampling without replacement has an accounting under relation='replace_one' "
+                f"only (under {self.relation!r} removing a record lets another one enter the "
+                "batch); use Poisson batches, or declare replace_one."
             )
         if self.relation == "add_or_remove_one" and any(
             release.sampling == "single_pass" for release in self.releases
         ):
             raise ValueError(
-                "a single pass over records in order has no accounting under relation="
-                "'add_or_remove_one': a record that leaves shifts those behind it into other "
+                "a single pass over records in order has no accounting under "
+                "relation='add_or_remove_one': removing a record shifts later ones into other "
                 "batches. Declare zero_out or replace_one, for which n is public."
             )
         if self.relation == "replace_one" and any(release.idle for release in self.releases):
             raise ValueError(
-                "batches beside an un-noised part of all records have no proved accounting under "
-                "relation='replace_one': the pair of both records' norms is not the worst one. "
-                "Declare 'zero_out' or 'add_or_remove_one', or give that part noise of its own."
+                "batches combined with an exact (un-noised) term over all records have no proven "
+                "accounting under relation='replace_one': the natural dominating pair is not the "
+                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to that "
+                "term."
             )
 
     @property
@@ -80,8 +81,8 @@ class Event:
         """
         if not self.is_gaussian:
             raise ValueError(
-                "sampled releases, selections and ball noise are not mu-GDP for any mu that is "
-                "their whole profile; ask epsilon(event, delta, relation)."
+                "sampled releases, selections and ball noise have no mu-GDP description that is "
+                "exact; call epsilon(event, delta, relation)."
             )
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 

@@ -1,4 +1,4 @@
-"""Privacy filters: how much a ledger may admit in all, and what one run costs of it.
+"""Privacy filters: how much a ledger may admit in total, and the cost of one run.
 
 A filter stays sound when each run is chosen after seeing the results of those before; adding up
 epsilons found by other accountants does not.
@@ -71,25 +71,26 @@ class Filter:
             )
         if any(release.unsafe_fast_noise for release in event.releases):
             raise ValueError(
-                "this run adds unsafe_fast_noise, which keeps no budget; a ledger books releases. "
-                "Run it without a ledger, or with the safe noise."
+                "this run uses unsafe_fast_noise, which has no privacy guarantee that a ledger "
+                "could record. Run it without a ledger, or with safe noise."
             )
         if any(release.mechanism == "objective" for release in event.releases):
             raise ValueError(
-                "an objective perturbation has an epsilon at each delta and no cost that a ledger "
-                "adds up; book it by hand, or take output_perturbation."
+                "objective perturbation has no additive cost that a ledger could record, only an "
+                "epsilon at each delta; account for it by hand, or use output_perturbation."
             )
         if any(release.mechanism == "ball" for release in event.releases):
             raise ValueError(
-                "noise uniform in a ball has a delta that no epsilon lowers, and no Gaussian or "
-                "Renyi cost that a ledger adds up. Take Gaussian noise (dp_gradient_descent, "
-                "baselines.dp_sgd), or run it without a ledger and book its delta by hand."
+                "noise uniform in a ball has the same delta at every epsilon, and no additive "
+                "Gaussian or Renyi cost that a ledger could record. Use Gaussian noise "
+                "(dp_gradient_descent, baselines.dp_sgd), or run it without a ledger and account "
+                "for its delta by hand."
             )
         if any(release.idle for release in event.releases):
             raise ValueError(
-                "this run uses an un-noised part of all records beside its batches, for which no "
-                "ledger has a bound that adds up. Give that part noise of its own "
-                "(anchor='noisy'), or run it without a ledger."
+                "this run combines its batches with an exact (un-noised) term over all records, "
+                "for which a ledger has no additive bound. Use anchor='noisy', or run it without "
+                "a ledger."
             )
         if self.order is not None:
             return renyi(event, self.order)
@@ -98,8 +99,8 @@ class Filter:
             if any(release.mechanism != "gaussian" for release in event.releases):
                 what = "selects among its iterates"
             raise ValueError(
-                f"this run {what}, and the ledger admits unsampled Gaussians only; "
-                "declare one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
+                f"this run {what}, and this ledger admits unsampled Gaussian releases only; "
+                "create one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
             )
         return math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
 

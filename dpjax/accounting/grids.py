@@ -1,4 +1,4 @@
-"""Distributions of a privacy loss on a grid: composed by Fourier transform, read as a profile."""
+"""Discretised privacy loss distributions, composed by Fourier transform, and their profile."""
 
 import math
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Noise multipliers of a selection, whose noise is Gumbel's."""
+"""Noise multipliers of the exponential mechanism with Gumbel noise."""
 
 import math
 from typing import Any

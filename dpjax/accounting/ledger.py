@@ -1,4 +1,4 @@
-"""``Ledger``: what may be spent on one set of data, and what every run of it has spent."""
+"""``Ledger``: the budget of one data set, and what each run has spent of it."""
 
 import datetime
 import json
@@ -208,9 +208,9 @@ class Ledger(HasCard):
             return cost
         if self.filter.admits(costs, [0.0]):
             raise ValueError(
-                f"batches of this run overflow with probability {event.overflow:.3g}, and "
-                f"{self.path} admits {self.filter.overflow_limit:.3g} for all runs; raise the "
-                "sampler's capacity."
+                "batches of this run exceed their maximum size with probability "
+                f"{event.overflow:.3g}, and {self.path} allows {self.filter.overflow_limit:.3g} "
+                "for all runs; raise the sampler's capacity."
             )
         raise ValueError(
             f"this run would exceed the budget of {self.path}: it takes {show(cost)}, and "

@@ -1,4 +1,4 @@
-"""Privacy losses of one release, sampled or selected, on a grid and never below the truth.
+"""Discretised privacy losses of one sampled release or selection, rounded up.
 
 Every function takes ``mu``, one over the noise multiplier of the pair (of a selection its range),
 and ``gap``, the distance of the grid points; ``cells`` puts the loss on them.

@@ -1,4 +1,4 @@
-"""What was released, one kind at a time: ``Release``, sampled or not."""
+"""``Release``: one kind of release, sampled or not."""
 
 import dataclasses
 import math
@@ -99,16 +99,16 @@ class Release:
         selects = self.mechanism == "exponential"
         if selects and self.sampling != "none":
             raise ValueError(
-                f"a selection on sampled records has no accounting here, got {self.sampling!r}; "
-                "let it read every record."
+                f"a selection must use all records, got sampling={self.sampling!r}: a selection "
+                "on sampled records has no accounting."
             )
         object.__setattr__(self, "idle", _validate.non_negative("idle", self.idle))
         self._check_ball()
         if self.idle > 1 or (self.idle and self.sampling != "poisson"):
             raise ValueError(
-                "idle must be from 0 to 1, and 0 but for Poisson batches: of subsets of fixed size "
-                f"beside all records no accounting is proved; got {self.idle!r} with "
-                f"sampling={self.sampling!r}."
+                "idle must be from 0 to 1, and 0 unless sampling='poisson': no accounting is "
+                "proven for other sampling combined with an exact term over all records; got "
+                f"{self.idle!r} with sampling={self.sampling!r}."
             )
         if self.parts and self.sampling != "single_pass":
             raise ValueError(f"only a single pass has parts, got sampling={self.sampling!r}.")
@@ -140,7 +140,10 @@ class Release:
         dimension = _validate.positive_int("dimension", self.dimension)
         object.__setattr__(self, "dimension", dimension)
         if self.idle:
-            raise ValueError("ball noise beside an exact part of all records has no accounting.")
+            raise ValueError(
+                "ball noise combined with an exact term over all records has no accounting; "
+                "leave idle at 0."
+            )
         ball_delta(self.sensitivity, self.radius, dimension)  # raises where they do not overlap
 
     @property
@@ -154,7 +157,7 @@ class Release:
         10.0
         """
         if self.dimension is None:
-            raise ValueError(f"the noise of {self.name!r} is in no ball.")
+            raise ValueError(f"{self.name!r} has no ball noise, so it has no radius.")
         return self.stddev * math.sqrt(self.dimension + 2)
 
     @property
@@ -181,19 +184,19 @@ class Release:
             raise ValueError("a single pass has no sampling_probability, capacity or overflow.")
         if self.count != 1 or self.mechanism != "gaussian":
             raise ValueError(
-                "a single pass is one Gaussian mechanism to each record, count=1, however many "
-                f"questions there are; got count={self.count}, mechanism={self.mechanism!r}."
+                "a single pass is one Gaussian mechanism for each record, count=1, however many "
+                f"queries there are; got count={self.count}, mechanism={self.mechanism!r}."
             )
         for part in self.parts:
             if self.noise_multiplier > part.noise_multiplier:
                 raise ValueError(
-                    f"{self.name!r} claims less of {part.name!r} than it releases; make it by "
-                    "parallel(name, parts)."
+                    f"{self.name!r} claims more noise than its part {part.name!r} has; build it "
+                    "with parallel(name, parts)."
                 )
             if part.sampling != "single_pass" or part.data_size != self.data_size:
                 raise ValueError(
-                    f"{part.name!r} is no single pass over the same {self.data_size} records: only "
-                    "those can be put to disjoint parts of them."
+                    f"the part {part.name!r} must be a single pass over the same {self.data_size} "
+                    "records."
                 )
 
     @classmethod
@@ -233,7 +236,9 @@ class Release:
         0.5
         """
         if self.mechanism != "exponential":
-            raise ValueError(f"the log-ratios of {self.name!r} are unbounded: it has normal noise.")
+            raise ValueError(
+                f"{self.name!r} has Gaussian noise, whose log-likelihood ratios are unbounded."
+            )
         return 2 * GUMBEL / self.noise_multiplier * (1 + 1e-15)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The epsilon of all that is not a plain Gaussian: from privacy loss distributions, or Renyi."""
+"""Epsilon of everything but plain Gaussians, by privacy loss distributions or Renyi accounting."""
 
 import functools
 import math
@@ -115,13 +115,13 @@ def renyi_divergences(
     for release in releases:
         if release.mechanism == "ball":
             raise ValueError(
-                f"no Renyi divergence of ball noise is finite, and {release.name!r} has such: it "
-                "tells neighbours apart with certainty now and then. Take accountant='pld'."
+                f"ball noise, as of {release.name!r}, has no finite Renyi divergence: some "
+                "answers distinguish neighbours with certainty. Use accountant='pld'."
             )
         if release.idle:
             raise ValueError(
-                f"no Renyi bound is implemented for {release.name!r}, whose records count whether "
-                "or not they are drawn; take accountant='pld'."
+                f"no Renyi bound is implemented for {release.name!r}, to which records contribute "
+                "even when they are not sampled; take accountant='pld'."
             )
         if release.sampling == "poisson" and relation == "replace_one":
             raise ValueError(
@@ -153,9 +153,9 @@ def _with_overflow(
     overflow = math.fsum(r.count * r.overflow for r in releases if r.mechanism != "exponential")
     if 2 * overflow + slack >= delta:
         raise ValueError(
-            f"delta={delta:g} is too small: draws differ from what is accounted with probability "
-            f"{overflow:.3g} in all, and the accounting rounds by up to {slack:.3g}; raise the "
-            "capacity of the sampler, or delta."
+            f"delta={delta:g} is too small: actual draws differ from ideal ones with probability "
+            f"{overflow:.3g} in total, and discretisation of the accounting adds up to "
+            f"{slack:.3g}; raise the capacity of the sampler, or delta."
         )
     epsilon = 0.0
     while True:

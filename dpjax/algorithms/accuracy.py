@@ -1,4 +1,4 @@
-"""``with_accuracy``: a training that also releases how often its final parameters are right."""
+"""``with_accuracy``: a training that also releases the accuracy of its final parameters."""
 
 import dataclasses
 import math
@@ -137,8 +137,8 @@ def with_accuracy(
     multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1)
     if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1):
         raise ValueError(
-            f"epsilon of the accuracy must be below the whole budget's {budget.epsilon:g}, got "
-            f"{share:g}; a tenth of it is plenty where there are thousands of records."
+            f"epsilon of the accuracy must be below that of the budget, {budget.epsilon:g}, got "
+            f"{share:g}; a tenth of it suffices for thousands of records."
         )
     _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
     accountant = "pld"
@@ -168,13 +168,13 @@ def _ending(
     (first, *_), releases = algorithm.queries, algorithm.event.releases
     if any(release.sampling == "single_pass" for release in releases):
         raise ValueError(
-            f"{algorithm.title} reads each record once, in an order of its own, and cannot end "
-            "with a question to all of them. Leave the accuracy out."
+            f"{algorithm.title} reads each record only once, so it cannot release an accuracy "
+            "over all records at the end. Leave the accuracy out."
         )
     if any(hasattr(query, "remember") for query in algorithm.queries):
         raise ValueError(
-            f"{algorithm.title} with an exact anchor cannot end with another question. Leave the "
-            "accuracy out, or take a noisy anchor."
+            f"{algorithm.title} with an exact anchor cannot release an accuracy as well. Leave "
+            "the accuracy out, or use anchor='noisy'."
         )
     asked = AccuracyQuery(multiplier, first.objective, first.data_size, first.relation)
     (query,) = base.fast_noise((asked,), unsafe_fast_noise)

@@ -1,4 +1,4 @@
-"""What an algorithm is, what it declares, and the checks every factory makes."""
+"""``Algorithm``: its interface, its declared numbers, and the checks every factory makes."""
 
 import dataclasses
 import enum
@@ -42,8 +42,8 @@ class Status(enum.IntEnum):
                 "step size or the radius, before another run."
             ),
             Status.EXHAUSTED: (
-                "the records ran out: each is read once, and fewer are left than the next batch "
-                "needs. More records, or smaller batches, take more steps."
+                "the records are used up: each is read once, and fewer are left than the next "
+                "batch needs. Use more records, or smaller batches, to take more steps."
             ),
         }[self]
 
@@ -329,6 +329,6 @@ def initial_gap(objective: Objective, given: float | None) -> float:
     gap = float(objective.margin(jnp.zeros(())))
     if not (math.isfinite(gap) and gap > 0):
         raise ValueError(
-            f"initial_gap is required: phi(0) = {gap} of {objective.name} bounds nothing."
+            f"initial_gap is required: phi(0) = {gap} of {objective.name} gives no bound."
         )
     return gap

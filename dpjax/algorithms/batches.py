@@ -1,4 +1,4 @@
-"""What methods that ask one query at every step share: its sampler, its noise, and its checks."""
+"""Shared by methods with one query in each step: sampler, noise and checks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The private certificate: bounds on the true gradient and curvature, from noise already there."""
+"""The private certificate: bounds on the exact gradient and curvature, from released values."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What most configurations share; each overrides what it does otherwise."""
+"""Fields and defaults that most configurations share, and may override."""
 
 import dataclasses
 from typing import Any

@@ -186,7 +186,7 @@ def dp_gradient_descent(
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
     if accountant == "paper" and batch_size not in (None, problem.data_size):
-        raise ValueError("accountant='paper' asks every record at every step; take 'pld'.")
+        raise ValueError("accountant='paper' needs all records at every step; use 'pld'.")
     query = calibrated_query(
         problem,
         GradientQuery,

@@ -259,7 +259,7 @@ def _smoothness(objective: Objective, given: float | None) -> float:
         )
     found = objective.smoothness if given is None else given
     if found is None:
-        raise ValueError(f"smoothness is required: {objective.name} does not know its own.")
+        raise ValueError(f"smoothness is required: {objective.name} has no smoothness constant.")
     return _validate.normal("smoothness", found)
 
 

@@ -1,4 +1,4 @@
-"""A step on a noisy quadratic model, shared by all trust regions: post-processing alone."""
+"""A step on a noisy quadratic model, shared by all trust-region methods; post-processing."""
 
 from typing import NamedTuple
 

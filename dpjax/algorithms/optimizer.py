@@ -213,6 +213,6 @@ def _check_update(optimizer: optax.GradientTransformation, params: Any) -> None:
         jax.eval_shape(optimizer.update, wide, jax.eval_shape(optimizer.init, wide), wide)
     except TypeError as error:
         raise ValueError(
-            f"optimizer cannot be updated by a gradient and the parameters alone: {error}. No loss "
-            "is released that it could be given."
+            f"optimizer must update from gradients and parameters alone, and failed: {error}. No "
+            "loss value is released that could be passed to it."
         ) from error

@@ -181,11 +181,12 @@ def _check_choices(
     if noise == "sphere":
         raise ValueError(
             "noise='sphere' has no privacy at all: every answer lies at exactly the radius from "
-            "the true gradient, which tells neighbours apart with certainty. Take 'ball'."
+            "the true gradient, which distinguishes neighbours with certainty. Use 'ball'."
         )
     if noise == "gaussian":
         raise ValueError(
-            "noise='gaussian' is dp_gradient_descent(batch_size=...) or baselines.dp_sgd; take one."
+            "noise='gaussian' is not implemented here; use "
+            "dp_gradient_descent(batch_size=...) or baselines.dp_sgd."
         )
     _validate.choice("noise", noise, ("ball",))
     if accountant == "rdp":

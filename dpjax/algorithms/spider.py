@@ -1,4 +1,4 @@
-"""Stochastic Spider (Liu and Talwar 2024, algorithm 2): one pass, batches as long as the step."""
+"""Stochastic Spider (Liu and Talwar 2024, algorithm 2): one pass, batches grow with the step."""
 
 import dataclasses
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What n can reach by Stochastic Spider, and from there its noise, batches and thresholds."""
+"""Theory of Stochastic Spider: the smallest target for n, and noise, batches and thresholds."""
 
 import dataclasses
 import math
@@ -155,9 +155,9 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
         return least
     if _validate.normal("alpha", alpha) < least:
         raise ValueError(
-            f"alpha={alpha:g} is out of reach of {data_size:,} records, which suffice for "
-            f"alpha={least:.3g} at this budget (up to the constants that the theory leaves open); "
-            "ask for that, raise epsilon, or collect more."
+            f"alpha={alpha:g} is out of reach with {data_size:,} records: at this budget they "
+            f"suffice for alpha={least:.3g} (up to constants that the theory does not give); "
+            "choose that, raise epsilon, or collect more."
         )
     return float(alpha)
 
@@ -245,9 +245,9 @@ def _queries(
 def _check_relation(problem: base.Problem, name: str) -> None:
     if problem.budget.relation == "add_or_remove_one":
         raise ValueError(
-            f"{name} reads each record once, in order, and has no accounting under relation="
-            "'add_or_remove_one': a record that leaves shifts those behind it into other batches. "
-            "Declare zero_out or replace_one, for which n is public."
+            f"{name} reads each record once, in order, and has no accounting under "
+            "relation='add_or_remove_one': removing a record shifts later ones into other "
+            "batches. Declare zero_out or replace_one, for which n is public."
         )
 
 
@@ -310,7 +310,7 @@ def _kept(settings: Settings, candidates: int, n: int) -> int:
     share = _validate.open_unit("kept", settings.kept)
     kept = max(1, round(share * n))
     if kept >= n:
-        raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on.")
+        raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on; lower it.")
     return kept
 
 
@@ -319,7 +319,10 @@ def _noise(settings: Settings, problem: base.Problem) -> PrefixNoise:
     kind = settings.noise
     if problem.accountant == "paper":
         if kind not in (None, "tree"):
-            raise ValueError(f"accountant='paper' is the noise of a tree, got noise={kind!r}.")
+            raise ValueError(
+                f"accountant='paper' assumes the noise of a binary tree, got noise={kind!r}; pass "
+                "noise='tree'."
+            )
         kind = "tree"
     return prefix_noise(horizon, problem.dimension, kind)
 
@@ -344,7 +347,7 @@ def _batch(settings: Settings, scale: Scale, records: int) -> int:
     if batch > records:
         raise ValueError(
             f"the first batch takes batch_size={batch:,} records, and there are {records:,} to "
-            "train on; lower it, or keep fewer for the choice."
+            "train on; lower it, or hold out fewer for the selection."
         )
     return batch
 
@@ -411,7 +414,7 @@ def _threshold(drift: float) -> float:
         return drift
     if not drift > 0:
         raise ValueError(
-            f"drift_threshold must be above 0, got {drift!r}: at 0 every step renews the gradient; "
-            "for that take dp_gradient_descent, or batch_size with drift_threshold=1e-6."
+            f"drift_threshold must be above 0, got {drift!r}: at 0 every step recomputes the "
+            "gradient; for that use dp_gradient_descent, or batch_size with drift_threshold=1e-6."
         )
     return base.positive_leaf("drift_threshold", drift)

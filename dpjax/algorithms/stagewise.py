@@ -314,7 +314,7 @@ def _on_steps(
     given = {name: value for name, value in shape.items() if value is not None}
     if given and momentum_when != "early":
         raise ValueError(
-            f"momentum_when={momentum_when!r} leaves no choice of steps: leave out "
+            f"momentum_when={momentum_when!r} already fixes which steps use momentum: leave out "
             f"{_listed(given)}, or take momentum_when='early'."
         )
     if len(given) > 1:

@@ -1,4 +1,4 @@
-"""DP-STR (Wang and Xu 2020, algorithm 2): the trust region that asks a batch at every step."""
+"""DP-STR (Wang and Xu 2020, algorithm 2): the trust-region method on a new batch in every step."""
 
 import dataclasses
 import math

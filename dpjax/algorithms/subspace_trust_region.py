@@ -1,4 +1,4 @@
-"""DP-TR in public random subspaces: the trust region for models whose Hessian fits nowhere."""
+"""DP-TR in public random subspaces: for models whose Hessian does not fit in memory."""
 
 import dataclasses
 import math

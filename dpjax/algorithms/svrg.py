@@ -1,4 +1,4 @@
-"""DP-SVRG and DP-SVRG++ (Wang, Ye and Xu 2017, algorithms 1 and 2), noise split in two."""
+"""DP-SVRG and DP-SVRG++ (Wang, Ye and Xu 2017, algorithms 1 and 2), with noise on both parts."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What theorems 4.2 and 4.4 choose for DP-SVRG and DP-SVRG++, and the noise that a budget takes."""
+"""Settings of DP-SVRG and DP-SVRG++ by theorems 4.2 and 4.4, and checks of given settings."""
 
 import math
 import warnings
@@ -76,14 +76,14 @@ def _check_exact(accountant: str, relation: str | None) -> None:
     if accountant == "paper":
         raise ValueError(
             "accountant='paper' is refused with anchor='exact': the paper's formula is for "
-            "relation='replace_one', for which this form has no proved accounting, and its literal "
-            "constant is no privacy (at batch 1 a delta of 0.86 is left). Take accountant='pld' "
-            "with relation='zero_out', or anchor='noisy'."
+            "relation='replace_one', for which this form has no proved accounting, and its "
+            "literal constant gives no privacy (at batch size 1, delta is 0.86). Take "
+            "accountant='pld' with relation='zero_out', or anchor='noisy'."
         )
     if relation == "replace_one":
         raise ValueError(
-            "anchor='exact' has no proved accounting under relation='replace_one': the pair of "
-            "both records' norms is not the worst one. Declare 'zero_out' or 'add_or_remove_one', "
+            "anchor='exact' has no proven accounting under relation='replace_one': the natural "
+            "dominating pair is not the worst case. Declare 'zero_out' or 'add_or_remove_one', "
             "or take anchor='noisy'."
         )
     if accountant == "rdp":
@@ -246,8 +246,8 @@ def exact_anchor_query(problem: base.Problem, asked: Asked, steps: int) -> Ancho
     sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
     if sampler is None:
         raise ValueError(
-            f"anchor='exact' is for batches; batch_size={n} is all records, where the "
-            "gradient at the anchor cancels. Take dp_gradient_descent, or a smaller batch_size."
+            f"anchor='exact' needs sampled batches; batch_size={n} uses all records, where the "
+            "gradient at the anchor cancels. Use dp_gradient_descent, or a smaller batch_size."
         )
 
     def query(multiplier: float) -> AnchoredQuery:

@@ -1,4 +1,4 @@
-"""Attacks on our own guarantee: lower bounds on epsilon from thousands of runs; NOT PRIVATE."""
+"""Attacks on dpjax's own guarantees: lower bounds on epsilon from many runs; NOT PRIVATE."""
 
 from dpjax.auditing import canaries, claims, counts, estimators, games
 from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim

@@ -1,4 +1,4 @@
-"""Attacks on one answer of an oracle, by name in the registry; NOT PRIVATE, on made-up records."""
+"""Attacks on one answer of an oracle, named in the registry; NOT PRIVATE, on synthetic records."""
 
 from dpjax.accounting import PrivacyBudget
 from dpjax.auditing import canaries, games

@@ -1,4 +1,4 @@
-"""What ball noise claims and how it is scored: a delta at epsilon 0; NOT PRIVATE, as this room."""
+"""The claim of ball noise, a delta at epsilon 0, and how an audit scores it; NOT PRIVATE."""
 
 import dataclasses
 from collections.abc import Callable

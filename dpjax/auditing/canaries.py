@@ -1,4 +1,4 @@
-"""Neighbouring data sets built to be worst, and losses that expose them; NOT PRIVATE by design.
+"""Worst-case neighbouring data sets, and losses that expose them; NOT PRIVATE by design.
 
 The loss is public, so the attacker chooses it: one record, the canary, contributes the full clip
 norm wherever the training goes, and all others contribute nothing.

@@ -1,4 +1,4 @@
-"""Attack on an optax chain in a training loop of one's own; NOT PRIVATE, on made-up records."""
+"""Attack on an optax chain in a custom training loop; NOT PRIVATE, on synthetic records."""
 
 import functools
 

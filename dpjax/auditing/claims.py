@@ -1,4 +1,4 @@
-"""What a mechanism claims, as trade-off curves at any noise scale; NOT PRIVATE, as this room is.
+"""What a mechanism claims, as trade-off curves at any noise scale; NOT PRIVATE.
 
 A claim is a family of trade-off curves in one number, the noise *relative* to what is claimed: 1 is
 the claim itself, 0.95 the curve of a mechanism that adds 5 % too little noise.

@@ -1,4 +1,4 @@
-"""Attacks on what dpjax is compared with, DP-Adam and the baselines; NOT PRIVATE."""
+"""Attacks on DP-Adam and the baselines; NOT PRIVATE."""
 
 import jax.numpy as jnp
 import optax

@@ -1,4 +1,4 @@
-"""Errors of a distinguishing test and exact bounds on their rates; NOT PRIVATE, as this room is."""
+"""Errors of a distinguishing test and exact bounds on their rates; NOT PRIVATE."""
 
 from typing import NamedTuple
 

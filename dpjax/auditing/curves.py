@@ -1,4 +1,4 @@
-"""Trade-off curves from the privacy losses of dp_accounting; NOT PRIVATE, as this room is."""
+"""Trade-off curves from the privacy losses of dp_accounting; NOT PRIVATE."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from the scores of an attacker; NOT PRIVATE, for made-up records only.
+"""Lower bounds on epsilon from the scores of an attacker; NOT PRIVATE, for synthetic records only.
 
 An attacker sees one output, knows that it came from D or from D', and says D' where a score
 exceeds a threshold. A false positive is D called D', a false negative D' called D. Any

@@ -1,4 +1,4 @@
-"""Attacks on single passes, whose noise is correlated: the attacker whitens it; NOT PRIVATE."""
+"""Attacks on single-pass methods by whitening their correlated noise; NOT PRIVATE."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Every audit by name, and ``audit``, which runs one; NOT PRIVATE, on made-up records only."""
+"""Every audit by name, and ``audit``, which runs one; NOT PRIVATE, on synthetic records only."""
 
 import dataclasses
 import time

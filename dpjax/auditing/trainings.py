@@ -1,4 +1,4 @@
-"""Attacks on whole trainings, by name in the registry; NOT PRIVATE, on made-up records only."""
+"""Attacks on whole trainings, by name in the registry; NOT PRIVATE, on synthetic records only."""
 
 from dpjax._typing import Relation
 from dpjax.accounting import PrivacyBudget

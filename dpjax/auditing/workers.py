@@ -1,4 +1,4 @@
-"""Many audits at once, each in a process of its own; NOT PRIVATE, on made-up records only."""
+"""Many audits in parallel, each in its own process; NOT PRIVATE, on synthetic records only."""
 
 import multiprocessing
 import os

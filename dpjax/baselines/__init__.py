@@ -1,4 +1,4 @@
-"""What users would compare with: methods of other papers, run like any algorithm."""
+"""Baselines: methods of other papers, run like any algorithm."""
 
 from dpjax.baselines.gauss_psgd import gauss_psgd
 from dpjax.baselines.gradient_descent_selected import (

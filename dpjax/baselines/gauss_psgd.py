@@ -1,4 +1,4 @@
-"""Gauss-PSGD (Tao et al. 2025): noise at every step near a saddle, and drift that tells the way."""
+"""Gauss-PSGD (Tao et al. 2025): noise near saddles, and drift that detects the escape."""
 
 import dataclasses
 from typing import NamedTuple

@@ -99,8 +99,8 @@ def _check_falling(problem: base.Problem) -> None:
     first, _ = margin_derivatives(objective.margin)  # pyright: ignore[reportArgumentType]
     if first.max() > 0:
         raise ValueError(
-            f"the margin of {objective.name} must fall: a slope of {first.max():g} was found; take "
-            "output_perturbation."
+            f"the margin loss of {objective.name} must be non-increasing: a derivative of "
+            f"{first.max():g} was found; use output_perturbation."
         )
     smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
     least = smoothness / (problem.data_size * math.expm1(min(budget.epsilon / 2, 700)))
@@ -108,5 +108,5 @@ def _check_falling(problem: base.Problem) -> None:
     if strength < least:
         raise ValueError(
             f"the regularizer's strength must be at least {least:.3g} for this budget, got "
-            f"{strength:g}: below, the Hessian alone tells half of epsilon or more."
+            f"{strength:g}: below that, the Hessian alone costs half of epsilon or more."
         )

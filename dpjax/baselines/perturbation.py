@@ -129,8 +129,9 @@ def check_ridge(objective: Objective) -> None:
     """
     if objective.margin is None or objective.constants is None:
         raise ValueError(
-            f"{objective.name} needs a margin and constants: its minimum is bounded by them. Take "
-            "dpjax.objectives.logistic_l2, or give an Objective margin= and constants=."
+            f"{objective.name} needs a margin and constants: they bound the sensitivity of its "
+            "minimizer. Use dpjax.objectives.logistic_l2, or give an Objective margin= and "
+            "constants=."
         )
     regularizer = objective.regularizer
     if not isinstance(regularizer, L2) or regularizer.strength == 0:

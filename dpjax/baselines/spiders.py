@@ -1,4 +1,4 @@
-"""Spiders before adaptive batches: fixed batches with independent noise, and periodic renewal."""
+"""Spiders before adaptive batches: fixed batches, independent noise, periodic full gradients."""
 
 import math
 

@@ -44,10 +44,12 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="save the run as it goes, and resume the one that is there; SECRET, holds the key",
+        help="save the run as it goes, or resume the run saved there; SECRET: it holds the key",
     )
     one.add_argument(
-        "--ledger", metavar="FILE", help="book the run, if it fits the budget declared there"
+        "--ledger",
+        metavar="FILE",
+        help="record the run in this ledger, if it fits the budget declared there",
     )
 
 
@@ -55,13 +57,16 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "calibrate",
         help=COMMANDS["calibrate"],
-        description="Compute the noise for a budget, and recompute epsilon from it. Of the data "
-        "only the shape is used, and nothing with --data-size and --dimension.",
+        description="Compute the noise for a budget, and recompute epsilon from it. Only the "
+        "shape of the data is used; with --data-size and --dimension the data are "
+        "not read.",
     )
     _problem_arguments(one)
     # Without a name the shape is that of the embedded data only where none of it is given.
     one.set_defaults(command=calibrate.command, data=None)
-    one.add_argument("--dimension", type=int, help="number of parameters; else as the data have it")
+    one.add_argument(
+        "--dimension", type=int, help="number of parameters (default: that of the data)"
+    )
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
 
 
@@ -70,7 +75,9 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
     one.set_defaults(command=data.command)
     one.add_argument("name", nargs="?", metavar="NAME", help="a name, or a CSV or NPZ file")
     one.add_argument(
-        "--check", action="store_true", help="for the owner: what is odd in the file; NOT PRIVATE"
+        "--check",
+        action="store_true",
+        help="for the owner of the data: count problems in them; NOT PRIVATE",
     )
     _table_arguments(one)
 
@@ -86,21 +93,26 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument(
         "--relation",
         default="zero_out",
-        help=f"what neighbours are: {', '.join(RELATIONS)} (default: zero_out)",
+        help=f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
     )
     one.add_argument(
         "--renyi-order",
         type=float,
         metavar="ALPHA",
-        help="admit runs that sample, by Renyi DP at this order (default: unsampled ones only)",
+        help="admit runs with sampling, accounted by Renyi DP at this order (default: runs "
+        "without sampling only)",
     )
-    one = verbs.add_parser("show", help="declared, taken by each run, remaining")
+    one = verbs.add_parser(
+        "show", help="print the declared budget, the cost of each run, and what remains"
+    )
     one.set_defaults(command=ledger.show)
     one.add_argument("file", metavar="FILE")
     one = verbs.add_parser("verify", help="check every line of the file")
     one.set_defaults(command=ledger.verify)
     one.add_argument("file", metavar="FILE")
-    one.add_argument("--anchor", metavar="HASH", help="a hash noted before, that must be in it")
+    one.add_argument(
+        "--anchor", metavar="HASH", help="a hash noted earlier, which the file must contain"
+    )
 
 
 def _problem_arguments(one: argparse.ArgumentParser) -> None:
@@ -119,33 +131,34 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         "--objective",
         default="logistic-nonconvex",
         help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex); "
-        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle, parameters 0",
+        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
     )
     one.add_argument(
         "--regularization",
         type=float,
-        help="strength of the objective's penalty, a public number (default: the objective's; of "
-        "welsch the one published for the data)",
+        help="strength of the objective's penalty, a public number (default: the objective's; for "
+        "welsch, the one published for the data)",
     )
     one.add_argument("--epsilon", type=float, default=1.0, help="budget (default: 1)")
     one.add_argument("--delta", type=float, help="budget (default: 1/(10 n))")
     one.add_argument(
         "--relation",
         default="zero_out",
-        help=f"what neighbours are: {', '.join(RELATIONS)} (default: zero_out)",
+        help=f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
     )
     one.add_argument("--accountant", default="pld", help="pld, rdp or paper (default: pld)")
     one.add_argument(
         "--data-size",
         type=int,
-        help="declared n; needed under add_or_remove_one, else that of the data",
+        help="declared number of records n (required under add_or_remove_one; default: that of "
+        "the data)",
     )
     one.add_argument(
         "--estimate",
         type=float,
         metavar="EPSILON",
-        help="release the accuracy on the training records as well, with noise, for this part of "
-        "the budget, such as 0.1",
+        help="also release the accuracy on the training records, with noise; EPSILON is the part "
+        "of the budget that it costs, such as 0.1",
     )
     _step_arguments(one)
     _table_arguments(one)
@@ -155,13 +168,15 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
     # An algorithm that lacks one of them says so, and which have it.
     one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
     one.add_argument(
-        "--batch-size", type=int, help="expected records of a batch, where batches are drawn"
+        "--batch-size",
+        type=int,
+        help="expected number of records in a batch, for algorithms that sample",
     )
     one.add_argument(
         "--learning-rate",
         type=float,
         metavar="RATE",
-        help="length of a step, for algorithms that have it (default: the algorithm's)",
+        help="step size, for algorithms that take one (default: the algorithm's)",
     )
     one.add_argument(
         "--clip-norm",
@@ -172,11 +187,13 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--radius",
         type=float,
-        help="trust radius of the first step (dp-tr, dp-str, dp-subspace-tr), or of the noise's "
-        "ball (prgd); default: the algorithm's",
+        help="trust radius of the first step (dp-tr, dp-str, dp-subspace-tr), or radius of the "
+        "noise ball (prgd); default: the algorithm's",
     )
     one.add_argument(
-        "--domain", metavar="BALL:RADIUS", help="ball to stay in, l1:10 or l2:10 (dp-accmd)"
+        "--domain",
+        metavar="BALL:RADIUS",
+        help="ball that the parameters stay in, such as l1:10 or l2:10 (dp-accmd)",
     )
 
 

@@ -1,4 +1,4 @@
-"""``dpjax audit``: attack our own mechanisms; claimed epsilon, audited lower bound, ratio."""
+"""``dpjax audit``: attacks on dpjax's mechanisms: claimed epsilon, audited lower bound, ratio."""
 
 import argparse
 import time
@@ -17,15 +17,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "audit",
         help=COMMANDS["audit"],
-        description="Play distinguishing games against dpjax's own mechanisms, on made-up records. "
-        "Exits with 1 if a claim is refuted, or if an attack is too weak to mean anything.",
+        description="Play distinguishing games against dpjax's own mechanisms, on synthetic "
+        "records. Exits with 1 if a claim is refuted, or if an attack is too weak to "
+        "be informative.",
     )
     one.set_defaults(command=command)
     one.add_argument("name", nargs="?", metavar="NAME", help="one audit; see --all for the others")
-    one.add_argument("--all", action="store_true", help="every audit, some minutes")
+    one.add_argument("--all", action="store_true", help="run every audit (some minutes)")
     one.add_argument("--runs", type=int, help="total runs of each audit (default: the audit's own)")
     one.add_argument("--quick", action="store_true", help="fewer runs and lower gates, for CI")
-    one.add_argument("--seed", type=int, help="a fixed attack (default: a fresh one)")
+    one.add_argument("--seed", type=int, help="seed of the attack (default: a fresh one)")
     one.add_argument("--json", metavar="FILE", help="write the results as JSON")
     one.add_argument("--plot", metavar="FILE", help="draw measured errors over claimed curves")
 
@@ -81,7 +82,7 @@ def _mover(bar: Bar, total: int) -> Callable[[int], None]:
 
 
 _HEADER = (
-    f"{'audit':30} {'relation':18} {'runs':>9} {'of':>8} {'claimed':>8} {'audited':>8} "
+    f"{'audit':30} {'relation':18} {'runs':>9} {'measure':>8} {'claimed':>8} {'audited':>8} "
     f"{'ratio':>6} {'gate':>5} {'CP bound':>8} {'seconds':>8}"
 )
 
@@ -100,7 +101,7 @@ def _close(
 ) -> int:
     failed = [one for one in found if not one.passed]
     deltas = sorted({f"epsilon at delta {one.delta:g}" for one in found if one.epsilon})
-    deltas += ["delta(0): delta at epsilon 0, of noise in a ball"] * any(
+    deltas += ["delta(0): delta at epsilon 0, for noise in a ball"] * any(
         one.measure != "epsilon" for one in found
     )
     print(

@@ -1,4 +1,4 @@
-"""``dpjax calibrate``: the noise a budget buys, and the epsilon that noise gives back."""
+"""``dpjax calibrate``: the noise for a budget, and the epsilon of that noise."""
 
 import argparse
 import contextlib
@@ -15,8 +15,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.data is None and any(given) and not all(given):
         one, other = ("--data-size", "--dimension")[:: 1 if given[0] else -1]
         raise ValueError(
-            f"{one} alone leaves the other number of the shape open: add {other}, or name the "
-            "data that have it with --data."
+            f"{one} alone does not give the shape of the data: add {other}, or name the data with "
+            "--data."
         )
     if arguments.data is None and not any(given):
         arguments.data = "randhie"

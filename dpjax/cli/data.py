@@ -1,4 +1,4 @@
-"""``dpjax data``: what is available, where it comes from, and the owner's check of a file."""
+"""``dpjax data``: available data sets, their sources, and the owner's check of a file."""
 
 import argparse
 import csv
@@ -34,12 +34,13 @@ def command(arguments: argparse.Namespace) -> int:
             here = "here" if info.available else "not here"
             print(f"{info.name:12} {info.rows:>8,} x {info.features:<3} {here:9} {info.task}")
         print(
-            "\n`dpjax data NAME` tells more; a path to a CSV or NPZ file works in place of a name."
+            "\n`dpjax data NAME` shows details; a path to a CSV or NPZ file works in place "
+            "of a name."
         )
         return 0
     if os.path.isfile(arguments.name):
         raise ValueError(
-            f"{arguments.name} is a file of yours; see what is odd in it with --check."
+            f"{arguments.name} is a file, not a named data set; count its problems with --check."
         )
     _validate.choice("data set", arguments.name, [info.name for info in infos])
     (info,) = (info for info in infos if info.name == arguments.name)

@@ -1,4 +1,4 @@
-"""``dpjax ledger``: declare a budget for some data, see what is left of it, check its file."""
+"""``dpjax ledger``: declare a budget for some data, show what remains of it, verify its file."""
 
 import argparse
 
@@ -31,12 +31,12 @@ def verify(arguments: argparse.Namespace) -> int:
     ledger = Ledger.read(arguments.file)
     if arguments.anchor is not None and not ledger.covers(arguments.anchor):
         raise ValueError(
-            f"{arguments.file} has no line of hash {arguments.anchor}: lines were taken away, or "
+            f"{arguments.file} has no line with hash {arguments.anchor}: lines were removed, or "
             "it is another ledger."
         )
-    print(f"{arguments.file}: whole, {len(ledger.entries)} runs")
+    print(f"{arguments.file}: intact, {len(ledger.entries)} runs")
     if ledger.torn:
-        print("a crash tore its last line, which the next run will drop: nothing was released")
+        print("a crash truncated its last line, which the next run will drop; nothing was released")
     print(f"anchor: {ledger.anchor}")
     return 0
 
@@ -44,8 +44,8 @@ def verify(arguments: argparse.Namespace) -> int:
 def _budget_lines(ledger: Ledger) -> list[str]:
     budget, held = ledger.budget, ledger.filter
     overflow = [
-        f"remaining for batches above their capacity: {ledger.remaining_overflow:.3g} of "
-        f"{held.overflow_limit:.3g}"
+        "remaining probability of batches above their maximum size: "
+        f"{ledger.remaining_overflow:.3g} of {held.overflow_limit:.3g}"
     ]
     return [
         f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation} "

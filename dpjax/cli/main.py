@@ -1,4 +1,4 @@
-"""Where the command line begins: what there is without importing JAX, or one command; errors."""
+"""Entry point of the command line: the overview without importing JAX, commands, errors."""
 
 import argparse
 import importlib
@@ -9,11 +9,11 @@ from dpjax.cli.options import Parser
 
 COMMANDS = {
     "run": "train privately and print the guarantee",
-    "calibrate": "what noise a budget buys, and the epsilon that noise gives back",
-    "data": "what data there are, where from, checksums",
-    "ledger": "what may be spent on some data, and what was",
-    "audit": "attack our own guarantee: claimed epsilon, audited lower bound, ratio",
-    "reproduce": "a paper's tables and figures on public data, with ours beside them",
+    "calibrate": "compute the noise for a budget, and the epsilon of that noise",
+    "data": "list the data sets, their sources and checksums",
+    "ledger": "declare a budget for some data, and show what was spent",
+    "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",
+    "reproduce": "reproduce a paper's tables and figures on public data, beside the published ones",
 }
 """Every command, and what it does in a line."""
 
@@ -54,5 +54,5 @@ def parser() -> argparse.ArgumentParser:
 
 def overview() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
     """Returns the parser of the whole command line, and where its commands are added."""
-    whole = Parser(prog="dpjax", description="Train a model on records that must not leak.")
+    whole = Parser(prog="dpjax", description="Train models with differential privacy.")
     return whole, whole.add_subparsers(required=True, metavar="COMMAND")

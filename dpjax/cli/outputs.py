@@ -1,4 +1,4 @@
-"""Whether results can be written, found out before any budget is spent on them."""
+"""Checks that results can be written, before any budget is spent."""
 
 import argparse
 import os
@@ -42,14 +42,14 @@ def _check_file(option: str, path: str) -> None:
     if os.path.isdir(path):
         raise ValueError(f"{refused}: it is a folder.")
     if os.path.exists(path) and not (os.path.isfile(path) and os.access(path, os.W_OK)):
-        raise ValueError(f"{refused}: it is there, and may not be replaced.")
+        raise ValueError(f"{refused}: it exists and may not be overwritten.")
     _check_writable(os.path.dirname(path) or ".", refused)
 
 
 def _check_folder(option: str, path: str) -> None:
     refused = f"{option} {path} cannot be written"
     if os.path.exists(path) and not os.path.isdir(path):
-        raise ValueError(f"{refused}: it is a file, and must be a folder.")
+        raise ValueError(f"{refused}: it is a file, but must be a folder.")
     _check_writable(path if os.path.isdir(path) else os.path.dirname(path) or ".", refused)
 
 

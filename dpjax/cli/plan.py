@@ -1,4 +1,4 @@
-"""What a run would cost in memory and time, found without asking the data anything."""
+"""Estimated memory and time of a run, without reading the data."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""From arguments to a configured algorithm, shared by ``run`` and ``calibrate``."""
+"""Builds the configured algorithm from arguments, for ``run`` and ``calibrate``."""
 
 import argparse
 import contextlib
@@ -60,7 +60,10 @@ def say_labels(
         return
     if objective.labels is not None and data.preprocessing is not None:
         counted = labels_counted(data.preprocessing.classes)
-        print(f"labels counted: {counted}; every other value makes a null record", flush=True)
+        print(
+            f"labels counted: {counted}; a record with any other label contributes nothing",
+            flush=True,
+        )
 
 
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:
@@ -80,7 +83,7 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
         return factory()
     if "regularization" not in inspect.signature(factory).parameters:
         raise ValueError(
-            f"{arguments.objective} has no strength to choose; leave --regularization out."
+            f"{arguments.objective} has no regularization to set; leave --regularization out."
         )
     return factory(regularization=strength)
 

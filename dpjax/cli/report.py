@@ -1,4 +1,4 @@
-"""What a run prints and writes: private by default, ``exact_`` fields only when asked for."""
+"""What a run prints and writes: private by default, ``exact_`` fields only with ``--exact``."""
 
 import argparse
 import importlib.metadata
@@ -113,13 +113,13 @@ def summary(content: dict[str, Any]) -> list[str]:
             _each(content["accuracy"][name], _share) for name in ("estimate", "lower", "upper")
         )
         lines.append(
-            f"accuracy on the training records: {estimate}, and from {low} to {high} with "
-            f"{_CONFIDENCE:.0%} confidence (released with noise)"
+            f"accuracy on the training records: {estimate} ({_CONFIDENCE:.0%} confidence interval "
+            f"{low} to {high}; released with noise)"
         )
     counted = content["gradient_evaluations"]
     lines.append(
-        f"gradients of one record: {counted['declared']:,} planned, {counted['padded']:,} computed "
-        "with the rows that only fill a shape"
+        f"per-record gradients: {counted['declared']:,} planned, {counted['padded']:,} computed, "
+        "padding rows included"
     )
     certificate = content["certificate"]
     if certificate is not None:

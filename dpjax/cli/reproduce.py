@@ -14,8 +14,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "reproduce",
         help=COMMANDS["reproduce"],
         description="Reproduce a paper's tables and figures as CSV, PNG and a Markdown page. NOT "
-        "PRIVATE: they hold exact values of public benchmark data. Interrupted, the same command "
-        "goes on where it was.",
+        "PRIVATE: they hold exact values of public benchmark data. After an "
+        "interruption, the same command continues where it stopped.",
     )
     one.set_defaults(command=command)
     one.add_argument(
@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument(
         "--quick",
         action="store_true",
-        help="few rows, seeds and epsilons, under a minute; numbers that are no results",
+        help="few rows, seeds and epsilons, under a minute; the numbers are not results",
     )
     one.add_argument(
         "--redraw",
@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--out", metavar="DIR", help="folder to write to (default: dpjax-reproduce/PAPER)"
     )
     one.add_argument(
-        "--seeds", type=int, help="runs of each point (default: 10, spider 20, dpagem 3, quick 2)"
+        "--seeds", type=int, help="runs for each point (default: 10, spider 20, dpagem 3, quick 2)"
     )
 
 
@@ -61,7 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
     begin = time.perf_counter()
     for wanted, found in dict.fromkeys((p.stands_for, p.substitute) for p in chosen.problems):
         if wanted:
-            print(f"{wanted} is not on this machine (set DPJAX_DATA); {found} for it.")
+            print(f"{wanted} is not on this machine (set DPJAX_DATA); using {found} instead.")
     if chosen.left_out:
         print(f"left out of the quick run: {', '.join(chosen.left_out)}")
     with Bar(chosen.paper, chosen.trainings, shown=True, keep=False) as bar:
@@ -70,7 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
                 chosen, folder, advance=lambda what, more: bar.advance(more, what)
             )
         except KeyboardInterrupt:
-            words = "interrupted; the same command goes on where it was."
+            words = "interrupted; run the same command again to continue."
             raise KeyboardInterrupt(words) from None
     for path in paths:
         print(f"wrote {path}")

@@ -106,8 +106,8 @@ def _write(
         scale = solution.preprocessing
         if setting.algorithm.objective.predicts and scale is not None:
             print(
-                f"predict in Python: dpjax.load({arguments.save!r}).predict('new.csv'), a table "
-                f"with the columns {', '.join(scale.columns)}, labelled or not"
+                f"predict in Python: dpjax.load({arguments.save!r}).predict('new.csv'), for a "
+                f"table with the columns {', '.join(scale.columns)}, with or without labels"
             )
     if arguments.json:
         report.write_json(arguments.json, content)

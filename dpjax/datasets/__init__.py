@@ -1,4 +1,4 @@
-"""Data sets by name, made ones, and tables of one's own: ``load``, ``describe``, ``check``."""
+"""Named data sets, synthetic ones, and users' own tables: ``load``, ``describe``, ``check``."""
 
 from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.check import CheckReport, check

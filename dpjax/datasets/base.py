@@ -1,4 +1,4 @@
-"""``Dataset``, the raw ``Table`` behind it, and the scaling that looks at one record at a time."""
+"""``Dataset``, the raw ``Table`` behind it, and scaling that acts on one record at a time."""
 
 import dataclasses
 import math
@@ -270,6 +270,6 @@ def check_arrays(name: str, tree: PyTree) -> None:
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
             raise ValueError(
-                f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. Of a "
-                "pandas table pass the numbers, such as table.to_numpy(dtype='float32')."
+                f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. For a "
+                "pandas table, pass its values, such as table.to_numpy(dtype='float32')."
             )

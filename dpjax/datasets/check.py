@@ -1,4 +1,4 @@
-"""NOT PRIVATE: exact counts of what is odd in a data set, for its owner's eyes only."""
+"""NOT PRIVATE: exact counts of problems in a data set, for its owner only."""
 
 import collections
 import dataclasses
@@ -216,7 +216,7 @@ def _label_problems(
     if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
         different = len(other) + len(counted) - len(absent)
         found = "1 value" if different == 1 else f"{different} different values"
-        return [f"{what} holds {found}: it is no column of classes; name another with --label."]
+        return [f"{what} holds {found}: it is not a column of classes; name another with --label."]
     held = _few_counts({**{str(k): v for k, v in counted.items() if v}, **other})
     words = [f"{what} holds {held}"]
     if undeclared:
@@ -240,8 +240,8 @@ def _to_declare(suggested: tuple[str, ...]) -> str:
             "becomes -1, the second +1"
         )
     return (
-        f"declare the two that `dpjax run` tells apart, such as --classes {','.join(suggested[:2])}"
-        f", or make two labels of these; a network in Python takes all, classes={suggested!r}"
+        f"declare two for `dpjax run`, such as --classes {','.join(suggested[:2])}, or merge "
+        f"these into two labels; a network in Python takes all of them, classes={suggested!r}"
     )
 
 
@@ -251,7 +251,7 @@ def _feature_problems(report: CheckReport) -> list[str]:
         if 2 * count > rows:
             problems.append(
                 f"the column {name!r} holds no number in {count} of {rows} records, which "
-                "therefore contribute nothing: take the column out of the file, or turn it into "
+                "therefore contribute nothing: remove the column from the file, or convert it to "
                 "numbers."
             )
     for name, count in (report.exact_outside or {}).items():
@@ -266,8 +266,8 @@ def _feature_problems(report: CheckReport) -> list[str]:
 def _bounds_to_declare(columns: tuple[str, ...]) -> str:
     pairs = ", ".join(f'"{column}": [low, high]' for column in columns)
     return (
-        "no bounds are declared: write into a file bounds.json the lowest and highest value that "
-        "each feature can have, from what is known and not from these records, as "
+        "no bounds are declared: write to a file bounds.json the lowest and highest possible "
+        "value of each feature, from public knowledge and not from these records, as "
         f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
     )
 

@@ -1,4 +1,4 @@
-"""Reads CSV files of which one line is one record, whatever it holds."""
+"""Reads CSV files in which each line is one record, whatever its content."""
 
 import csv
 import pathlib

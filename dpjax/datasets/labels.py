@@ -1,4 +1,4 @@
-"""Labels as they are declared, and the numbers that stand for them in training."""
+"""Declared labels, and the numbers that encode them in training."""
 
 import numbers
 from collections.abc import Sequence
@@ -46,10 +46,10 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
         if not isinstance(label, Label) or label != label or not str(label).strip():
             raise ValueError(f"classes must be words, numbers, True or False, got {label!r}.")
     if len(labels) < 2:
-        raise ValueError(f"classes must be at least two labels, got {labels!r}.")
+        raise ValueError(f"classes must hold at least two labels, got {labels!r}.")
     for position, label in enumerate(labels):
         if any(same_label(label, other) for other in labels[:position]):
-            raise ValueError(f"classes must differ from one another, got {label!r} twice.")
+            raise ValueError(f"classes must be distinct, got {label!r} twice.")
     return labels
 
 
@@ -122,10 +122,10 @@ def encode_labels(
         if kind not in "iuf":
             raise ValueError(
                 f"classes must declare which labels count in {name}, which holds "
-                f"{_HOLDS.get(kind, 'cells of no stated type')}: pass them as classes=('No', 'Yes')"
-                " in Python or --classes No,Yes on the command line; a record with any other label "
-                "contributes nothing. They are not read off the data, which would tell of it; the "
-                "owner of a file is told them by `dpjax data FILE --label COLUMN --check`."
+                f"{_HOLDS.get(kind, 'cells of no stated type')}: pass them as classes=('No', "
+                "'Yes') in Python or --classes No,Yes on the command line; a record with any "
+                "other label contributes nothing. Reading them off the data would leak it; the "
+                "owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
             )
         found = np.full(cells.shape, np.nan, np.float32)
         found[cells == 1] = 1.0
@@ -205,7 +205,9 @@ def _check_kind(name: str, kind: str, classes: tuple[Label, ...]) -> None:
             possible = any(same_label(value, label) for value in (False, True))
         if not possible:
             held = "True and False" if kind == "b" else "numbers"
-            raise ValueError(f"classes hold {label!r}, but {name} holds {held}: declare those.")
+            raise ValueError(
+                f"classes hold {label!r}, but {name} holds {held}: declare classes of that kind."
+            )
 
 
 def _remembered(known: dict[str, float], cell: Any, code: Any) -> float:

@@ -81,8 +81,9 @@ def load(
         more = ", ..." if len(table.columns) > 3 else ""
         raise ValueError(
             f"bounds must declare the range of every feature of {_words(name_or_path)}, got None: "
-            "ranges read off the data would leak it. Write what you know without looking, as "
-            f"{{{named}{more}}}, to a JSON file, and pass its path as bounds."
+            "ranges read off the data would leak it. Write the ranges that you know without "
+            f"looking at the data, as {{{named}{more}}}, to a JSON file, and pass its path as "
+            "bounds."
         )
     return table.dataset(intercept)
 
@@ -128,7 +129,7 @@ def open_table(
     entry = spec(str(name_or_path))
     if label is not None or bounds is not None or classes is not None:
         raise ValueError(
-            f"label, bounds and classes apply to a CSV or NPZ file alone, got label={label!r}, "
+            f"label, bounds and classes apply only to a CSV or NPZ file, got label={label!r}, "
             f"bounds={bounds!r} and classes={classes!r} for the named data set {entry.name!r}: "
             "leave them out."
         )

@@ -1,4 +1,4 @@
-"""Made data, which belong to nobody: more features than records, of which few matter."""
+"""Synthetic data: more features than records, of which few are informative."""
 
 import numpy as np
 

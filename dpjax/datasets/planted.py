@@ -1,4 +1,4 @@
-"""Made intensities of a planted vector: phase retrieval whose minima are known."""
+"""Synthetic intensities of a planted vector: phase retrieval whose minima are known."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Reads tables as they are, CSV, NPZ or columns in memory: features as numbers, labels as cells."""
+"""Reads raw tables from CSV, NPZ or columns in memory: features as numbers, labels as cells."""
 
 import os
 import pathlib
@@ -127,7 +127,7 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
         found = f"{x.ndim} axes" if x.ndim != 2 else f"{x.shape[1]} columns"
         raise ValueError(
             f"features must be an array (n, {len(columns)}), one column for each of "
-            f"{few(columns)}, in their own units; got {found}. Rows that are scaled already come "
+            f"{few(columns)}, in their own units; got {found}. Pass rows that are already scaled "
             "as the Dataset that load returned."
         )
     if x.dtype.kind not in "biuf":
@@ -181,8 +181,8 @@ def _numbers(name: str, column: Any) -> np.ndarray:
     if words:
         held = declared or str(cells.dtype)
         raise ValueError(
-            f"the column {name!r} must hold one number for each record, got {held}: leave out "
-            "what is no number, or turn it into columns of 0 and 1."
+            f"the column {name!r} must hold one number for each record, got {held}: remove it, or "
+            "encode it as columns of 0 and 1."
         )
     if cells.dtype.kind != "O":
         return cells.astype(np.float64)
@@ -194,7 +194,7 @@ def _cells_of(column: Any) -> np.ndarray:
     typed = hasattr(column, "dtype") or hasattr(column, "__array__")
     cells = np.asarray(column) if typed else np.array(list(column), dtype=object)
     if cells.ndim != 1:
-        raise ValueError(f"a column must be (n,), one cell a record, got {cells.ndim} axes.")
+        raise ValueError(f"a column must be (n,), one cell for each record, got {cells.ndim} axes.")
     return cells
 
 

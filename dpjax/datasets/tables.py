@@ -44,9 +44,9 @@ def read_table(
     path = is_table_path(table)
     name, where = (pathlib.Path(table).stem, repr(str(table))) if path else ("table", "the table")
     if not raw.columns:
-        raise ValueError(f"{where} has no feature: add a column beside the label.")
+        raise ValueError(f"{where} has no feature column: add one beside the label.")
     if not len(raw.x):
-        raise ValueError(f"{where} has no record: a training needs at least one.")
+        raise ValueError(f"{where} has no records: training needs at least one.")
     ranges = None if bounds is None else read_ranges(bounds, raw.columns)
     assert raw.labels is not None
     # Declared classes are compared as text too: "01" is no 1 where it is declared as a word.
@@ -97,8 +97,8 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
         raise ValueError(f"bounds lack the columns {few(missing)}: declare [low, high] for each.")
     if unknown := [column for column in declared if column not in columns]:
         raise ValueError(
-            f"bounds name {few(unknown)}, which the table has not as features: remove them. "
-            f"The features are {few(columns)}."
+            f"bounds name {few(unknown)}, which are not features of the table: remove them. Its "
+            f"features are {few(columns)}."
         )
     pairs = np.array([_pair(column, declared[column]) for column in columns])
     return pairs[:, 0], pairs[:, 1]

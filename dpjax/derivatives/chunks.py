@@ -187,7 +187,7 @@ def common_length(tree: PyTree, mask: Array | None) -> int:
         raise ValueError("batch must be a pytree of arrays with one row per record.")
     lengths = {shape[0] for shape in shapes}
     if len(lengths) > 1:
-        raise ValueError("every leaf of batch must have as many rows.")
+        raise ValueError("all leaves of batch must have the same number of rows.")
     (n,) = lengths
     if n == 0:
         raise ValueError("batch is empty; pass rows with mask=False instead.")

@@ -1,4 +1,4 @@
-"""Clipped sums over records of how the gradient changed from an anchor to the parameters."""
+"""Clipped sums over records of gradient differences between the parameters and an anchor."""
 
 import dataclasses
 import functools

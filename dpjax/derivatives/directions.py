@@ -1,4 +1,4 @@
-"""Gradient and Hessian of one record's loss along a few directions, for about a gradient each.
+"""Gradient and Hessian of one record's loss along a few directions, each about a gradient's cost.
 
 Differentiating twice record by record would build per-example gradients of all p parameters, one
 for each direction, and contract them with the directions again: 100 times the cost of a gradient

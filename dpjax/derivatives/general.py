@@ -1,4 +1,4 @@
-"""Sums over records of clipped derivatives of any loss: what is clipped is what is added."""
+"""Sums over records of clipped derivatives of any loss, clipped as they are added."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Which way a clipped sum of gradients is computed, and how much memory it may take."""
+"""Chooses the method and the memory limit of a clipped sum of gradients."""
 
 import functools
 import math

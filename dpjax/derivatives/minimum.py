@@ -1,4 +1,4 @@
-"""The minimiser of a ridge-regularized margin loss, near it by a proven distance; no noise."""
+"""The minimiser of a ridge-regularized margin loss, to within a proven distance; no noise."""
 
 import functools
 import math

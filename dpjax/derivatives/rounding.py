@@ -1,4 +1,4 @@
-"""How far rounding can carry a clipped sum: what is added to its sensitivity."""
+"""Bounds on the rounding error of a clipped sum, which are added to its sensitivity."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Sums over records of clipped derivatives in a subspace: what a large model can afford."""
+"""Sums over records of clipped derivatives in a subspace, for large models."""
 
 import dataclasses
 import functools

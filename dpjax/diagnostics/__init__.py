@@ -1,4 +1,4 @@
-"""NOT PRIVATE: exact values, for benchmarks and for whoever may see the records."""
+"""NOT PRIVATE: exact values, for benchmarks and for those who may see the records."""
 
 from dpjax.diagnostics.landscape import exact_escape, exact_landscape, exact_saddle
 from dpjax.diagnostics.stationarity import (

@@ -81,8 +81,8 @@ def exact_saddle(objective: Objective, examples: tuple[PyTree, PyTree]) -> Point
         value = float(exact_objective(objective, params, (x, y)))
         if not lowest < 0:
             raise ValueError(
-                f"0 is no strict saddle of {objective.name}: the smallest eigenvalue of its "
-                f"Hessian is {lowest:.6g}; take less regularization."
+                f"0 is not a strict saddle of {objective.name}: the smallest eigenvalue of its "
+                f"Hessian is {lowest:.6g}; use less regularization."
             )
         return Point(np.asarray(params), value, lowest)
 

@@ -1,4 +1,4 @@
-"""A run on disk, to go on with after a crash. It holds SECRET state: the key, hence the noise.
+"""Checkpoints to resume a run after a crash. They hold SECRET state: the key, hence the noise.
 
 A folder of mode 0700 with two files of mode 0600: ``manifest.json``, what must be the same for the
 run to go on, and ``state``, where it is. Both are replaced whole or not at all.
@@ -106,9 +106,10 @@ class Folder:
             content: Any = serialization.msgpack_restore(raw[32:])
             if content["format"] in _EARLIER:
                 raise ResumeMismatch(
-                    f"the checkpoint in {self.path} was made by an earlier dpjax, which drew other "
-                    "noise from the same key. Resume it with that version; or begin another run "
-                    "with another folder and a new key: a new spend."
+                    f"the checkpoint in {self.path} was made by an earlier dpjax, which drew "
+                    "other noise from the same key. Resume it with that version; or start "
+                    "another run with another folder and a new key, which spends the budget "
+                    "again."
                 )
             if content["format"] != _FORMAT:
                 raise KeyError

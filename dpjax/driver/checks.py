@@ -1,4 +1,4 @@
-"""What is refused before anything is spent: data that do not fit, by shape and dtype."""
+"""Checks of the shape and dtype of the data, before anything is spent."""
 
 import numpy as np
 
@@ -36,8 +36,8 @@ def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> N
     classes = None if preprocessing is None else preprocessing.classes
     if classes is not None and len(classes) != 2:
         raise ValueError(
-            f"{objective} tells two labels apart, and the data declare {len(classes)} classes: "
-            "declare the two that count; or train a network on all of them with dpjax.fit."
+            f"{objective} is a loss for two labels, but the data declare {len(classes)} classes: "
+            "declare two of them, or train a network on all of them with dpjax.fit."
         )
     if not isinstance(examples, tuple) or len(examples) != 2:
         return

@@ -1,4 +1,4 @@
-"""What a training is: its settings by name, its functions by the programs that JAX traces."""
+"""Identifies a training: its settings by name, its functions by the programs that JAX traces."""
 
 import dataclasses
 import operator
@@ -235,8 +235,8 @@ class _Reader:
             raise ValueError(
                 f"the loss of {objective.name} and its gradient cannot be computed for params "
                 f"{_shapes(self.params)} and a record {_shapes(self.example)}: {error} Without "
-                "params= they are zeros of shape (dimension,); a loss of a dictionary, or of any "
-                "other shapes, needs params=, its public starting point."
+                "params=, the start is zeros of shape (dimension,); for parameters of another "
+                "structure or shape, pass a public starting point as params=."
             ) from error
 
     def _score(self, score: Callable[[Params, Array], Array]) -> str:

@@ -1,4 +1,4 @@
-"""What must be the same for a run to go on where it stopped, as short comparable values."""
+"""Fingerprints of everything that must be unchanged when a run resumes."""
 
 import hashlib
 import importlib.metadata

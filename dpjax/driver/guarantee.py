@@ -1,6 +1,7 @@
-"""The guarantee in words that a person can publish."""
+"""The privacy guarantee as text to publish."""
 
 import importlib.metadata
+import textwrap
 
 import jax
 
@@ -18,31 +19,49 @@ _NEIGHBOURS: dict[Relation, str] = {
     "add_or_remove_one": "one {unit} is added or removed (n is private; the divisor is declared)",
     "replace_one": "one {unit} is replaced by any other (n is public)",
 }
-_LOSSES = "privacy loss distributions, on a grid that rounds epsilon up"
+_BALLS = "total variation distance between neighbouring noise balls, composed in closed form"
+_LOSSES = "privacy loss distributions, discretised so that epsilon is rounded up"
 _ACCOUNTANTS = {
-    "pld": "exact Gaussian composition (closed form, the limit of privacy loss distributions)",
+    "pld": (
+        "exact Gaussian composition in closed form (the limit of accounting by privacy loss "
+        "distributions)"
+    ),
     "rdp": "Renyi accounting (dp-accounting {dp_accounting})",
-    "paper": "noise from the paper's formula, epsilon recomputed by exact Gaussian composition",
+    "paper": "noise from the paper's formula; epsilon recomputed by exact Gaussian composition",
 }
 _SAMPLED_ACCOUNTANTS = {
     **_ACCOUNTANTS,
     "pld": _LOSSES,
-    "paper": f"noise from the paper's formula, epsilon recomputed by {_LOSSES}",
+    "paper": f"noise from the paper's formula; epsilon recomputed by {_LOSSES}",
 }
 _MINIMA = {"minimizer", "perturbed_minimizer"}
 _REPRODUCIBLE = (
-    "NOT FOR RELEASE: reproducible, by a seed or a key that may come from one; whoever guesses\n"
-    "the seed can remove the noise. For a release pass key=dpjax.random_key().\n"
+    "NOT FOR RELEASE: reproducible noise. Its key comes, or may come, from a seed, and anyone who\n"
+    "guesses the seed can subtract the noise. For a release, pass key=dpjax.random_key().\n"
 )
 _CLAIM = "-differentially private."
 UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
 _UNSAFE = (
-    f"{UNSAFE} adds plain float32 noise, whose low bits give data away;\n"
-    "what follows holds for exact Gaussian noise only.\n"
+    f"{UNSAFE} adds plain float32 noise, whose low-order bits leak the data.\n"
+    "The statements below would hold only for exact noise.\n"
 )
 _ORDER = (
-    "Assumed, as rows shift when one is added: the others contribute the same to the last bit.\n"
-    "Rounding is charged for sums of twice the rows declared, and of 262,144 at least.\n"
+    "Assumption: adding a record shifts later rows; their contributions are bitwise unchanged by "
+    "that. Rounding error is charged for sums of up to N rows, where N is the larger of 262,144 "
+    "and twice the declared number."
+)
+_COVERED = (
+    "Covered: every iterate and noisy answer, and all that is computed from them alone, such as "
+    "trust-region multipliers and certificates."
+)
+_NOT_COVERED = (
+    "Not covered: hyperparameter tuning on the same data, preprocessing with statistics of the "
+    "data, exact metrics, timing and other side channels, and other runs on the same data, whose "
+    "privacy losses add up."
+)
+_PROOF = (
+    "Apart from this, the proof assumes real arithmetic, a secret key, and Threefry output "
+    f"(jax {jax.__version__}) indistinguishable from random."
 )
 
 
@@ -101,70 +120,94 @@ def statement(
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
     accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
     if perturbs(event):
-        accountants = {"pld": "a bound on the privacy loss of objective perturbation, closed form"}
+        accountants = {"pld": "a closed-form bound on the privacy loss of objective perturbation"}
     if only_balls(event):
-        accountants = {"pld": "the total variation between balls, composed in closed form"}
+        accountants = {"pld": _BALLS}
     accountant = accountants[algorithm.accountant].format(
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
-    group = "k times that mu" if event.is_gaussian else "(k epsilon, k e^((k-1) epsilon) delta)"
+    group = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)"
+    if event.is_gaussian:
+        group = "mu is k times as large"
     if only_balls(event):
-        group = "k times that delta"
+        group = "delta is k times as large"
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
+    order = f"{_filled(_ORDER)}\n" * (algorithm.relation == "add_or_remove_one")
+    title = algorithm.title[:1].upper() + algorithm.title[1:]
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return Guarantee(f"""\
-{warning}{algorithm.title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
+{warning}{title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
 {profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
 {notes}
 Neighbours ({algorithm.relation}): {neighbours}.
-Unit of privacy: one {unit}. A person with k of them is protected with {group}.
+Unit of privacy: one {unit}. For k of them together (for example, all that belong to one
+person), {group}.
 {null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
-Released, {_noise(event)}:
+Released, with {_noise(event)}:
 {releases}
-Covered: every iterate, noisy answer, multiplier and certificate. {_end(event)}
-Not covered: tuning on the same data, preprocessing by data-dependent statistics, exact metrics,
-timing and other side channels, and other runs on the same data, which add up.
-Accounting: {accountant}; dpjax {importlib.metadata.version("dpjax")}.
-{_ORDER * (algorithm.relation == "add_or_remove_one")}\
-Arithmetic: {_arithmetic(event)} The proof is otherwise
-for real numbers, a secret key, and a threefry generator (jax {jax.__version__}) like chance.""")
+{_filled(_COVERED, _end(event))}
+{_filled(_NOT_COVERED)}
+{_filled("Accounting:", accountant + ";", f"dpjax {importlib.metadata.version('dpjax')}.")}
+{order}{_filled("Arithmetic:", _arithmetic(event), _PROOF)}""")
+
+
+def _filled(*sentences: str) -> str:
+    return textwrap.fill(" ".join(sentences), 100, break_on_hyphens=False)
 
 
 def _end(event: Event) -> str:
     if any(release.sampling == "single_pass" for release in event.releases):
         return (
-            "The run ends where the\nrecords do, or before by released values, which does not "
-            "lower the epsilon stated."
+            "The run ends when the records are used up or released values stop it, whichever is "
+            "first; an earlier end does not lower the stated epsilon."
         )
-    return "The horizon is fixed: stopping\nearly is allowed and does not lower the epsilon stated."
+    return (
+        "The number of steps is fixed beforehand; stopping early is allowed and does not lower the "
+        "stated epsilon."
+    )
 
 
 def profile(event: Event) -> str:
     """Returns the lines about the other deltas at which the guarantee can be read."""
     if event.is_gaussian:
         return (
-            f"Whole profile: it is mu-GDP with mu = {ceil(event.gaussian_mu)}; this bounds epsilon "
-            "at every delta."
+            f"Privacy profile: mu-GDP with mu = {ceil(event.gaussian_mu)}, which bounds epsilon at "
+            "every delta."
         )
     if perturbs(event):
-        return (
-            "Whole profile: that of an objective perturbation, by a bound on its privacy loss; "
-            "epsilon(delta) reads it."
+        return _filled(
+            "Privacy profile: from a bound on the privacy loss of objective perturbation; "
+            "epsilon(delta) evaluates it at any delta."
         )
-    causes = ["above the capacity of a batch"] * any(r.drawn for r in event.releases)
-    causes += ["by rounding in a selection"] * selects(event)
-    lines = ["Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it."]
+    curve = (
+        "Privacy profile: composed from the privacy losses of the releases; epsilon(delta) "
+        "evaluates it at any delta."
+    )
     if only_balls(event):
-        lines = [
-            "Whole profile: delta is the same at every epsilon; below it no epsilon is enough."
-        ]
-    if causes:
-        lines.append(
-            f"Of delta, draws that differ from those accounted for, as {' or '.join(causes)}, "
-            f"cost {ceil(event.overflow)} (1 + e^epsilon)."
+        curve = (
+            "Privacy profile: delta is the same at every epsilon, and no epsilon is large enough "
+            "for a smaller delta."
         )
-    return "\n".join(lines)
+    causes = _deviations(event)
+    if not causes:
+        return _filled(curve)
+    charge = (
+        f"Included in delta: {ceil(event.overflow)} (1 + e^epsilon) for the difference between "
+        f"actual and ideal draws ({'; '.join(causes)})."
+    )
+    return f"{_filled(curve)}\n{_filled(charge)}"
+
+
+def _deviations(event: Event) -> list[str]:
+    """Returns how draws may differ from the ideal ones that the accounting assumes."""
+    kinds = {release.sampling for release in event.releases}
+    causes = {
+        "Poisson batches above their maximum size, 2^-64 discretisation": ("poisson" in kinds),
+        "subsets drawn from 64-bit integers in a fixed number of trials": ("fixed_size" in kinds),
+        "selection on rounded scores": selects(event),
+    }
+    return [cause for cause, present in causes.items() if present]
 
 
 def _meaning(event: Event, delta: float, n: int) -> str:
@@ -173,40 +216,40 @@ def _meaning(event: Event, delta: float, n: int) -> str:
         return ""
     shown = delta * n
     met = (
-        f"publishing {ceil(shown)} random records in full"
+        f"{ceil(shown)} random records in full"
         if shown > 1
-        else f"publishing one random record in full with probability {ceil(shown)}"
+        else f"one random record in full with probability {ceil(shown)}"
     )
-    return (
-        "\nWhat that means: with probability up to delta an answer shows for certain that a record "
-        f"is\nthere. The same delta, of {n:,} declared records, is met by {met}."
+    meaning = _filled(
+        "Meaning: with probability up to delta, an answer proves that a given record is present.",
+        f"For comparison: with {n:,} declared records, publishing {met} meets the same delta.",
     )
+    return f"\n{meaning}"
 
 
 def _arithmetic(event: Event) -> str:
     """How sums and noise are rounded, and what of it is charged."""
     sums = (
-        "clipped sums are added in float32 over 128 rows and in float64 above; the worst case of\n"
-        "that rounding is in the sensitivity."
+        "clipped contributions are added in float32 over at most 128 rows and in float64 across "
+        "such blocks; the worst-case rounding error is included in the sensitivity."
     )
     if _minimises(event):
         sums = (
-            "sums of slopes are added in float64; their rounding is in the bound on how far the\n"
-            "minimum found is from the exact one."
+            "sums of the loss's derivatives are computed in float64; their rounding error is "
+            "included in the bound on the distance from the computed to the exact minimizer."
         )
+    drawn = "Noise is drawn with tails exact up to 9 sigma,"
     if only_balls(event):
-        drawn = "Noise is drawn as direction times length"
+        drawn = "Noise is drawn as direction times length,"
     elif perturbs(event):
         drawn = (
-            "The tilt, noise in the objective, is drawn in float64 with tails exact\n"
-            "to 9 sigma and is not rounded to a grid: its proof is for real numbers. Noise on the "
-            "minimum is\ndrawn alike"
+            "The tilt is drawn in float64 with tails exact up to 9 sigma and is not rounded to a "
+            "grid: its proof assumes real arithmetic. Noise on the minimizer is drawn in the same "
+            "way,"
         )
-    else:
-        drawn = "Noise is drawn with tails exact to 9 sigma"
     return (
-        f"{sums} {drawn}, added in float64,\n"
-        "and rounded with the sum to a grid of 2^-12 sigma or finer before the cast."
+        f"{sums} {drawn} added in float64, and rounded together with the sum to a grid of spacing "
+        "2^-12 sigma or finer before the cast to the output type."
     )
 
 
@@ -232,45 +275,52 @@ def _minimises(event: Event) -> bool:
 def _noise(event: Event) -> str:
     gaussian = "Gaussian noise on means of clipped contributions"
     if _minimises(event):
-        gaussian = "Gaussian noise on a minimum or in its objective, rows cut to length 1"
+        where = "in the objective and on its minimizer" if perturbs(event) else "on the minimizer"
+        gaussian = f"Gaussian noise {where} (rows are scaled to norm at most 1)"
     if any(release.mechanism == "ball" for release in event.releases):
-        ball = "noise uniform in a ball on means of clipped contributions"
+        ball = "noise uniform in a ball, on means of clipped contributions"
         gaussian = ball if only_balls(event) else f"{gaussian}; {ball}"
     if any(release.parts for release in event.releases):
-        gaussian += ", on norms and eigenvalues of means"
-    return gaussian + "; Gumbel noise on scores" * selects(event)
+        gaussian += ", and on norms and eigenvalues of means"
+    return gaussian + "; Gumbel noise on scores, which are not released" * selects(event)
 
 
 def sampling(event: Event, data_size: int) -> str:
-    """Returns the lines about who is read, and what sums are divided by."""
+    """Returns the lines about which records are used, and what sums are divided by."""
     kinds = {
-        "none": f"every pass reads all records; sums are divided by the declared n = {data_size:,}",
+        "none": (
+            f"each release uses all records. Sums are divided by the declared n = {data_size:,}"
+        ),
         "poisson": (
-            "{drawn} is drawn with probability {r.sampling_probability:.6g}, by 64 random bits; at "
-            "most {r.capacity:,} are read{more}; sums are divided by the declared expectation"
+            "Poisson sampling, anew for each release; each {record} is included "
+            "independently with probability {r.sampling_probability:.6g}, using 64 random "
+            "bits; a batch holds at most {r.capacity:,}{more}. Sums are divided by the "
+            "declared expected batch size"
         ),
         "fixed_size": (
-            "a uniformly random {r.capacity:,} of the declared {r.data_size:,} records; sums are "
-            "divided by {r.capacity:,}"
+            "sampling without replacement, anew for each release; a uniformly random "
+            "{r.capacity:,} of the declared {r.data_size:,} records. Sums are divided by "
+            "{r.capacity:,}"
         ),
     }
     if any(release.sampling == "single_pass" for release in event.releases):
         return (
-            f"Sampling: one pass, each of {data_size:,} records (declared) is read by one question "
-            "at most, in a\nrandom order that no record decides; a sum is divided by the number of "
-            "records it asks, which is chosen\nfrom released values alone."
+            f"Sampling: one pass over the {data_size:,} declared records, in a random order that "
+            "does not depend on the\ndata. Each record is used by at most one query. Each sum is "
+            "divided by its batch size, which is chosen\nfrom released values alone."
         )
     if all(release.sampling == "none" for release in event.releases):
-        return f"Sampling: none, {kinds['none']}."
-    words = {"drawn": f"each of {data_size:,} records (declared)", "more": ""}
+        return f"Sampling: none; {kinds['none']}."
+    words = {"record": f"of the {data_size:,} declared records", "more": " records"}
     if event.relation == "add_or_remove_one":
         words = {
-            "drawn": "each record",
-            "more": f" for every {data_size:,} present (declared; there may be more)",
+            "record": "record",
+            "more": f" records for every {data_size:,} present (the declared number; more may be "
+            "present)",
         }
     lines = {
-        f"  - {r.name.replace('_', ' ')}: {r.sampling.replace('_', ' ')}, "
-        f"{kinds[r.sampling].format(r=r, **words)}; one draw per release"
+        f"  - {r.name.replace('_', ' ')}: {'no sampling; ' * (r.sampling == 'none')}"
+        f"{kinds[r.sampling].format(r=r, **words)}."
         for r in event.releases
     }
-    return "\n".join(["Sampling, per kind of release:", *sorted(lines)])
+    return "\n".join(["Sampling, by release:", *sorted(lines)])

@@ -1,4 +1,4 @@
-"""The key of one training: none by default, none for two, none that a seed cut short."""
+"""The key of one training: no default, no reuse, no truncated seed."""
 
 import jax
 import jax.numpy as jnp

@@ -150,7 +150,10 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"params must be floating, got {leaf.dtype}.")
         if not isinstance(leaf, Tracer) and not jnp.isfinite(leaf).all():
-            raise ValueError("params must be finite; they are public, so this tells nothing.")
+            raise ValueError(
+                "params must be finite; they are public, so this error reveals nothing about the "
+                "records."
+            )
     return params
 
 

@@ -95,9 +95,9 @@ class SavedSolution(Predictions, HasCard):
             raise ValueError(
                 "the file holds the parameters, not the code that predicts by them: rebuild the "
                 "model and call it at load(path).params, such as "
-                "module.apply({'params': params}, x) of flax linen, "
-                "nnx.update(module, params) and module(x) of nnx, or objective.predict(params, "
-                "rows). A file of dpjax before this format says nothing of its model either."
+                "module.apply({'params': params}, x) of flax linen, nnx.update(module, params) "
+                "and module(x) of nnx, or objective.predict(params, rows). Files in an older "
+                "format of dpjax do not name their model either."
             )
         return self.score
 

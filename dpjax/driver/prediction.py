@@ -1,4 +1,4 @@
-"""From trained parameters to labels: what a ``Solution`` and a saved one have in common."""
+"""Prediction from trained parameters, shared by ``Solution`` and saved solutions."""
 
 import dataclasses
 from typing import Any
@@ -114,7 +114,7 @@ class Predictions:
         """
         score = self._score()
         if np.ndim(self.params) != 1:
-            raise ValueError("predictions are of one solution; index a batch with jax.tree.map.")
+            raise ValueError("predict takes one solution; index a batch with jax.tree.map.")
         rows = training_rows(x, self.preprocessing)
         if has_columns(rows):
             raise ValueError(_NO_COLUMNS)
@@ -129,8 +129,8 @@ class Predictions:
             )
         if not np.isfinite(rows).all():
             raise ValueError(
-                "x holds a value that is missing or no finite number, which has no prediction: "
-                "fill it in, or leave the record out."
+                "x holds a missing or non-finite value, so it has no prediction: fill it in, or "
+                "leave the record out."
             )
         return score(self.params, rows)
 

@@ -1,15 +1,19 @@
-"""One release in words: what it is, how far a record moves it, and the noise on it."""
+"""Describes one release in words: its name, sensitivity and noise."""
 
 from dpjax.accounting import Release
 
 _CLIPPED = "enforced by clipping"
 _HOW = {
-    "minimizer": "rows are cut to length 1, slopes to the constant of the loss",
-    "perturbed_minimizer": (
-        "of the gradient: rows are cut to length 1, slopes to the constant of the loss"
+    "minimizer": (
+        "rows are scaled to norm at most 1; the loss's derivative is truncated at its Lipschitz "
+        "constant"
     ),
-    "accuracy": "a record counts 0 or 1",
-    "distance_from_minimum": "twice what the solver may be from the exact minimum",
+    "perturbed_minimizer": (
+        "of the objective's gradient: rows are scaled to norm at most 1; the loss's derivative is "
+        "truncated at its Lipschitz constant"
+    ),
+    "accuracy": "each record counts as 0 or 1",
+    "distance_from_minimum": "twice the bound on the solver's distance to the exact minimizer",
 }
 
 
@@ -17,33 +21,42 @@ def describe(release: Release) -> str:
     """Returns one line about one kind of release."""
     if release.mechanism == "exponential":
         return (
-            f"{release.name}: {release.count} times, one candidate's place by the exponential "
-            f"mechanism, pure epsilon {ceil(release.log_range)}; one record moves a score by "
-            f"{release.sensitivity:.4g} (enforced by clipping), Gumbel noise of std "
-            f"{release.stddev:.4g}"
+            f"{release.name}: {_times(release.count)}, the index of one candidate, chosen by the "
+            f"exponential mechanism with pure epsilon {ceil(release.log_range)}; one record "
+            f"changes a score by at most {release.sensitivity:.4g} (enforced by clipping); the "
+            f"Gumbel noise has std {release.stddev:.4g}"
         )
     if release.sampling == "single_pass":
         return _pass(release)
-    units = " in the gradient's units" if len(release.components) > 1 else ""
+    units = " for the joint vector in the gradient's units" if len(release.components) > 1 else ""
     parts = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in release.components)
-    what = "sensitivity" if release.sampling == "none" else "one record's bound"
+    what = "sensitivity" if release.sampling == "none" else "per-record bound"
     return (
-        f"{release.name.replace('_', ' ')}: {release.count} times, {what} "
+        f"{release.name.replace('_', ' ')}: {_times(release.count)}, {what} "
         f"{release.sensitivity:.4g} ({_HOW.get(release.name, _CLIPPED)}){units}, noise multiplier "
         f"{release.noise_multiplier:.5g} ({parts})"
-    ) + (_nearer(release) + _idle(release) + _ball(release))
+    ) + (_nearer(release) + _tilt(release) + _idle(release) + _ball(release))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _ball(release: Release) -> str:
     if release.mechanism != "ball":
         return ""
-    return f", uniform in a ball of radius {release.radius:.4g} in {release.dimension:,} dimensions"
+    return (
+        f"; the noise is uniform in a ball of radius {release.radius:.4g} in "
+        f"{release.dimension:,} dimensions"
+    )
 
 
 _PASSES = {
-    "independent draws": ", of which the noise on each sum is made",
-    "gradient": "; a difference by what it can move, its noise in proportion",
-    "gradient norm": ", the sensitivity in clip norms",
+    "independent draws": "; the noise on each sum is a linear combination of these draws",
+    "gradient": (
+        "; a gradient difference has a sensitivity of its own, and noise in proportion to it"
+    ),
+    "gradient norm": "; the sensitivity is in units of the clip norms",
 }
 
 
@@ -53,27 +66,38 @@ def _pass(release: Release) -> str:
     for part in parts:
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in part.components)
         lines.append(
-            f"{part.name}: to one record one Gaussian mechanism in all, sensitivity "
-            f"{part.sensitivity:.4g} (enforced by clipping), noise multiplier "
+            f"{part.name}: for any one record, all answers together are one Gaussian mechanism "
+            f"with sensitivity {part.sensitivity:.4g} (enforced by clipping) and noise multiplier "
             f"{part.noise_multiplier:.5g} ({stds})" + _PASSES.get(part.components[0][0], "")
         )
     return "\n  - ".join(lines) + (
-        "; of disjoint records, so the loudest counts" * (len(parts) > 1)
-    )
+        f"; {' and '.join(part.name for part in parts)} use disjoint records, so the largest loss "
+        "applies (parallel composition)"
+    ) * (len(parts) > 1)
 
 
 def _nearer(release: Release) -> str:
     if release.name != "difference":
         return ""
-    return "; both at most, and near an anchor less, in proportion to the distance"
+    return (
+        "; the bound and the std are maxima: near the anchor both shrink in proportion to the "
+        "distance from it"
+    )
+
+
+def _tilt(release: Release) -> str:
+    if release.mechanism != "objective":
+        return ""
+    return "; the tilt is a random linear term in the objective"
 
 
 def _idle(release: Release) -> str:
     if not release.idle:
         return ""
     return (
-        f"; one that is not drawn moves it by {release.idle * release.sensitivity:.4g}, through an "
-        "exact part of all records: secret state, kept in memory alone and never released"
+        f"; a record that is not sampled still changes a release by up to "
+        f"{release.idle * release.sensitivity:.4g}, through an exact sum over all records, which "
+        "is secret state: kept in memory only and never released"
     )
 
 

@@ -1,15 +1,15 @@
-"""What a person should know of a budget that is allowed and yet hardly sensible."""
+"""Warnings about an algorithm's budget that is valid but gives little protection or utility."""
 
 from dpjax import accounting
 from dpjax.algorithms import Algorithm
 
 
 def remarks(algorithm: Algorithm) -> list[str]:
-    """Returns one sentence or two for each oddity of an algorithm's budget; see ``accounting``.
+    """Returns one or two sentences for each weakness of an algorithm's budget; see ``accounting``.
 
     Privacy: reads declared numbers only.
     """
-    # Ball noise promises no epsilon, and its guarantee says what its delta is met by.
+    # Ball noise promises no epsilon, and its guarantee says which release meets its delta.
     if all(release.mechanism == "ball" for release in algorithm.event.releases):
         return []
     epsilon, delta = map(float, algorithm.declared)

@@ -1,4 +1,4 @@
-"""The order of a run that must survive a crash: checkpoint the key, book the intent, then ask."""
+"""Crash-safe runs: save the key, record the run in the ledger, and only then query the data."""
 
 import contextlib
 import dataclasses
@@ -133,7 +133,7 @@ class Journal:
         step = f"interrupted after step {int(self._carry.step)} of {int(self._algorithm.steps)}"
         spent = "the budget of the whole run is spent"
         if self._folder is None:
-            return f"{step}; {spent}, and a run without a checkpoint cannot go on."
+            return f"{step}; {spent}, and a run without a checkpoint cannot be resumed."
         self.end(self._carry)
         return (
             f"{step}; {spent}. The same call with checkpoint={os.fspath(self._folder.path)!r} (and "
@@ -180,11 +180,11 @@ def journal(
     if label is None and isinstance(data, Dataset):
         label = data.name
     if label is None and ledger is not None:
-        raise ValueError("label is required with ledger=: your word for these data.")
+        raise ValueError("label is required with ledger=: pass a name for these data.")
     if jax.process_count() > 1 and not (checkpoint is None and ledger is None):
         raise ValueError(
-            "checkpoint= and ledger= are for one process: nothing here makes several hosts agree "
-            "on a key, a folder and an intent. Run on one host, or without them."
+            "checkpoint= and ledger= are for one process: several hosts do not share a key, a "
+            "folder and a ledger entry. Run on one host, or without them."
         )
     key, reproducible = chosen
     with contextlib.ExitStack() as stack:
@@ -210,7 +210,8 @@ def journal(
             if key is not None and not _same(as_key(key), held.key):
                 raise ResumeMismatch(
                     "key is not the one this checkpoint was begun with; pass key=None to resume "
-                    "with its own. To begin another run, name another folder: a new spend."
+                    "with its own. To start another run, which spends the budget again, name "
+                    "another folder."
                 )
             reproducible = held.manifest.get("reproducible", False)
             now = _manifest(algorithm, data, held.key, params, book, label)
@@ -218,8 +219,8 @@ def journal(
             if book is not None and held.step > 0 and held.run_id not in book:
                 raise LedgerError(
                     f"the ledger {book.path} is behind its checkpoint: run {held.run_id} took "
-                    f"{held.step} steps, and the ledger lacks its intent. Lines were taken away; "
-                    "restore the ledger from a copy."
+                    f"{held.step} steps, but has no entry. Lines were removed; restore the ledger "
+                    "from a copy."
                 )
         written = Journal(algorithm, held, folder, book, label or "", reproducible)
         try:
@@ -277,8 +278,9 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
                 was, is_ = (f"#{value[:12]}" if value else value for value in (was, is_))
             differs = f"{field} was {was!r} when this checkpoint was made, and is {is_!r} now"
         raise ResumeMismatch(
-            f"{differs}; resumed, run {held.run_id} would not repeat itself bit for bit. Put it "
-            "back; or begin another run with another folder and a new key: a new spend."
+            f"{differs}; resumed, run {held.run_id} would not repeat itself bit for bit. Restore "
+            "it, or start another run with another folder and a new key, which spends the budget "
+            "again."
         )
 
 

@@ -1,4 +1,4 @@
-"""What queries keep to themselves from step to step: computed from the records, saved nowhere."""
+"""Secret state of queries between steps: computed from the records, never saved."""
 
 import dataclasses
 from collections.abc import Callable

@@ -99,7 +99,9 @@ class Solution(Predictions, HasCard):
           ValueError: if no accuracy was released, or for a confidence out of range.
         """
         if self.accuracy is None:
-            raise ValueError("no accuracy was released; make the algorithm by dpjax.with_accuracy.")
+            raise ValueError(
+                "no accuracy was released; build the algorithm with dpjax.with_accuracy."
+            )
         (query,) = (query for query in self.algorithm.queries if query.name == "accuracy")
         level = (1 + _validate.open_unit("confidence", confidence)) / 2
         half = jax.scipy.special.ndtri(level) * query.stddev  # pyright: ignore
@@ -109,8 +111,8 @@ class Solution(Predictions, HasCard):
         found = score_of(self.algorithm.objective)
         if not found.kind:
             raise ValueError(
-                f"a solution of {self.algorithm.objective.name} predicts no label by itself: call "
-                "your model at solution.params; of a network that fit returned, Trained.predict."
+                f"a solution of {self.algorithm.objective.name} has no prediction rule: call your "
+                "model with solution.params, or use Trained.predict for a network trained by fit."
             )
         return found
 

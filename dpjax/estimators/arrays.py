@@ -1,4 +1,4 @@
-"""From what an estimator is handed to features and signs, cell by cell.
+"""Converts an estimator's input to features and signs, cell by cell.
 
 Shapes and the dtypes of arrays and data frames are public. Values are not, nor is the number of
 records: no message holds them, and no single record decides whether there is one. A list has no
@@ -99,9 +99,9 @@ def two_labels(classes: Sequence[Any]) -> np.ndarray:
     if len(found) != 2:
         kind = "multiclass. " if len(found) > 2 else "one class. "
         raise ValueError(
-            f"Only binary classification is supported. The type of the target is {kind}"
-            f"classes must be two labels, got {classes!r}; of more, train one against the rest, "
-            "each with its share of the budget."
+            f"Only binary classification is supported. The type of the target is {kind}classes "
+            f"must be two labels, got {classes!r}; for more, train one against the rest, each "
+            "with its fraction of the budget."
         )
     kinds = [_HOLDS.get(_kind(label), "objects") for label in classes]
     if len(set(kinds)) > 1:

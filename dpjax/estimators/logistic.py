@@ -30,11 +30,11 @@ _PENALTY = 2.0
 _PROCESS = secrets.token_hex(8)
 _unbooked: list[None] = []
 _BEFORE = """\
-Not covered either: a step before this one in a scikit-learn Pipeline that is fitted on the data,
-such as StandardScaler, PCA or SelectKBest. Declared bounds scale the features at no cost."""
+Also not covered: earlier steps of a scikit-learn Pipeline that are fitted on the data, such as
+StandardScaler, PCA or SelectKBest. Scaling by declared bounds costs no privacy."""
 _SEVERAL = """\
-One of {fits} fits of this process without a ledger. This guarantee is that of one fit: fits on the
-same records add up. Pass ledger= to book them together."""
+One of {fits} fits in this process without a ledger. This guarantee covers one fit alone: the
+privacy losses of all fits on the same records add up. Pass ledger= to account for them together."""
 
 
 class DPLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -231,8 +231,8 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         del y
         if self.classes is None:
             raise ValueError(
-                "classes is required: declare the two labels, such as classes=(0, 1). They are not "
-                "read off the data, which would tell whether a record with a label is among them."
+                "classes is required: declare the two labels, such as classes=(0, 1). Reading "
+                "them off the data would reveal whether a record with a label is among them."
             )
         return self.classes
 

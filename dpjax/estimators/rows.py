@@ -1,4 +1,4 @@
-"""From an array of features to rows of norm at most 1, by declared numbers and row by row."""
+"""Scales features to rows of norm at most 1, by declared numbers and row by row."""
 
 import math
 from typing import Any, NamedTuple

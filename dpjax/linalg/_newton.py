@@ -1,4 +1,4 @@
-"""Shortcuts for subproblems that are not hard, by few factorisations and products.
+"""Fast paths for subproblems outside the hard case, by few factorisations and products.
 
 On a CPU an eigendecomposition makes hundreds of small calls of LAPACK, each on all threads of a
 library that shares the cores with XLA's own, and they wait for each other: 100 times longer has

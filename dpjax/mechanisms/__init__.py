@@ -1,4 +1,4 @@
-"""Noise: a key goes in, a noisy array comes out; no data, no sensitivity guessing."""
+"""Noise mechanisms: from a key and an array to a noisy array; they never see records."""
 
 from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.base import as_key, derive, fold, random_key, seed_key

@@ -1,4 +1,4 @@
-"""Where keys come from and how they branch: purpose, then step, then leaf."""
+"""Random keys: fresh ones, and those derived by purpose, step and leaf."""
 
 import os
 import zlib

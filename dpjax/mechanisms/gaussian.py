@@ -1,4 +1,4 @@
-"""Gaussian noise for arrays and pytrees; ``add_on_grid`` is the one place where noise is added."""
+"""Gaussian noise for arrays and pytrees; ``add_on_grid`` is the only function that adds noise."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The exponential mechanism: of scores plus Gumbel noise only the place of the largest leaves."""
+"""The exponential mechanism: only the index of the largest noisy score is released."""
 
 import jax
 import jax.numpy as jnp

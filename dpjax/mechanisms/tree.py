@@ -1,4 +1,4 @@
-"""Correlated noise for prefix sums: square-root factorisation, binary tree, or none of either."""
+"""Correlated noise for prefix sums: square-root factorisation, binary tree, or independent."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What this process knows of its keys: which hold the system's entropy, and which are taken."""
+"""Keys of this process: which hold the system's entropy, and which have been used."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Networks of the papers as flax modules, without layers that couple examples."""
+"""Networks of the papers as flax modules, without layers that mix examples."""
 
 from dpjax.models.cnn import CNN
 from dpjax.models.resnet import ResNet20

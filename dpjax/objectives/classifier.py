@@ -1,4 +1,4 @@
-"""From a network to an ``Objective``: the cross-entropy of one labelled example."""
+"""Builds an ``Objective`` from a network: the cross-entropy of one labelled example."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Convex sets to stay in: balls, a box, the simplex; each can stand as an objective's regularizer.
+"""Convex constraint sets: balls, a box, the simplex; each can be an objective's regularizer.
 
 As a regularizer a set is its indicator: the penalty is 0 inside and infinite outside, and the
 proximal operator is the projection, for any step size. All is post-processing.

@@ -1,4 +1,4 @@
-"""The one door to the data: queries that answer with noise and know what they spent."""
+"""Queries of the data, which answer with noise and know what they release."""
 
 from dpjax.oracles.accuracy import AccuracyQuery
 from dpjax.oracles.anchored import AnchoredQuery

@@ -1,4 +1,4 @@
-"""The accuracy oracle: the share of records whose label some parameters predict, with noise."""
+"""The accuracy oracle: the noisy fraction of records whose label is predicted correctly."""
 
 import dataclasses
 
@@ -45,8 +45,8 @@ class AccuracyQuery(GaussianQuery):
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
             raise ValueError(
-                "accuracy is not released under relation='add_or_remove_one': a record that leaves "
-                "shifts others, and a score near 0 may then be rounded to the other side. Declare "
+                "accuracy is not released under relation='add_or_remove_one': removing a record "
+                "shifts others, and a score near 0 may then round to the other sign. Declare "
                 "'zero_out' or 'replace_one'."
             )
         if not self.objective.predicts:
@@ -101,7 +101,7 @@ class AccuracyQuery(GaussianQuery):
         Privacy: reads shapes and dtypes, no value; no message names n.
         """
         if not (isinstance(examples, tuple) and len(examples) == 2):
-            raise ValueError("accuracy is of examples (x, y): pass the tuple (x, y) or a Dataset.")
+            raise ValueError("accuracy needs examples (x, y): pass the tuple (x, y) or a Dataset.")
         try:
             jax.eval_shape(self._correct, examples, params)
         except (TypeError, ValueError, AttributeError) as error:
@@ -125,5 +125,5 @@ class AccuracyQuery(GaussianQuery):
         score = self.objective.model.score  # pyright: ignore
         scores = jax.vmap(lambda row: score(params, row[None]))(jnp.where(valid[:, None], x, 0))
         if scores.shape != (len(y), 1):
-            raise ValueError("there must be one score to each row.")
+            raise ValueError("there must be one score for each row.")
         return valid & (scores[:, 0] * y > 0)

@@ -1,4 +1,4 @@
-"""The anchored oracle: SVRG's gradient as printed, around an exact one that stays inside."""
+"""The anchored oracle: exact-anchor SVRG's gradient; the exact anchor gradient stays secret."""
 
 import dataclasses
 

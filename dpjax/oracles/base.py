@@ -1,4 +1,4 @@
-"""What an oracle is, and the checks of data against it that cost no privacy: shapes and dtypes."""
+"""The interface of an oracle, and checks of shapes and dtypes, which cost no privacy."""
 
 import dataclasses
 from collections.abc import Callable
@@ -255,7 +255,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
     lengths = {jnp.shape(leaf)[0] for leaf in leaves}
     if len(lengths) > 1:
-        raise ValueError("every leaf of the data must have as many rows.")
+        raise ValueError("all leaves of the data must have the same number of rows.")
     (n,) = lengths
     if n == 0:
         raise ValueError("the data are empty: n = 0.")

@@ -1,4 +1,4 @@
-"""The difference oracle: how the mean gradient changed from an anchor, with noise to fit."""
+"""The difference oracle: the mean gradient difference from an anchor, with noise in proportion."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who is asked: samplers from what an algorithm is given, with errors in its words."""
+"""Makes samplers from an algorithm's arguments, with errors that name those arguments."""
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
@@ -27,7 +27,8 @@ def poisson_sampler(
     if check_batch_size(batch_size, data_size) == data_size:
         if capacity is not None:
             raise ValueError(
-                f"capacity={capacity} is for drawn batches; batch_size={batch_size} is all records."
+                f"capacity={capacity} is for sampled batches, but batch_size={batch_size} "
+                "uses all records; leave capacity out."
             )
         return None
     return poisson(batch_size, data_size, budget=budget, count=count, capacity=capacity)
@@ -68,6 +69,6 @@ def check_batch_size(batch_size: int, data_size: int) -> int:
     if _validate.positive_int("batch_size", batch_size) > data_size:
         raise ValueError(
             f"batch_size must be at most data_size={data_size}, got {batch_size}; take "
-            f"batch_size={data_size} to ask every record at every step."
+            f"batch_size={data_size} to use all records at every step."
         )
     return int(batch_size)

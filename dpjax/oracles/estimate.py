@@ -1,4 +1,4 @@
-"""The estimate oracle: a gradient, then how it changed, each on records that no other asked."""
+"""The estimate oracle: a gradient, then gradient differences, each on unused records."""
 
 import dataclasses
 import math

@@ -48,9 +48,9 @@ class MinimizerQuery(GaussianQuery):
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
             raise ValueError(
-                "a minimum is not released under relation='add_or_remove_one': of more records "
-                "than the declared data_size its solver may not find it, and one record could move "
-                "the answer by any distance. Declare 'zero_out' or 'replace_one'."
+                "a minimizer cannot be released under relation='add_or_remove_one': with more "
+                "records than the declared data_size the solver may not converge, and one record "
+                "could change the answer by any amount. Declare 'zero_out' or 'replace_one'."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""The oracle of objective perturbation: the minimiser of an objective with noise in its slope."""
+"""The oracle of objective perturbation: the minimiser of an objective with a random linear term."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""``only_where``: an answer computed at the steps that ask for it, in batches of runs as well."""
+"""``only_where``: an answer computed only at the steps that need it, also under vmap."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The score oracle: how near to a second-order point each of some released iterates is."""
+"""The score oracle: how close each of several released iterates is to a second-order point."""
 
 import dataclasses
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The selection oracle: which of some released iterates looks most like a second-order point."""
+"""The selection oracle: which released iterate is closest to a second-order point."""
 
 import dataclasses
 import math

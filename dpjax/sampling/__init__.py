@@ -1,4 +1,4 @@
-"""Who is in a batch: samplers that draw on device, and make the release that their draw is."""
+"""Samplers: they draw batches on device, and describe the sampled release for accounting."""
 
 from dpjax.sampling.factories import fixed_size, full_batch, poisson
 from dpjax.sampling.poisson_batches import Poisson

@@ -1,4 +1,4 @@
-"""Draws whose cost follows the batch and not n: exact geometric gaps, and the first distinct."""
+"""Sampling at a cost that scales with the batch: geometric skips, and first distinct draws."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Poisson batches: each record by its own coin, whatever the number of records."""
+"""Exact Poisson sampling, by geometric skips between included records."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""The samplers: which records a step reads, and the release that such a step is.
+"""Samplers: which records a step uses, and the release that results.
 
 Shapes are fixed. A batch is ``capacity`` indices and a mask (Poisson batches from more records than
 declared have more, see there); a masked index is 0, a row that is there, and whoever reads the
@@ -87,7 +87,7 @@ class Sampler:
         ... # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: batches of fixed size have an accounting under relation='replace_one' only, ...
+        ValueError: sampling without replacement has an accounting under relation='replace_one' ...
         """
         return Release(
             name,
@@ -187,8 +187,8 @@ class FixedSize(Sampler):
         """Returns C over the batch size; arguments and errors as in ``Sampler``."""
         if relation != "replace_one":
             raise ValueError(
-                "batches of fixed size have an accounting under relation='replace_one' only, got "
-                f"{relation!r}; take Poisson batches, or declare replace_one."
+                "sampling without replacement has an accounting under relation='replace_one' "
+                f"only, got {relation!r}; use Poisson batches, or declare replace_one."
             )
         return record_norm / self.expected
 
@@ -204,8 +204,8 @@ class FixedSize(Sampler):
         """
         if n != self.data_size:
             raise ValueError(
-                f"subsets of {self.data_size} records were declared, but there is another number "
-                "of them; declare the public n."
+                f"subsets of {self.data_size} records were declared, but the data have another "
+                "number of records; declare the public n."
             )
         trials, _ = gaps.distinct_trials(self._fewer, n)
         drawn, mask = gaps.distinct(key, self._fewer, trials, n)

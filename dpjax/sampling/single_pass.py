@@ -1,4 +1,4 @@
-"""One pass over the records in a random order: every record is read by one question at most."""
+"""One pass over the records in a random order: each record is used by at most one query."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -98,9 +98,9 @@ class SinglePass(Sampler):
         """
         if relation == "add_or_remove_one":
             raise ValueError(
-                "a single pass has no accounting under relation='add_or_remove_one': a record that "
-                "leaves shifts those behind it into other batches. Declare zero_out or "
-                "replace_one, for which n is public."
+                "a single pass has no accounting under relation='add_or_remove_one': removing a "
+                "record shifts later ones into other batches. Declare zero_out or replace_one, "
+                "for which n is public."
             )
         return records_moved(relation) * record_norm / self.expected
 
@@ -121,8 +121,8 @@ class SinglePass(Sampler):
         """
         if records.order.shape[0] != self.data_size:
             raise ValueError(
-                f"a pass over {self.data_size} records was declared, but there is another number "
-                "of them; declare the public n."
+                f"a pass over {self.data_size} records was declared, but the data have another "
+                "number of records; declare the public n."
             )
         places = start + jnp.arange(rows, dtype=jnp.int32)
         mask = (places < start + size) & (places >= self.first) & (places < self.last)

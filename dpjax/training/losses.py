@@ -1,4 +1,4 @@
-"""From a network and a loss of its outputs to an ``Objective``, and what is measured beside it."""
+"""Builds an ``Objective`` from a network and a loss of its outputs, and its metrics."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Whether a model mixes the examples of a batch, found on made-up numbers, and which layer does."""
+"""Detects, on synthetic inputs, whether a model mixes examples of a batch, and in which layer."""
 
 import contextlib
 import functools

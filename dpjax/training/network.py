@@ -1,4 +1,4 @@
-"""One face for flax nnx, flax linen and plain functions, which see one example at a time."""
+"""One interface to flax nnx, flax linen and plain functions, on one example at a time."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -126,7 +126,9 @@ def network(
     elif callable(model) and not isinstance(model, type):
         apply, batched = model, bool(batched)
         if params is None:
-            raise ValueError("params is required with a plain function: its public start.")
+            raise ValueError(
+                "params is required with a plain function: pass its public starting point."
+            )
     else:
         raise ValueError(
             "model must be a flax module or a function (params, x) -> outputs of one example, got "
@@ -142,10 +144,9 @@ def network(
     if layer is not None:
         raise ValueError(
             f"{layer} mixes the examples of a batch: its output for one changes with another. "
-            "Private training takes the gradient of each example alone, so the model would be "
-            "shown batches of one, and compute something else there: a mean over a batch of one is "
-            "the example. Take it out, or let it work within one example, as LayerNorm and "
-            "GroupNorm do."
+            "Private training computes the gradient of each example separately, so the layer "
+            "would see batches of one and compute something else. Remove it, or use a layer that "
+            "works within one example, such as LayerNorm or GroupNorm."
         )
     return dataclasses.replace(made, bounds=bounds, program=program), params
 

@@ -1,4 +1,4 @@
-"""What ``fit`` reads off its data before a run: shapes and dtypes, and the public numbers."""
+"""What ``fit`` needs of its data before a run: shapes, dtypes and public numbers."""
 
 import dataclasses
 from typing import Any, TypedDict
@@ -63,9 +63,9 @@ def records_of(
                 "y = dpjax.datasets.encode_labels(y, classes=(...), from_zero=True)."
             )
     if len({np.shape(leaf)[0] for leaf in leaves}) > 1:
-        raise ValueError(f"every array of {name} must have as many rows.")
+        raise ValueError(f"all arrays of {name} must have the same number of rows.")
     if np.shape(leaves[0])[0] == 0:
-        raise ValueError(f"{name} must hold a record: there is none.")
+        raise ValueError(f"{name} must hold at least one record.")
     for leaf in jax.tree.leaves(x):
         dtype = jnp.result_type(leaf)
         # Tokens are integers too, in one axis or none; images are bytes, or have two at least.
@@ -78,7 +78,10 @@ def records_of(
     if like is not None:
         found, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))
         if found != needed:
-            raise ValueError(f"a record of {name} has shapes {found}, and of the data {needed}.")
+            raise ValueError(
+                f"records of {name} have shapes {found}, but those of the training data have "
+                f"{needed}."
+            )
     return x, y
 
 
@@ -179,10 +182,10 @@ def sizes_of(
     n = _validate.positive_int("data_size", n)
     batch_size = _validate.positive_int("batch_size", batch_size)
     if (epochs is None) == (steps is None):
-        raise ValueError(f"pass epochs= or steps=, one of them: got {epochs!r} and {steps!r}.")
+        raise ValueError(f"pass exactly one of epochs= and steps=, got {epochs!r} and {steps!r}.")
     if epochs is not None:
         exact = _validate.positive("epochs", epochs) * n / batch_size
         if exact > 2**31:
-            raise ValueError(f"epochs={epochs!r} are more steps than there can be; lower it.")
+            raise ValueError(f"epochs={epochs!r} gives more steps than are supported; lower it.")
         steps = max(1, round(exact))
     return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))

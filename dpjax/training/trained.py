@@ -84,7 +84,7 @@ class Trained(HasCard):
           ValueError: if the loss was not cross-entropy, or as ``outputs``.
         """
         if not self.classifies:
-            raise ValueError("predict needs loss='cross_entropy'; outputs(x) are those of any.")
+            raise ValueError("predict needs loss='cross_entropy'; for another loss use outputs(x).")
         logits, scale = self.outputs(x), self.solution.preprocessing
         if scale is None or scale.classes is None:
             return jnp.argmax(logits, axis=-1)

@@ -1,4 +1,4 @@
-"""The door's optax face: clipping and noise as transformations that know what they release."""
+"""Clipping and noise as optax transformations that know what they release."""
 
 from dpjax.transforms.adaptive import (
     AdaptiveState,

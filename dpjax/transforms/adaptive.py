@@ -1,4 +1,4 @@
-"""A clip norm that follows a quantile of the gradients' norms, at its own share of the budget."""
+"""A clip norm that follows a quantile of the gradients' norms, at its own cost in the budget."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""From per-example gradients to the mean of a step: clip and add up, divide by a public number."""
+"""From per-example gradients to their mean: clip, sum, and divide by a public number."""
 
 import functools
 import itertools
@@ -133,7 +133,7 @@ def divide_by(divisor: float) -> optax.GradientTransformation:
     if isinstance(divisor, jax.Array | np.ndarray):
         raise ValueError(
             "divisor must be a public number declared beforehand, got an array: the size of a "
-            "drawn batch changes with a record, and with it the weight of all others. Pass "
+            "sampled batch changes with a record, and so would the weight of all others. Pass "
             "sampler.expected."
         )
     number = _validate.positive("divisor", divisor)

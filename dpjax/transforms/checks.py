@@ -1,4 +1,4 @@
-"""What an optimizer has inside: noise of its own, or ``optax.MultiSteps``, which breaks noise."""
+"""Checks of an optimizer: whether it adds noise, or contains ``optax.MultiSteps``."""
 
 from typing import Any
 
@@ -36,9 +36,9 @@ def check_no_multi_steps(optimizer: Any, params: Params | None = None) -> None:
         _state(optimizer, params), (optax.MultiStepsState,)
     ):
         raise ValueError(
-            "optax.MultiSteps breaks the noise of a step: noise is added to every piece of a "
-            "batch, or once for several draws. Micro-batching belongs to the gradient: take it "
-            "off; clipped_grad(..., memory_limit=...) sums a batch in pieces."
+            "optax.MultiSteps breaks the noise of a step: noise is added to every micro-batch, "
+            "or once for several draws. Micro-batching belongs to the gradient: remove it; "
+            "clipped_grad(..., memory_limit=...) accumulates a batch in micro-batches."
         )
 
 
@@ -77,9 +77,9 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
     check_no_multi_steps(optimizer, params)
     if holds_noise(optimizer, params):
         raise ValueError(
-            "optimizer adds noise itself, which the training does too: pass what follows the "
-            "noise, such as optax.sgd(0.1) or optax.adam(1e-3); clipping and noise are clip_norm= "
-            "and the budget."
+            "optimizer adds noise itself, and so does the training: pass only what follows the "
+            "noise, such as optax.sgd(0.1) or optax.adam(1e-3); clipping and noise are "
+            "clip_norm= and the budget."
         )
 
 

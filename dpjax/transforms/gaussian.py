@@ -128,8 +128,8 @@ def noisy_mean(
     """
     if per_layer and not per_example:
         raise ValueError(
-            "per_layer=True clips here, and needs per_example=True; of a sum that was clipped by "
-            "layers elsewhere pass the root of the sum of its squared bounds as clip_norm."
+            "per_layer=True clips here and needs per_example=True; for a sum that was clipped by "
+            "layer elsewhere, pass the root of the sum of its squared bounds as clip_norm."
         )
     check_draws(sampler)
     any_order = not keeps_positions(relation)
@@ -175,8 +175,8 @@ def check_draws(sampler: Sampler) -> None:
         )
     if isinstance(sampler, SinglePass):
         raise ValueError(
-            "a single pass over the records is no draw at each step; take add_tree_noise for it, "
-            "or sampler=poisson(...)."
+            "a single pass over the records does not sample at each step; use add_tree_noise for "
+            "it, or sampler=poisson(...)."
         )
 
 
@@ -193,8 +193,8 @@ def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler, relation:
     private = not keeps_positions(relation) and rows % sampler.capacity == 0
     if rows > sampler.capacity and not private:
         raise ValueError(
-            f"there are gradients of more records than the sampler draws, {sampler.capacity} at "
-            "most; pass those of one draw."
+            f"got gradients of more records than the sampler draws, {sampler.capacity} at most; "
+            "pass those of one draw."
         )
     if mask is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Noise on the updates of an optax chain: a key in the state, an event beside it."""
+"""Noise on the updates of an optax chain: with a key in the state and a matching event."""
 
 import dataclasses
 import functools

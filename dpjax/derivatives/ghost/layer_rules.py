@@ -1,4 +1,4 @@
-"""Rules for the gradient of a layer: matrix product, convolution, look-up, shift and scale.
+"""Gradients of layers from activations and cotangents: product, convolution, look-up, shift, scale.
 
 Each of the first three gives the layer's input as a matrix A (positions, inputs) and the cotangent
 of its output as G (positions, outputs), so that the gradient of one record is A' G, (inputs,

@@ -1,4 +1,4 @@
-"""The rule for a convolution's kernel: a matrix product with the patches that it is applied to."""
+"""The input patches from which a convolution's kernel gradient is computed."""
 
 import itertools
 import math
