@@ -537,7 +537,10 @@ BAD = {
     "strength of welsch": (["run", "--objective", "welsch", "--data", "a.csv"], "--regularization"),
     "label of a named set": (["run", "--label", "y"], "label"),
     "n of the run, dry": (["run", "--dry-run", "--data-size", "100"], "data_size=100 was declared"),
-    "half a shape": (["calibrate", "--data-size", "100"], "--data-size alone does not give the shape"),
+    "half a shape": (
+        ["calibrate", "--data-size", "100"],
+        "--data-size alone does not give the shape",
+    ),
     "other half": (["calibrate", "--dimension", "10"], "--dimension alone does not give the shape"),
     "calibrate, algorithm": (["calibrate", "dpgd"], "did you mean 'dp-gd'"),
     "calibrate, size 0": (["calibrate", "--data-size", "0", "--dimension", "2"], "data_size"),

@@ -378,7 +378,7 @@ def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
         (part(2.0), dataclasses.replace(part(3.0), data_size=N + 1)),
         (),
     ):
-        with pytest.raises(ValueError, match=r"must be a single pass over the same|only a single pass|at least one"):
+        with pytest.raises(ValueError, match=r"the same|only a single pass|at least one"):
             parallel("both", parts)
     # Two trainings on the same records add up.
     twice = dpjax.accounting.compose([event, event])
