@@ -74,29 +74,13 @@ class Filter:
                 "this run adds unsafe_fast_noise, which keeps no budget; a ledger books releases. "
                 "Run it without a ledger, or with the safe noise."
             )
-        if any(release.mechanism == "objective" for release in event.releases):
-            raise ValueError(
-                "an objective perturbation has an epsilon at each delta and no cost that a ledger "
-                "adds up; book it by hand, or take output_perturbation."
-            )
-        if any(release.mechanism == "ball" for release in event.releases):
-            raise ValueError(
-                "noise uniform in a ball has a delta that no epsilon lowers, and no Gaussian or "
-                "Renyi cost that a ledger adds up. Take Gaussian noise (dp_gradient_descent, "
-                "baselines.dp_sgd), or run it without a ledger and book its delta by hand."
-            )
-        if any(release.idle for release in event.releases):
-            raise ValueError(
-                "this run uses an un-noised part of all records beside its batches, for which no "
-                "ledger has a bound that adds up. Give that part noise of its own "
-                "(anchor='noisy'), or run it without a ledger."
-            )
+        for release in event.releases:
+            if release.ledger_objection:
+                raise ValueError(release.ledger_objection)
         if self.order is not None:
             return renyi(event, self.order)
         if not event.is_gaussian:
-            what = "samples its records"
-            if any(release.mechanism != "gaussian" for release in event.releases):
-                what = "selects among its iterates"
+            what = [r.renyi_reason for r in event.releases if r.renyi_reason][-1]
             raise ValueError(
                 f"this run {what}, and the ledger admits unsampled Gaussians only; "
                 "declare one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
@@ -108,7 +92,7 @@ class Filter:
 
         Args:
           costs: of every run.
-          overflows: of every run, ``event.overflow``.
+          overflows: of every run, ``event.failure_probability``.
         """
         return math.fsum(costs) <= self.limit and math.fsum(overflows) <= self.overflow_limit
 

@@ -14,6 +14,7 @@ from dpjax.accounting import (
     Event,
     PrivacyBudget,
     Release,
+    SinglePassRelease,
     check_spent,
     compose,
     gaussian_multiplier,
@@ -165,7 +166,7 @@ def _ending(
     algorithm: base.Algorithm, budget: PrivacyBudget, multiplier: float, unsafe_fast_noise: bool
 ) -> WithAccuracy:
     (first, *_), releases = algorithm.queries, algorithm.event.releases
-    if any(release.sampling == "single_pass" for release in releases):
+    if any(isinstance(release, SinglePassRelease) for release in releases):
         raise ValueError(
             f"{algorithm.title} reads each record once, in an order of its own, and cannot end "
             "with a question to all of them. Leave the accuracy out."

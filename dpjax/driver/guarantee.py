@@ -120,7 +120,7 @@ def profile(event: Event) -> str:
             "Whole profile: that of an objective perturbation, by a bound on its privacy loss; "
             "epsilon(delta) reads it."
         )
-    causes = ["above the capacity of a batch"] * any(r.drawn for r in event.releases)
+    causes = ["above the capacity of a batch"] * any(r.is_subsampled for r in event.releases)
     causes += ["by rounding in a selection"] * selects(event)
     lines = ["Whole profile: that of the privacy losses of the releases; epsilon(delta) reads it."]
     if only_balls(event):
@@ -130,7 +130,7 @@ def profile(event: Event) -> str:
     if causes:
         lines.append(
             f"Of delta, draws that differ from those accounted for, as {' or '.join(causes)}, "
-            f"cost {ceil(event.overflow)} (1 + e^epsilon)."
+            f"cost {ceil(event.failure_probability)} (1 + e^epsilon)."
         )
     return "\n".join(lines)
 
@@ -204,7 +204,7 @@ def _noise(event: Event) -> str:
     if any(release.mechanism == "ball" for release in event.releases):
         ball = "noise uniform in a ball on means of clipped contributions"
         gaussian = ball if only_balls(event) else f"{gaussian}; {ball}"
-    if any(release.parts for release in event.releases):
+    if any(getattr(release, "disjoint_parts", ()) for release in event.releases):
         gaussian += ", on norms and eigenvalues of means"
     return gaussian + "; Gumbel noise on scores" * selects(event)
 
@@ -215,11 +215,11 @@ def sampling(event: Event, data_size: int) -> str:
         "none": f"every pass reads all records; sums are divided by the declared n = {data_size:,}",
         "poisson": (
             "{drawn} is drawn with probability {r.sampling_probability:.6g}, by 64 random bits; at "
-            "most {r.capacity:,} are read{more}; sums are divided by the declared expectation"
+            "most {r.max_batch_size:,} are read{more}; sums are divided by the declared expectation"
         ),
         "fixed_size": (
-            "a uniformly random {r.capacity:,} of the declared {r.data_size:,} records; sums are "
-            "divided by {r.capacity:,}"
+            "a uniformly random {r.max_batch_size:,} of the declared {r.data_size:,} records; "
+            "sums are divided by {r.max_batch_size:,}"
         ),
     }
     if any(release.sampling == "single_pass" for release in event.releases):

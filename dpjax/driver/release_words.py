@@ -18,7 +18,7 @@ def describe(release: Release) -> str:
     if release.mechanism == "exponential":
         return (
             f"{release.name}: {release.count} times, one candidate's place by the exponential "
-            f"mechanism, pure epsilon {ceil(release.log_range)}; one record moves a score by "
+            f"mechanism, pure epsilon {ceil(release.pure_epsilon)}; one record moves a score by "
             f"{release.sensitivity:.4g} (enforced by clipping), Gumbel noise of std "
             f"{release.stddev:.4g}"
         )
@@ -48,7 +48,7 @@ _PASSES = {
 
 
 def _pass(release: Release) -> str:
-    parts = release.parts or (release,)
+    parts = release.disjoint_parts or (release,)
     lines = []
     for part in parts:
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in part.components)
@@ -69,10 +69,11 @@ def _nearer(release: Release) -> str:
 
 
 def _idle(release: Release) -> str:
-    if not release.idle:
+    shift = getattr(release, "undrawn_shift", 0.0)
+    if not shift:
         return ""
     return (
-        f"; one that is not drawn moves it by {release.idle * release.sensitivity:.4g}, through an "
+        f"; one that is not drawn moves it by {shift * release.sensitivity:.4g}, through an "
         "exact part of all records: secret state, kept in memory alone and never released"
     )
 
