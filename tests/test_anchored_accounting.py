@@ -11,8 +11,10 @@ from scipy import integrate, stats
 from dpjax.accounting import (
     Event,
     Filter,
+    PoissonRelease,
     PrivacyBudget,
     Release,
+    SubsetRelease,
     calibrate,
     epsilon,
     grids,
@@ -26,16 +28,15 @@ N = 35_000
 def release(sigma, batch, count, n=N, clip=1.0):
     """SVRG's step: a record moves it by C / n, and by 2 C / B - C / n where it is drawn."""
     drawn = clip * (2 / batch - 1 / n)
-    return Release(
+    return PoissonRelease(
         "anchored",
         count,
         noise_multiplier=sigma / drawn,
         sensitivity=drawn,
-        sampling="poisson",
         sampling_probability=batch / n,
-        capacity=n,
+        max_batch_size=n,
         data_size=n,
-        idle=clip / n / drawn,
+        undrawn_shift=clip / n / drawn,
     )
 
 
@@ -84,8 +85,8 @@ def test_epsilon_agrees_with_the_mixture_of_dp_accounting(count, relation, their
 
 
 def test_without_an_idle_part_it_is_a_poisson_batch():
-    plain = dataclasses.replace(release(0.05, 256, 100), idle=0.0)
-    hardly = dataclasses.replace(plain, idle=1e-9)
+    plain = dataclasses.replace(release(0.05, 256, 100), undrawn_shift=0.0)
+    hardly = dataclasses.replace(plain, undrawn_shift=1e-9)
     assert spent(plain, 1e-5) == pytest.approx(spent(hardly, 1e-5), rel=1e-6)
     assert losses.anchored(0.1, 2.0, 0.0, 0.01)[0].masses.tolist() == (
         losses.poisson(0.1, 2.0, 0.01)[0].masses.tolist()
@@ -94,11 +95,16 @@ def test_without_an_idle_part_it_is_a_poisson_batch():
 
 def test_drawn_always_or_moved_alike_it_is_a_gaussian():
     exact = epsilon(of(Release("g", 10, 5.0)), 1e-6, "zero_out")
-    always = Release(
-        "g", 10, 5.0, sampling="poisson", sampling_probability=1 - 1e-9, capacity=10, data_size=10,
-        idle=0.5,
-    )  # fmt: skip
-    alike = dataclasses.replace(always, sampling_probability=0.3, idle=1.0)
+    always = PoissonRelease(
+        "g",
+        10,
+        5.0,
+        sampling_probability=1 - 1e-9,
+        max_batch_size=10,
+        data_size=10,
+        undrawn_shift=0.5,
+    )
+    alike = dataclasses.replace(always, sampling_probability=0.3, undrawn_shift=1.0)
     for one in (always, alike):
         assert exact * (1 - 1e-6) < spent(one, 1e-6) < exact * (1 + 1e-3)
 
@@ -144,14 +150,15 @@ def test_what_has_no_proof_is_refused():
     for order in (None, 8.0):
         with pytest.raises(ValueError, match="a ledger has no additive bound"):
             Filter(PrivacyBudget(8.0, 1e-5), order).cost(of(one))
-    for changed in ({"idle": 1.5}, {"idle": -0.1}, {"sampling": "fixed_size"}):
-        with pytest.raises(ValueError, match="idle"):
-            dataclasses.replace(one, **changed)
-    with pytest.raises(ValueError, match="idle"):
-        Release("g", 1, 1.0, idle=0.5)
+    for shift in (1.5, -0.1):
+        with pytest.raises(ValueError, match="undrawn_shift"):
+            dataclasses.replace(one, undrawn_shift=shift)
+    for kind in (Release, SubsetRelease):
+        with pytest.raises(TypeError, match="undrawn_shift"):
+            kind("g", 1, 1.0, undrawn_shift=0.5)
 
 
 def test_a_release_tells_its_idle_part():
     one = release(0.1, 256, 10)
-    assert one.to_json()["idle"] == one.idle > 0
-    assert Release(**dataclasses.asdict(one)) == one
+    assert one.to_json()["idle"] == one.undrawn_shift > 0
+    assert Release.from_fields(one.to_fields()) == one

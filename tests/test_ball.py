@@ -13,8 +13,11 @@ from scipy import stats
 import dpjax
 from dpjax import transforms
 from dpjax.accounting import (
+    BallRelease,
     Event,
     Filter,
+    PoissonBallRelease,
+    PoissonRelease,
     PrivacyBudget,
     Release,
     ball_composition,
@@ -35,7 +38,8 @@ MANY = 20_000
 
 def ball(multiplier=1e3, count=1, dimension=3, **more):
     """An event of ball noise alone."""
-    release = Release("update", count, multiplier, mechanism="ball", dimension=dimension, **more)
+    kind = PoissonBallRelease if more else BallRelease
+    release = kind("update", count, multiplier, dimension=dimension, **more)
     return Event((release,), "zero_out")
 
 
@@ -106,8 +110,6 @@ def test_a_share_is_the_inverse_of_the_composition(total, steps):
         (lambda: ball_share(0.5, 2, 0.1), "without any noise"),
         (lambda: ball(0.2), "with certainty"),
         (lambda: ball(dimension=None), "dimension"),
-        (lambda: Release("plain", 1, 1.0, dimension=3), "only ball noise"),
-        (lambda: Release("plain", 1, 1.0).radius, "has no ball noise"),
         (lambda: renyi(ball(), 2.0), "no finite Renyi divergence"),
         (lambda: epsilon(ball(), 0.1, "zero_out", "rdp"), "no finite Renyi divergence"),
         (lambda: ball().gaussian_mu, "ball noise"),
@@ -131,8 +133,8 @@ def test_epsilon_is_zero_from_the_delta_of_the_noise_on_and_infinite_below():
 
 
 def test_overflowing_batches_are_charged_twice_at_epsilon_zero():
-    drawn = {"sampling": "poisson", "sampling_probability": 0.1, "capacity": 9, "data_size": 20}
-    plain, charged = (ball(1e4, 50, overflow=overflow, **drawn) for overflow in (0.0, 1e-9))
+    drawn = {"sampling_probability": 0.1, "max_batch_size": 9, "data_size": 20}
+    plain, charged = (ball(1e4, 50, failure_probability=p, **drawn) for p in (0.0, 1e-9))
     delta = ball_composition(plain.releases[0].total_variation, 50)
     assert plain.releases[0].total_variation == pytest.approx(
         0.1 * ball(1e4).releases[0].total_variation
@@ -151,8 +153,8 @@ def test_beside_gaussians_the_delta_is_taken_off_theirs():
     assert expected <= found < expected + 1e-2  # a grid takes the place of the closed form
     assert expected > epsilon(gaussian, 1e-5, "zero_out") + 1e-3
     assert epsilon(event, own, "zero_out") == np.inf
-    sampled = Release(
-        "batch", 3, 2.0, sampling="poisson", sampling_probability=0.1, capacity=9, data_size=20
+    sampled = PoissonRelease(
+        "batch", 3, 2.0, sampling_probability=0.1, max_batch_size=9, data_size=20
     )
     with_batches = compose([Event((sampled,), "zero_out"), ball(1e6)])
     less = epsilon(Event((sampled,), "zero_out"), 1e-5 - own, "zero_out")
@@ -340,7 +342,7 @@ def test_the_event_of_a_transformation_is_that_of_the_algorithm():
         sampler=algorithm.query.sampler,
     )
     assert event.releases[0].total_variation == pytest.approx(release.total_variation, rel=1e-9)
-    assert event.overflow == algorithm.event.overflow
+    assert event.failure_probability == algorithm.event.failure_probability
     full = noise.event(2, sensitivity=0.1, dimension=4, relation="replace_one")
     assert full.releases[0].sampling == "none" and full.releases[0].count == 2
     with pytest.raises(ValueError, match="with certainty"):

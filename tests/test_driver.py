@@ -210,14 +210,16 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     drawn = not algorithm.event.is_gaussian
     if not drawn:
         assert f"mu = {dpjax.driver.guarantee.ceil(algorithm.event.gaussian_mu)}" in text
-    every = [part for r in algorithm.event.releases for part in r.parts or (r,)]
+    every = [
+        part for r in algorithm.event.releases for part in getattr(r, "disjoint_parts", ()) or (r,)
+    ]
     for release in every:
         assert release.name.replace("_", " ") in text
         single = "for any one record, all answers together are one Gaussian mechanism"
         times = "once," if release.count == 1 else f"{release.count} times,"
         words = single if release.sampling == "single_pass" else times
         assert f"  - {release.name.replace('_', ' ')}: {words}" in text
-        bound = "per-record bound" if release.drawn else "sensitivity"
+        bound = "per-record bound" if release.is_subsampled else "sensitivity"
         assert f"{bound} {release.sensitivity:.4g} (enforced by clipping)" in text
         for part, stddev in release.components:
             assert f"{part} std {stddev:.4g}" in text

@@ -20,7 +20,17 @@ from factories import in_threads
 
 import dpjax
 from dpjax import _durable
-from dpjax.accounting import Event, Filter, Ledger, LedgerError, Release, chain, epsilon, renyi
+from dpjax.accounting import (
+    Event,
+    Filter,
+    Ledger,
+    LedgerError,
+    PoissonRelease,
+    Release,
+    chain,
+    epsilon,
+    renyi,
+)
 from dpjax.cli import main
 from dpjax.driver import resume
 
@@ -151,15 +161,14 @@ def test_a_renyi_ledger_adds_up_at_its_order(path):
 
 
 def sampled(overflow=0.0, count=1):
-    release = Release(
+    release = PoissonRelease(
         "gradient",
         count,
         noise_multiplier=4.0,
-        sampling="poisson",
         sampling_probability=0.01,
-        capacity=60,
+        max_batch_size=60,
         data_size=1000,
-        overflow=overflow,
+        failure_probability=overflow,
     )
     return Event((release,), "zero_out")
 

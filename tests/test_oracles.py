@@ -152,7 +152,7 @@ def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
     # Those of a single pass have a divisor of their own, and tests in tests/test_spider.py.
     attacked |= {EstimateQuery, ScoreQuery}
     assert {type(q) for q in algorithm.queries} <= attacked
-    every = [release.parts or (release,) for release in algorithm.event.releases]
+    every = [getattr(r, "disjoint_parts", ()) or (r,) for r in algorithm.event.releases]
     releases = {release.name for parts in every for release in parts}
     assert releases == {query.name for query in algorithm.queries}
 

@@ -233,11 +233,10 @@ def test_the_bound_on_delta_holds_and_needs_its_parts(relation):
     others = [0.3, -0.5]
     worlds = [1.0, *others], [-1.0, *others] if relation == "replace_one" else others
     for stddev, strength in itertools.product([0.5, 1.0, 3.0, 20.0], [0.05, 0.5]):
-        release = dpjax.accounting.Release(
+        release = dpjax.accounting.PerturbationRelease(
             "w",
             1,
             stddev / moved,
-            mechanism="objective",
             log_shift=float(np.log1p(0.25 / strength)),
         )
         less = [

@@ -126,20 +126,26 @@ def numbers(make):
     return {"epsilon": epsilon, "releases": list(map(of_release, algorithm.event.releases))}
 
 
+# What some kinds of release have, and the fields that hold it.
+OWN = {
+    "sampling_probability": "sampling_probability",
+    "largest_batch": "max_batch_size",
+    "pure_epsilon": "log_shift",
+    "undrawn_shift": "undrawn_shift",
+    "dimension": "dimension",
+}
+
+
 def of_release(release):
     found = {
         "count": release.count,
         "noise_multiplier": release.noise_multiplier,
         "sensitivity": release.sensitivity,
         "stddevs": [stddev for _, stddev in release.components],
-        "sampling_probability": release.sampling_probability,
-        "largest_batch": release.capacity,
-        "failure_probability": release.overflow,
-        "pure_epsilon": release.log_shift,
-        "undrawn_shift": release.idle,
-        "dimension": release.dimension,
-        "parts": list(map(of_release, release.parts)),
+        "failure_probability": release.failure_probability,
+        "parts": list(map(of_release, getattr(release, "disjoint_parts", ()))),
     }
+    found |= {name: getattr(release, field, None) for name, field in OWN.items()}
     return {name: value for name, value in found.items() if value}
 
 

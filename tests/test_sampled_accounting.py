@@ -16,8 +16,11 @@ from dpjax import sampling
 from dpjax.accounting import (
     RELATIONS,
     Event,
+    PoissonRelease,
     PrivacyBudget,
     Release,
+    SinglePassRelease,
+    SubsetRelease,
     compose,
     epsilon,
     gaussian_multiplier,
@@ -45,15 +48,14 @@ PUBLISHED = {
 
 
 def poisson(q, count, sigma, overflow=0.0):
-    return Release(
+    return PoissonRelease(
         "gradient",
         count,
         noise_multiplier=sigma,
-        sampling="poisson",
         sampling_probability=q,
-        capacity=10,
+        max_batch_size=10,
         data_size=100,
-        overflow=overflow,
+        failure_probability=overflow,
     )
 
 
@@ -150,7 +152,7 @@ def test_c29_one_sample_is_one_joint_event():
     assert epsilon(booked_twice, 1e-5, "zero_out") == pytest.approx(2.58, abs=0.01)
     assert epsilon(joint, 1e-5, "zero_out") == pytest.approx(4.48, abs=0.01)
     # What a sampler hands out is one vector a draw; there is no field to share a draw by.
-    fields = {field.name for field in dataclasses.fields(Release)}
+    fields = {field.name for field in dataclasses.fields(PoissonRelease)}
     assert not fields & {"draw", "sample", "batch", "shared"}
 
 
@@ -162,10 +164,14 @@ def test_epsilon_is_an_upper_bound_and_tight_as_sampling_ends(relation, count):
     unsampled = 2.5 if relation == "replace_one" else 5.0
     exact = epsilon(of(Release("g", count, unsampled), relation), 1e-6, relation)
     assert exact * (1 - 1e-6) < epsilon(event, 1e-6, relation) < exact * (1 + 1e-3)
-    whole = Release(
-        "g", count, 5.0, sampling="fixed_size", sampling_probability=0.9999999,
-        capacity=9_999_999, data_size=10_000_000,
-    )  # fmt: skip
+    whole = SubsetRelease(
+        "g",
+        count,
+        5.0,
+        sampling_probability=0.9999999,
+        max_batch_size=9_999_999,
+        data_size=10_000_000,
+    )
     exact = epsilon(of(Release("g", count, 2.5), "replace_one"), 1e-6, "replace_one")
     ours = epsilon(of(whole, "replace_one"), 1e-6, "replace_one")
     assert exact * (1 - 1e-4) < ours < exact * (1 + 1e-3)
@@ -279,7 +285,7 @@ def test_c41_a_charge_that_eats_delta_is_an_error_or_infinite():
         epsilon(of(poisson(0.01, 1000, 1.0, 1e-8)), 1e-5, "zero_out")
     with pytest.raises(ValueError, match="too small"):
         epsilon(of(poisson(0.01, 10**6, 1.0)), 1e-10, "zero_out")
-    assert of(poisson(0.01, 1000, 1.0, 1e-8)).overflow == pytest.approx(1e-5)
+    assert of(poisson(0.01, 1000, 1.0, 1e-8)).failure_probability == pytest.approx(1e-5)
     # More noise would help here: 2 T P is below delta, (1 + e^epsilon) T P is not.
     assert epsilon(of(poisson(0.01, 1000, 0.3, 1e-9)), 1e-5, "zero_out") == math.inf
 
@@ -372,39 +378,30 @@ def test_a_sampled_event_is_not_gaussian():
         Release("g", 3, 2.0, 0.1, (("gradient", 0.2), ("hessian", 0.3))),
         poisson(0.01, 7, 1.0, 1e-20),
         subset(10, 1000, 7, 1.0),
-        parallel("all", (Release("a", 1, 2.0, sampling="single_pass", data_size=9),) * 2),
+        parallel("all", (SinglePassRelease("a", 1, 2.0, data_size=9),) * 2),
     ],
 )
 def test_a_release_survives_json(release):
-    fields = json.loads(json.dumps(dataclasses.asdict(release)))
+    fields = json.loads(json.dumps(release.to_fields()))
     assert Release.from_fields(fields) == release
     printed = json.loads(json.dumps(release.to_json()))
     assert printed["stddev"] == pytest.approx(printed["multiplier"] * printed["sensitivity"])
-    assert printed["sampling_probability"] == release.sampling_probability
+    assert printed["sampling_probability"] == getattr(release, "sampling_probability", None)
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("kind", "fields", "message"),
     [
-        ({"sampling": "shuffle"}, "unknown sampling"),
-        ({"sampling_probability": 0.1}, "without sampling"),
-        ({"overflow": 1e-9}, "without sampling"),
-        ({"sampling": "poisson"}, "capacity must be"),
-        ({"sampling": "poisson", "capacity": 3, "data_size": 9}, "sampling_probability must be"),
-        (
-            {"sampling": "poisson", "capacity": 3, "data_size": 9, "sampling_probability": 1.0},
-            "strictly between",
-        ),
-        (
-            {"sampling": "fixed_size", "capacity": 3, "data_size": 9, "sampling_probability": 0.3},
-            "3/9",
-        ),
-        ({"overflow": -1.0}, "overflow must be"),
+        (PoissonRelease, {"max_batch_size": 0}, "max_batch_size must be"),
+        (PoissonRelease, {"sampling_probability": 1.0}, "strictly between"),
+        (SubsetRelease, {"sampling_probability": 0.3}, "3/9"),
+        (PoissonRelease, {"failure_probability": -1.0}, "failure_probability must be"),
     ],
 )
-def test_bad_releases(fields, message):
+def test_bad_releases(kind, fields, message):
+    usual = {"sampling_probability": 1 / 3, "max_batch_size": 3, "data_size": 9}
     with pytest.raises(ValueError, match=message):
-        Release("g", 1, 1.0, **fields)
+        kind("g", 1, 1.0, **usual | fields)
 
 
 @pytest.mark.parametrize("order", [1.0, 0.5, math.nan, math.inf])

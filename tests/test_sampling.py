@@ -288,8 +288,9 @@ def test_c41_the_capacity_keeps_to_its_share_of_delta(expected, n, delta_share):
     allowed = min(delta_share * BUDGET.delta / draw / 2, 1e-20)
     assert stats.binom.sf(sampler.capacity - 1, n, expected / n) > allowed
     release = sampler.release("g", 100, noise_multiplier=5.0, relation="zero_out")
-    assert release.overflow == sampler.overflow > 0 and release.capacity == sampler.capacity
-    clean = dataclasses.replace(release, overflow=0.0)
+    assert release.failure_probability == sampler.overflow > 0
+    assert release.max_batch_size == sampler.capacity
+    clean = dataclasses.replace(release, failure_probability=0.0)
     charged, free = (
         epsilon(Event((one,), "zero_out"), 1e-6, "zero_out") for one in (release, clean)
     )
@@ -353,7 +354,8 @@ def test_c37_a_release_names_the_draw_that_made_it(sampler, kind):
     assert release.sampling == kind
     if kind != "none":
         assert release.sampling_probability == sampler.probability
-        assert release.capacity == sampler.capacity and release.overflow == sampler.overflow
+        assert release.max_batch_size == sampler.capacity
+        assert release.failure_probability == sampler.overflow
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

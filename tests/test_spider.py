@@ -10,7 +10,7 @@ import pytest
 from factories import SPIDERS, make
 
 import dpjax
-from dpjax.accounting import Release, epsilon, parallel, records_moved
+from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import loop
 from dpjax.mechanisms import PrefixNoise, derive
@@ -361,7 +361,7 @@ def test_one_record_moves_the_scores_by_their_sensitivity(relation):
 
 def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
     def part(multiplier):
-        return Release("part", 1, multiplier, sampling="single_pass", data_size=N)
+        return SinglePassRelease("part", 1, multiplier, data_size=N)
 
     whole = parallel("both", (part(2.0), part(3.0)))
     event = dpjax.accounting.Event((whole,), "zero_out")
@@ -369,7 +369,7 @@ def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
     with pytest.raises(ValueError, match="claims more noise than its part"):
         dataclasses.replace(whole, noise_multiplier=2.5)
     with pytest.raises(ValueError, match="count=1"):
-        Release("part", 2, 2.0, sampling="single_pass", data_size=N)
+        SinglePassRelease("part", 2, 2.0, data_size=N)
     with pytest.raises(ValueError, match="shifts later ones"):
         dpjax.accounting.Event((whole,), "add_or_remove_one")
     for parts in (

@@ -84,7 +84,7 @@ def test_subsets_of_fixed_size_under_replace_one():
     algorithm = build(REPLACE, sampling="fixed_size")
     (release,) = algorithm.event.releases
     assert isinstance(algorithm.queries[0].sampler, FixedSize)
-    assert release.sampling == "fixed_size" and release.capacity == 200
+    assert release.sampling == "fixed_size" and release.max_batch_size == 200
     poisson = build(dpjax.PrivacyBudget(1.0, 1 / N)).queries[0]
     assert 1.9 < algorithm.queries[0].stddev / poisson.stddev < 2.5
     assert np.isfinite(dpjax.solve(algorithm, records(), key=KEY).params).all()

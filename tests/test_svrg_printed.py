@@ -82,10 +82,10 @@ def test_one_record_moves_a_step_by_its_two_bounds(relation):
     assert 0.07 < (moved > 2 * idle).mean() < 0.18
     assert np.all(abs(at_anchor - idle) < rounding)
     (release,) = one.event(1).releases
-    assert idle <= release.idle * release.sensitivity < 1.01 * idle
+    assert idle <= release.undrawn_shift * release.sensitivity < 1.01 * idle
     assert drawn < release.sensitivity < 1.01 * (drawn + 2 * idle)
     # Planted: no such part claimed, at a lower epsilon.
-    claimed = dataclasses.replace(release, idle=0.0)
+    claimed = dataclasses.replace(release, undrawn_shift=0.0)
     assert moved.min() > 0.99 * idle
     spent, planted = (
         epsilon(Event((dataclasses.replace(each, noise_multiplier=1.0),), relation), 1e-5, relation)

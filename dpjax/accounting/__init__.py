@@ -1,27 +1,48 @@
 """Budgets, events and noise scales: everything about epsilon, on the host."""
 
-from dpjax.accounting.ball import ball_composition, ball_delta, ball_radius, ball_share
+from dpjax.accounting.ball import (
+    BallRelease,
+    PoissonBallRelease,
+    SubsetBallRelease,
+    ball_composition,
+    ball_delta,
+    ball_radius,
+    ball_share,
+)
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved, remarks
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
 from dpjax.accounting.chain import LedgerError
 from dpjax.accounting.entries import Entry
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
 from dpjax.accounting.filters import Filter
-from dpjax.accounting.gumbel import gumbel_multiplier, gumbel_scale
+from dpjax.accounting.gumbel import SelectionRelease, gumbel_multiplier, gumbel_scale
 from dpjax.accounting.ledger import Ledger
-from dpjax.accounting.perturbed import perturbed_delta
-from dpjax.accounting.release import parallel
+from dpjax.accounting.perturbed import PerturbationRelease, perturbed_delta
+from dpjax.accounting.sampled_releases import (
+    PoissonRelease,
+    SinglePassRelease,
+    SubsetRelease,
+    parallel,
+)
 
 __all__ = [
     "ACCOUNTANTS",
     "RELATIONS",
+    "BallRelease",
     "Entry",
     "Event",
     "Filter",
     "Ledger",
     "LedgerError",
+    "PerturbationRelease",
+    "PoissonBallRelease",
+    "PoissonRelease",
     "PrivacyBudget",
     "Release",
+    "SelectionRelease",
+    "SinglePassRelease",
+    "SubsetBallRelease",
+    "SubsetRelease",
     "ball_composition",
     "ball_delta",
     "ball_radius",

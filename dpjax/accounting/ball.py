@@ -1,10 +1,17 @@
-"""The delta of noise uniform in a ball, in closed form: one release, sampled, and many of them."""
+"""Noise uniform in a ball: the release, and its delta in closed form, sampled or not, and many."""
 
+import dataclasses
 import math
+from typing import ClassVar
 
+import dp_accounting
+import numpy as np
 from scipy import special
 
 from dpjax import _validate
+from dpjax._typing import Relation
+from dpjax.accounting.release import Release
+from dpjax.accounting.sampled_releases import BatchRelease, check_subsets
 
 # What SciPy's incomplete beta function may be off by, and more: 6e-16 was measured against 50
 # digits, for distances from 1e-12 to 1.2 R and dimensions up to 10^5.
@@ -118,3 +125,110 @@ def ball_share(total: float, count: int, probability: float = 1.0) -> float:
             f"probability {probability:.3g} only, so it is not a meaningful budget. Lower delta."
         )
     return share
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BallRelease(Release):
+    """Noise uniform in a ball, on all records.
+
+    Args:
+      dimension: d of the ball, whose radius is sqrt(d + 2) standard deviations of a coordinate.
+      **others: as ``Release``; ``sensitivity`` is how far one record moves the mean, sampled or
+        not, where it is drawn.
+
+    Raises:
+      ValueError: for balls that do not overlap.
+
+    >>> round(BallRelease("gradient", 1, 5.0, dimension=2).radius, 6)
+    10.0
+    """
+
+    dimension: int
+
+    mechanism: ClassVar[str] = "ball"
+    is_gaussian: ClassVar[bool] = False
+    ledger_objection: ClassVar[str | None] = (
+        "noise uniform in a ball has the same delta at every epsilon, and no additive Gaussian "
+        "or Renyi cost that a ledger could record. Use Gaussian noise (dp_gradient_descent, "
+        "baselines.dp_sgd), or run it without a ledger and account for its delta by hand."
+    )
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        object.__setattr__(self, "dimension", _validate.positive_int("dimension", self.dimension))
+        # It raises where the balls do not overlap.
+        ball_delta(self.sensitivity, self.radius, self.dimension)
+
+    @property
+    def radius(self) -> float:
+        """Radius of the ball that the noise on the mean is uniform in."""
+        return self.stddev * math.sqrt(self.dimension + 2)
+
+    @property
+    def probability(self) -> float:
+        """The probability with which a record is in a batch: 1."""
+        return 1.0
+
+    @property
+    def total_variation(self) -> float:
+        """What one release tells neighbours apart by: q I_{(D / 2R)^2}(...).
+
+        Whatever else is drawn beside a record, by convexity of the total variation. A mechanism of
+        total variation t is dominated by the pair that has loss 0 with probability 1 - t and
+        infinite loss else, in both directions, so this is all that accounting needs.
+
+        >>> release = BallRelease("gradient", 1, 5.0, dimension=1)
+        >>> round(release.total_variation, 6) == round(1 / (2 * release.radius), 6)
+        True
+        """
+        return ball_delta(self.sensitivity, self.radius, self.dimension) * self.probability
+
+    @property
+    def certain_delta(self) -> float:
+        """Probability with which all ``count`` releases together tell neighbours apart."""
+        return ball_composition(self.total_variation, self.count)
+
+    def privacy_loss(self, relation: Relation) -> None:
+        """None: ``certain_delta`` says all."""
+        del relation
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Raises: no divergence is finite."""
+        del orders, relation
+        raise ValueError(
+            f"ball noise, as of {self.name!r}, has no finite Renyi divergence: some answers "
+            "distinguish neighbours with certainty. Use accountant='pld'."
+        )
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """None that ``dp_accounting`` knows."""
+        return dp_accounting.UnsupportedDpEvent()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoissonBallRelease(BallRelease, BatchRelease):
+    """Noise uniform in a ball, on Poisson batches; all fields of both."""
+
+    sampling: ClassVar[str] = "poisson"
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        BatchRelease.validate(self)
+        BallRelease.validate(self)
+
+    @property
+    def probability(self) -> float:
+        """The probability with which a record is in a batch."""
+        return self.sampling_probability
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubsetBallRelease(PoissonBallRelease):
+    """Noise uniform in a ball, on uniformly random subsets; under ``replace_one`` alone."""
+
+    sampling: ClassVar[str] = "fixed_size"
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises unless the relation is ``replace_one``."""
+        check_subsets(relation)

@@ -11,7 +11,6 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
-from dpjax.accounting import perturbed as _perturbed
 from dpjax.accounting import sampled as _sampled
 from dpjax.accounting.release import Release
 
@@ -42,34 +41,13 @@ class Event:
         object.__setattr__(self, "releases", tuple(self.releases))
         if not self.releases:
             raise ValueError("an event needs at least one release.")
-        if self.relation != "replace_one" and any(
-            release.sampling == "fixed_size" for release in self.releases
-        ):
-            raise ValueError(
-                "sampling without replacement has an accounting under relation='replace_one' "
-                f"only (under {self.relation!r} removing a record lets another one enter the "
-                "batch); use Poisson batches, or declare replace_one."
-            )
-        if self.relation == "add_or_remove_one" and any(
-            release.sampling == "single_pass" for release in self.releases
-        ):
-            raise ValueError(
-                "a single pass over records in order has no accounting under "
-                "relation='add_or_remove_one': removing a record shifts later ones into other "
-                "batches. Declare zero_out or replace_one, for which n is public."
-            )
-        if self.relation == "replace_one" and any(release.idle for release in self.releases):
-            raise ValueError(
-                "batches combined with an exact (un-noised) term over all records have no proven "
-                "accounting under relation='replace_one': the natural dominating pair is not the "
-                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to that "
-                "term."
-            )
+        for release in self.releases:
+            release.check_relation(self.relation)
 
     @property
     def is_gaussian(self) -> bool:
         """Whether all is Gaussian and not drawn: one number, ``gaussian_mu``, is the profile."""
-        return all(not r.drawn and r.mechanism == "gaussian" for r in self.releases)
+        return all(release.is_gaussian for release in self.releases)
 
     @property
     def gaussian_mu(self) -> float:
@@ -87,13 +65,13 @@ class Event:
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 
     @property
-    def overflow(self) -> float:
+    def failure_probability(self) -> float:
         """Bound on the total variation between all draws and selections as made and as accounted.
 
         ``epsilon`` charges delta with (1 + e^epsilon) times this (for selections with (1 + e^r), r
         their own pure epsilon); whoever accounts by ``renyi`` alone must do the same.
         """
-        return math.fsum(release.count * release.overflow for release in self.releases)
+        return math.fsum(r.count * r.failure_probability for r in self.releases)
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
@@ -105,7 +83,7 @@ class Event:
         that bounds it, which PLD does not know; ball noise has no event there.
         """
         return dp_accounting.ComposedDpEvent(
-            [dp_accounting.SelfComposedDpEvent(_one_event(r), r.count) for r in self.releases]
+            [dp_accounting.SelfComposedDpEvent(r.dp_event, r.count) for r in self.releases]
         )
 
 
@@ -177,8 +155,10 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(event: Event, delta: float, accountant: str) -> float:
-    if _perturbs(event):
-        return _perturbed.perturbed_epsilon(event.releases, event.relation, delta, accountant)
+    for release in event.releases:
+        found = release.whole_epsilon(event.releases, event.relation, delta, accountant)
+        if found is not None:
+            return found
     if not event.is_gaussian:
         spent = _sampled.pld_epsilon if accountant == "pld" else _sampled.rdp_epsilon
         return spent(event.releases, event.relation, delta)
@@ -199,8 +179,9 @@ def renyi(event: Event, order: float) -> float:
       order: finite, above 1.
 
     Returns:
-      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. The overflow of
-      batches and selections is no part of it: charge delta with (1 + e^epsilon) ``event.overflow``.
+      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. That batches
+      and selections may fail is no part of it: charge delta with (1 + e^epsilon) times
+      ``event.failure_probability``.
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is
@@ -213,36 +194,7 @@ def renyi(event: Event, order: float) -> float:
     1.5
     """
     orders = np.array([_validate.positive("order", order)])
-    if _perturbs(event):
-        raise ValueError("no Renyi bound is known for objective perturbation.")
     return float(_sampled.renyi_divergences(event.releases, event.relation, orders)[0])
-
-
-def _perturbs(event: Event) -> bool:
-    return any(release.mechanism == "objective" for release in event.releases)
-
-
-def _one_event(release: Release) -> dp_accounting.DpEvent:
-    if release.mechanism == "exponential":
-        return dp_accounting.ZCDpEvent(release.log_range**2 / 8)
-    if release.mechanism in ("objective", "ball"):
-        return dp_accounting.UnsupportedDpEvent()
-    halved = release.sampling == "fixed_size"
-    noise = dp_accounting.GaussianDpEvent(float(release.noise_multiplier) / (1 + halved))
-    if release.idle:
-        q = float(release.sampling_probability)  # pyright: ignore[reportArgumentType]
-        return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
-            float(release.noise_multiplier), [float(release.idle), 1.0], [1 - q, q]
-        )
-    if release.sampling == "poisson":
-        return dp_accounting.PoissonSampledDpEvent(float(release.sampling_probability), noise)  # pyright: ignore
-    if halved:
-        return dp_accounting.SampledWithoutReplacementDpEvent(
-            release.data_size,  # pyright: ignore[reportArgumentType]
-            release.capacity,  # pyright: ignore[reportArgumentType]
-            noise,
-        )
-    return noise
 
 
 def gaussian_accountant(name: str) -> dp_accounting.PrivacyAccountant:

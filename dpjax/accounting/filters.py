@@ -74,30 +74,13 @@ class Filter:
                 "this run uses unsafe_fast_noise, which has no privacy guarantee that a ledger "
                 "could record. Run it without a ledger, or with safe noise."
             )
-        if any(release.mechanism == "objective" for release in event.releases):
-            raise ValueError(
-                "objective perturbation has no additive cost that a ledger could record, only an "
-                "epsilon at each delta; account for it by hand, or use output_perturbation."
-            )
-        if any(release.mechanism == "ball" for release in event.releases):
-            raise ValueError(
-                "noise uniform in a ball has the same delta at every epsilon, and no additive "
-                "Gaussian or Renyi cost that a ledger could record. Use Gaussian noise "
-                "(dp_gradient_descent, baselines.dp_sgd), or run it without a ledger and account "
-                "for its delta by hand."
-            )
-        if any(release.idle for release in event.releases):
-            raise ValueError(
-                "this run combines its batches with an exact (un-noised) term over all records, "
-                "for which a ledger has no additive bound. Use anchor='noisy', or run it without "
-                "a ledger."
-            )
+        for release in event.releases:
+            if release.ledger_objection:
+                raise ValueError(release.ledger_objection)
         if self.order is not None:
             return renyi(event, self.order)
         if not event.is_gaussian:
-            what = "samples its records"
-            if any(release.mechanism != "gaussian" for release in event.releases):
-                what = "selects among its iterates"
+            what = [r.renyi_reason for r in event.releases if r.renyi_reason][-1]
             raise ValueError(
                 f"this run {what}, and this ledger admits unsampled Gaussian releases only; "
                 "create one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
@@ -109,7 +92,7 @@ class Filter:
 
         Args:
           costs: of every run.
-          overflows: of every run, ``event.overflow``.
+          overflows: of every run, ``event.failure_probability``.
         """
         return math.fsum(costs) <= self.limit and math.fsum(overflows) <= self.overflow_limit
 

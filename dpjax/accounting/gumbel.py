@@ -1,19 +1,93 @@
-"""Noise multipliers of the exponential mechanism with Gumbel noise."""
+"""Selections by the exponential mechanism: the release, and noise multipliers of Gumbel noise."""
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
+
+import dp_accounting
+import numpy as np
 
 from dpjax import _validate
+from dpjax._typing import Relation
+from dpjax.accounting import losses
+from dpjax.accounting.release import PrivacyLoss, Release
 
 GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of Gumbel noise of scale 1."""
 
 
-def gumbel_multiplier(log_range: float) -> float:
-    """Returns the noise multiplier of a selection whose log-ratios spread over ``log_range``.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectionRelease(Release):
+    """Of scores plus Gumbel noise only the place of the largest: the exponential mechanism.
 
     Args:
-      log_range: the pure epsilon of one selection, above 0.
+      failure_probability: bound on the total variation between a selection in floating point and
+        the one of real numbers.
+      **others: as ``Release``; the multiplier is the standard deviation of the noise over the
+        sensitivity of every score.
+
+    >>> round(SelectionRelease("selection", 1, gumbel_multiplier(0.5)).pure_epsilon, 9)
+    0.5
+    """
+
+    failure_probability: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    mechanism: ClassVar[str] = "exponential"
+    std_of: ClassVar[str] = "score"
+    is_gaussian: ClassVar[bool] = False
+    renyi_reason: ClassVar[str] = "selects among its iterates"
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        failure = _validate.non_negative("failure_probability", self.failure_probability)
+        object.__setattr__(self, "failure_probability", failure)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """How far the log-likelihood ratios of one selection are spread.
+
+        Two neighbours move every score by the sensitivity at most, so the log-ratios of all
+        outcomes lie within 2 sensitivity / scale of each other, rounded up.
+        """
+        return 2 * GUMBEL / self.noise_multiplier * (1 + 1e-15)
+
+    @property
+    def growing_charge(self) -> float:
+        """Nothing: see ``constant_charge``."""
+        return 0.0
+
+    @property
+    def constant_charge(self) -> float:
+        """What rounding in all selections costs of delta, whatever the epsilon of the whole.
+
+        With t the total variation between a selection as made and as accounted, whose pure epsilon
+        is r, its profile rises by t (1 + e^e) at most while e <= r, and above r it was 0 and only
+        falls: by t (1 + e^r) everywhere, and so does the profile of any composition with it.
+        """
+        grown = 1 + math.exp(min(self.pure_epsilon, 700))
+        return self.count * self.failure_probability * grown
+
+    def privacy_loss(self, relation: Relation) -> PrivacyLoss:
+        """Returns the law of the loss of the pair that dominates every such mechanism."""
+        del relation
+        return losses.selection, (self.pure_epsilon,)
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Returns what Cesar and Rogers (2021) prove for any spread of log-ratios, at most that."""
+        del relation
+        return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """The zCDP event that bounds one selection; PLD does not know it."""
+        return dp_accounting.ZCDpEvent(self.pure_epsilon**2 / 8)
+
+
+def gumbel_multiplier(pure_epsilon: float) -> float:
+    """Returns the noise multiplier of a selection of this pure epsilon.
+
+    Args:
+      pure_epsilon: of one selection, above 0: how far its log-ratios are spread.
 
     Raises:
       ValueError: if it is not a finite number above 0.
@@ -21,7 +95,7 @@ def gumbel_multiplier(log_range: float) -> float:
     >>> round(gumbel_multiplier(1.0), 4)
     2.5651
     """
-    return 2 * GUMBEL / _validate.positive("log_range", log_range)
+    return 2 * GUMBEL / _validate.positive("pure_epsilon", pure_epsilon)
 
 
 def gumbel_scale(noise_multiplier: Any) -> Any:

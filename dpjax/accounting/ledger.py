@@ -203,14 +203,14 @@ class Ledger(HasCard):
         """
         cost, show = self.filter.cost(event), self.filter.show
         costs = [cost, *(entry.cost for entry in self.entries)]
-        overflows = [event.overflow, *(entry.overflow for entry in self.entries)]
+        overflows = [event.failure_probability, *(entry.overflow for entry in self.entries)]
         if self.filter.admits(costs, overflows):
             return cost
         if self.filter.admits(costs, [0.0]):
             raise ValueError(
                 "batches of this run exceed their maximum size with probability "
-                f"{event.overflow:.3g}, and {self.path} allows {self.filter.overflow_limit:.3g} "
-                "for all runs; raise the sampler's capacity."
+                f"{event.failure_probability:.3g}, and {self.path} allows "
+                f"{self.filter.overflow_limit:.3g} for all runs; raise the sampler's capacity."
             )
         raise ValueError(
             f"this run would exceed the budget of {self.path}: it takes {show(cost)}, and "
@@ -266,7 +266,7 @@ class Ledger(HasCard):
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
             cost = self.check(event)
-            return {**intent, "cost": cost, "overflow": event.overflow, "at": _now()}
+            return {**intent, "cost": cost, "overflow": event.failure_probability, "at": _now()}
 
         self._append(admitted)
 

@@ -1,12 +1,15 @@
 """The epsilon of objective perturbation, from a bound on its privacy loss in closed form."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import dp_accounting
 import numpy as np
 from scipy import special
 
+from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
 
@@ -14,8 +17,52 @@ from dpjax.accounting.release import Release
 _SHARE = 1e-3
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PerturbationRelease(Release):
+    """The minimum of an objective with Gaussian noise in its gradient: objective perturbation.
+
+    Args:
+      log_shift: log(1 + M / (n mu)), what the Hessian of the objective tells of a record.
+      **others: as ``Release``; ``count`` is 1.
+    """
+
+    log_shift: float = 0.0
+
+    mechanism: ClassVar[str] = "objective"
+    is_gaussian: ClassVar[bool] = False
+    ledger_objection: ClassVar[str | None] = (
+        "objective perturbation has no additive cost that a ledger could record, only an epsilon "
+        "at each delta; account for it by hand, or use output_perturbation."
+    )
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        shift = _validate.non_negative("log_shift", self.log_shift)
+        object.__setattr__(self, "log_shift", shift)
+
+    def whole_epsilon(
+        self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str
+    ) -> float:
+        """Returns the epsilon of an event that this release is one of; see there."""
+        return perturbed_epsilon(self, releases, relation, delta, accountant)
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Raises: no divergence is known."""
+        del orders, relation
+        raise ValueError("no Renyi bound is known for objective perturbation.")
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """None that ``dp_accounting`` knows."""
+        return dp_accounting.UnsupportedDpEvent()
+
+
 def perturbed_epsilon(
-    releases: Sequence[Release], relation: Relation, delta: float, accountant: str
+    perturbed: PerturbationRelease,
+    releases: Sequence[Release],
+    relation: Relation,
+    delta: float,
+    accountant: str,
 ) -> float:
     """Returns the epsilon of one objective perturbation and of Gaussian releases beside it.
 
@@ -23,7 +70,8 @@ def perturbed_epsilon(
     composition, since the noise on the minimiser is chosen to cost next to nothing.
 
     Args:
-      releases: one of them of mechanism ``"objective"``, the others unsampled Gaussians.
+      perturbed: the objective perturbation.
+      releases: it, and unsampled Gaussians.
       relation: the one their multipliers refer to.
       delta: strictly between 0 and 1.
       accountant: must be ``"pld"``.
@@ -31,19 +79,16 @@ def perturbed_epsilon(
     Raises:
       ValueError: for other releases, or ``"rdp"``: no Renyi bound is known.
 
-    >>> release = Release("minimizer", 1, 3.731, mechanism="objective", log_shift=0.01)
-    >>> round(perturbed_epsilon([release], "zero_out", 1e-5, "pld"), 3)
+    >>> release = PerturbationRelease("minimizer", 1, 3.731, log_shift=0.01)
+    >>> round(perturbed_epsilon(release, [release], "zero_out", 1e-5, "pld"), 3)
     1.01
     """
     if accountant != "pld":
         raise ValueError(
             "no Renyi bound is known for objective perturbation; take accountant='pld'."
         )
-    perturbed = [release for release in releases if release.mechanism == "objective"]
-    others = [release for release in releases if release.mechanism != "objective"]
-    if [r.count for r in perturbed] != [1] or any(
-        r.mechanism != "gaussian" or r.drawn for r in others
-    ):
+    others = [release for release in releases if release is not perturbed]
+    if perturbed.count != 1 or not all(release.is_gaussian for release in others):
         raise ValueError(
             "one objective perturbation is accounted beside unsampled Gaussians only; compose "
             "the epsilon and delta of each run instead."
@@ -55,7 +100,7 @@ def perturbed_epsilon(
             spent = dp_accounting.get_epsilon_gaussian(1 / mu, _SHARE * delta) + 2e-12
         left = (1 - _SHARE) * delta
     low, high = 0.0, 1.0
-    while perturbed_delta(perturbed[0], relation, high) > left:
+    while perturbed_delta(perturbed, relation, high) > left:
         low, high = high, 2 * high
         if high > 1e9:
             return math.inf
@@ -63,13 +108,13 @@ def perturbed_epsilon(
         middle = (low + high) / 2
         low, high = (
             (low, middle)
-            if perturbed_delta(perturbed[0], relation, middle) <= left
+            if perturbed_delta(perturbed, relation, middle) <= left
             else (middle, high)
         )
     return high + spent
 
 
-def perturbed_delta(release: Release, relation: Relation, epsilon: float) -> float:
+def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: float) -> float:
     """Returns delta(epsilon) of one objective perturbation, an upper bound for either order.
 
     What is minimised is sum f_i(w) + n mu |w|^2 / 2 + <b, w>, b ~ N(0, s^2 I), with f_i(w) =
@@ -92,7 +137,7 @@ def perturbed_delta(release: Release, relation: Relation, epsilon: float) -> flo
     not choose: t = 2 G / s, and X has the Rayleigh distribution of the length of b / s in it.
 
     Args:
-      release: of mechanism ``"objective"``: 1 / t is its multiplier, k its ``log_shift``.
+      release: 1 / t is its multiplier, k its ``log_shift``.
       relation: of the neighbours.
       epsilon: any number.
 
@@ -101,7 +146,7 @@ def perturbed_delta(release: Release, relation: Relation, epsilon: float) -> flo
       linear learners" (2023), theorem 3.1, whose X is the normal's absolute value: they do not use
       that losses fall with the margin. The plane is how their argument reads for a replaced record.
 
-    >>> release = Release("minimizer", 1, 1.0, mechanism="objective", log_shift=0.5)
+    >>> release = PerturbationRelease("minimizer", 1, 1.0, log_shift=0.5)
     >>> gaussian = special.ndtr(-1.0) - math.exp(1.5) * special.ndtr(-2.0)
     >>> print(round(perturbed_delta(release, "zero_out", 2.0) / gaussian, 9))
     1.0

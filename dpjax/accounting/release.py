@@ -1,60 +1,46 @@
-"""``Release``: one kind of release, sampled or not."""
+"""``Release``, one kind of release, and the base of the kinds that are sampled."""
 
 import dataclasses
-import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import dp_accounting
+import numpy as np
 
 from dpjax import _validate
-from dpjax.accounting.ball import ball_delta
-from dpjax.accounting.gumbel import GUMBEL
+from dpjax._typing import Relation
+from dpjax.accounting import losses
 
-SAMPLINGS = ("none", "poisson", "fixed_size", "single_pass")
-MECHANISMS = ("gaussian", "exponential", "objective", "ball")
 _LARGEST = 1e100
+
+PrivacyLoss = tuple[Callable, tuple[float, ...]]
+"""A function of ``accounting.losses``, and the numbers it takes before the distance of the grid."""
+
+_KINDS: dict[tuple[str, str], type["Release"]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """One kind of release, made ``count`` times, each on its own draw of the records.
+    """A function of all records plus Gaussian noise, released ``count`` times.
 
-    A sampled release is made by the sampler that draws (``dpjax.sampling``), never by hand: its
-    numbers are then those of the draw. All that one draw is asked is one release, of one joint
-    vector: there is no way to write that two releases share a draw.
+    The other kinds are its subclasses. Each knows its privacy loss, its Renyi divergence and its
+    ``dp_accounting`` event, and says which relations it has an accounting for; nothing outside asks
+    of which kind it is. One that draws its records is made by the sampler that draws
+    (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All answers from
+    one draw are one release, of one joint vector: there is no way to write that two releases share
+    a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is saved.
 
     Args:
       name: what is released, for people.
       count: number of releases, at least 1.
-      noise_multiplier: without sampling, standard deviation over the l2 sensitivity for the
-        relation of the event; sampled, standard deviation over C, the bound on *one* record's part.
+      noise_multiplier: standard deviation over the l2 sensitivity for the relation of the event; of
+        batches that are drawn, over C, the bound on *one* record's part.
       sensitivity: what the multiplier is relative to, in the units of the released mean.
       components: standard deviation of each part of the release, in that part's own units.
-      sampling: ``"none"`` (every record is read), ``"poisson"`` (each record is drawn by its own
-        coin), ``"fixed_size"`` (a uniformly random subset of ``capacity`` records) or
-        ``"single_pass"`` (each record is read by one question at most, in an order that no record
-        decides: however many there are, to one record they are one Gaussian mechanism).
-      sampling_probability: of a record being drawn, exact; None unless drawn.
-      capacity: the most records a batch holds; None unless drawn.
-      data_size: the declared n that is drawn from; None without sampling.
-      overflow: bound on the total variation between one draw as made and as accounted, such as the
-        probability that more than ``capacity`` records were drawn; of a selection, between its
-        noise in floating point and the real one.
       unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
-      mechanism: ``"gaussian"`` (a vector plus noise) or ``"exponential"`` (of scores plus Gumbel
-        noise only the place of the largest is released; the multiplier is then the standard
-        deviation of that noise over the sensitivity of every score), or ``"objective"`` (a minimum
-        with noise in its objective's gradient, see ``accounting.perturbed``), or ``"ball"`` (a
-        vector plus noise uniform in a ball; ``sensitivity`` is then how far one record moves it,
-        sampled or not, where it is drawn). The two in the middle are not sampled.
-      log_shift: of an objective perturbation, log(1 + M / (n mu)), what its Hessian tells.
-      idle: from 0 to 1, how far a record that is not drawn moves the release, over the bound on one
-        that is: where each release also holds an exact part of all records, such as the gradient at
-        an anchor. For ``sampling="poisson"``.
-      dimension: d of a ball, whose radius is sqrt(d + 2) standard deviations of a coordinate; None
-        for other noise.
-      parts: of a single pass, what disjoint sets of its records release, made by ``parallel``.
 
     Raises:
-      ValueError: for a number out of range, or sampling fields that do not fit ``sampling``.
+      ValueError: for a number out of range.
 
     >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).stddev
     0.5
@@ -65,17 +51,23 @@ class Release:
     noise_multiplier: float
     sensitivity: float = 1.0
     components: tuple[tuple[str, float], ...] = ()
-    sampling: str = "none"
-    sampling_probability: float | None = None
-    capacity: int | None = None
-    data_size: int | None = None
-    overflow: float = 0.0
     unsafe_fast_noise: bool = False
-    mechanism: str = "gaussian"
-    log_shift: float = 0.0
-    idle: float = 0.0
-    dimension: int | None = None
-    parts: tuple["Release", ...] = ()
+
+    mechanism: ClassVar[str] = "gaussian"
+    sampling: ClassVar[str] = "none"
+    std_of: ClassVar[str] = "mean"
+    is_gaussian: ClassVar[bool] = True
+    """Whether a record sees one Gaussian mechanism of this multiplier, and nothing else."""
+    is_subsampled: ClassVar[bool] = False
+    """Whether chance decides which records are read, and so hides them."""
+    ledger_objection: ClassVar[str | None] = None
+    """Why no ledger can book it; None where one can."""
+    renyi_reason: ClassVar[str] = ""
+    """Why a ledger of Gaussians alone cannot book it, as the end of "this run ..."."""
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        _KINDS[cls.mechanism, cls.sampling] = cls
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -87,133 +79,10 @@ class Release:
                 f"noise_multiplier must be from {1 / _LARGEST:g} to {_LARGEST:g}, whose squares "
                 f"float64 holds, got {self.noise_multiplier!r}."
             )
-        _validate.choice("sampling", self.sampling, SAMPLINGS)
-        overflow = _validate.non_negative("overflow", self.overflow)
-        object.__setattr__(self, "overflow", overflow)
-        drawn = (self.sampling_probability, self.capacity, self.data_size)
-        _validate.choice("mechanism", self.mechanism, MECHANISMS)
-        shift = _validate.non_negative("log_shift", self.log_shift)
-        object.__setattr__(self, "log_shift", shift)
-        if self.mechanism == "objective" and self.sampling != "none":
-            raise ValueError(f"an objective perturbation is not sampled, got {self.sampling!r}.")
-        selects = self.mechanism == "exponential"
-        if selects and self.sampling != "none":
-            raise ValueError(
-                f"a selection must use all records, got sampling={self.sampling!r}: a selection "
-                "on sampled records has no accounting."
-            )
-        object.__setattr__(self, "idle", _validate.non_negative("idle", self.idle))
-        self._check_ball()
-        if self.idle > 1 or (self.idle and self.sampling != "poisson"):
-            raise ValueError(
-                "idle must be from 0 to 1, and 0 unless sampling='poisson': no accounting is "
-                "proven for other sampling combined with an exact term over all records; got "
-                f"{self.idle!r} with sampling={self.sampling!r}."
-            )
-        if self.parts and self.sampling != "single_pass":
-            raise ValueError(f"only a single pass has parts, got sampling={self.sampling!r}.")
-        if self.sampling == "none":
-            if drawn != (None, None, None) or (overflow and not selects):
-                raise ValueError(
-                    "a release without sampling has no sampling_probability, capacity, data_size "
-                    f"or overflow, got {(*drawn, overflow)}; let the sampler make the release."
-                )
-            return
-        if self.sampling == "single_pass":
-            self._check_single_pass()
-            return
-        for field in ("capacity", "data_size"):
-            object.__setattr__(self, field, _validate.positive_int(field, getattr(self, field)))
-        probability = _validate.open_unit("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", probability)
-        if self.sampling == "fixed_size" and probability != self.capacity / self.data_size:  # pyright: ignore
-            raise ValueError(
-                f"a subset of {self.capacity} of {self.data_size} records is drawn with "
-                f"probability {self.capacity}/{self.data_size}, got {probability!r}."
-            )
+        self.validate()
 
-    def _check_ball(self) -> None:
-        if self.mechanism != "ball":
-            if self.dimension is not None:
-                raise ValueError(f"only ball noise has a dimension, got {self.dimension!r}.")
-            return
-        dimension = _validate.positive_int("dimension", self.dimension)
-        object.__setattr__(self, "dimension", dimension)
-        if self.idle:
-            raise ValueError(
-                "ball noise combined with an exact term over all records has no accounting; "
-                "leave idle at 0."
-            )
-        ball_delta(self.sensitivity, self.radius, dimension)  # raises where they do not overlap
-
-    @property
-    def radius(self) -> float:
-        """Radius of the ball that the noise on the mean is uniform in.
-
-        Raises:
-          ValueError: for other noise.
-
-        >>> round(Release("gradient", 1, 5.0, mechanism="ball", dimension=2).radius, 6)
-        10.0
-        """
-        if self.dimension is None:
-            raise ValueError(f"{self.name!r} has no ball noise, so it has no radius.")
-        return self.stddev * math.sqrt(self.dimension + 2)
-
-    @property
-    def total_variation(self) -> float:
-        """What one release of ball noise tells neighbours apart by: q I_{(D / 2R)^2}(...).
-
-        Whatever else is drawn beside a record, by convexity of the total variation. A mechanism of
-        total variation t is dominated by the pair that has loss 0 with probability 1 - t and
-        infinite loss else, in both directions, so this is all that accounting needs.
-
-        Raises:
-          ValueError: for other noise.
-
-        >>> release = Release("gradient", 1, 5.0, mechanism="ball", dimension=1)
-        >>> round(release.total_variation, 6) == round(1 / (2 * release.radius), 6)
-        True
-        """
-        own = ball_delta(self.sensitivity, self.radius, self.dimension or 0)
-        return own * (1.0 if self.sampling_probability is None else self.sampling_probability)
-
-    def _check_single_pass(self) -> None:
-        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
-        if (self.sampling_probability, self.capacity, self.overflow) != (None, None, 0.0):
-            raise ValueError("a single pass has no sampling_probability, capacity or overflow.")
-        if self.count != 1 or self.mechanism != "gaussian":
-            raise ValueError(
-                "a single pass is one Gaussian mechanism for each record, count=1, however many "
-                f"queries there are; got count={self.count}, mechanism={self.mechanism!r}."
-            )
-        for part in self.parts:
-            if self.noise_multiplier > part.noise_multiplier:
-                raise ValueError(
-                    f"{self.name!r} claims more noise than its part {part.name!r} has; build it "
-                    "with parallel(name, parts)."
-                )
-            if part.sampling != "single_pass" or part.data_size != self.data_size:
-                raise ValueError(
-                    f"the part {part.name!r} must be a single pass over the same {self.data_size} "
-                    "records."
-                )
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> "Release":
-        """Returns the release whose ``dataclasses.asdict`` went through JSON.
-
-        >>> Release.from_fields(dataclasses.asdict(Release("gradient", 1, 2.0))).noise_multiplier
-        2.0
-        """
-        components = tuple(map(tuple, fields["components"]))
-        parts = tuple(map(cls.from_fields, fields.get("parts", ())))
-        return cls(**{**fields, "components": components, "parts": parts})
-
-    @property
-    def drawn(self) -> bool:
-        """Whether chance decides which records a question reads, and so hides them."""
-        return self.sampling in ("poisson", "fixed_size")
+    def validate(self) -> None:
+        """Raises for a field of a subclass that is out of range."""
 
     @property
     def stddev(self) -> float:
@@ -221,25 +90,113 @@ class Release:
         return self.noise_multiplier * self.sensitivity
 
     @property
-    def log_range(self) -> float:
-        """How far the log-likelihood ratios of one selection are spread: its pure epsilon.
+    def failure_probability(self) -> float:
+        """Bound on the total variation between one release as made and as accounted: 0."""
+        return 0.0
 
-        Two neighbours move every score by the sensitivity at most, so the log-ratios of all
-        outcomes lie within 2 sensitivity / scale of each other, rounded up.
+    @property
+    def constant_charge(self) -> float:
+        """What all ``count`` releases cost of delta whatever the epsilon: 0."""
+        return 0.0
+
+    @property
+    def growing_charge(self) -> float:
+        """What all ``count`` releases cost of delta, over 1 + e^epsilon: that they may fail."""
+        return self.count * self.failure_probability
+
+    @property
+    def certain_delta(self) -> float:
+        """Probability with which all ``count`` releases together tell neighbours apart: 0."""
+        return 0.0
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises where this kind has no accounting under a relation.
 
         Raises:
-          ValueError: for a Gaussian release, whose log-ratio has no bound.
-
-        >>> from dpjax.accounting import gumbel_multiplier
-        >>> multiplier = gumbel_multiplier(0.5)
-        >>> round(Release("selection", 1, multiplier, mechanism="exponential").log_range, 9)
-        0.5
+          ValueError: saying which relations it has one for.
         """
-        if self.mechanism != "exponential":
+
+    def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
+        """Returns the law of the privacy loss of one release.
+
+        Args:
+          relation: the one that the multiplier refers to.
+
+        Returns:
+          None where ``certain_delta`` says all.
+        """
+        del relation
+        # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
+        return losses.gaussian, (1 / self.noise_multiplier,)
+
+    def whole_epsilon(
+        self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str
+    ) -> float | None:
+        """Returns the epsilon of an event that holds this release, where that has a law of its own.
+
+        Args:
+          releases: all of the event.
+          relation: of the event.
+          delta: strictly between 0 and 1.
+          accountant: as in ``epsilon``.
+
+        Returns:
+          None where the losses of all releases are composed.
+        """
+        del releases, relation, delta, accountant
+        return None
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Returns the Renyi divergence of one release at each order.
+
+        Args:
+          orders: above 1.
+          relation: the one that the multiplier refers to.
+
+        Raises:
+          ValueError: if none is known.
+        """
+        del relation
+        return orders / (2 * self.noise_multiplier**2)
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """One release as a ``dp_accounting`` event, for comparison; see ``Event.dp_event``."""
+        return dp_accounting.GaussianDpEvent(float(self.noise_multiplier))
+
+    def scaled(self, factor: float) -> "Release":
+        """Returns the same release with ``factor`` times the noise."""
+        return dataclasses.replace(self, noise_multiplier=factor * self.noise_multiplier)
+
+    @staticmethod
+    def from_fields(fields: dict[str, Any]) -> "Release":
+        """Returns the release whose ``to_fields`` went through JSON.
+
+        Raises:
+          ValueError: for a kind that no imported class stands for.
+
+        >>> Release.from_fields(Release("gradient", 1, 2.0).to_fields()).noise_multiplier
+        2.0
+        """
+        fields = _upgraded(fields)
+        kind = fields.pop("mechanism"), fields.pop("sampling")
+        if kind not in _KINDS:
             raise ValueError(
-                f"{self.name!r} has Gaussian noise, whose log-likelihood ratios are unbounded."
+                f"no class is known for releases of mechanism {kind[0]!r} and sampling "
+                f"{kind[1]!r}; import the module that defines it first."
             )
-        return 2 * GUMBEL / self.noise_multiplier * (1 + 1e-15)
+        fields["components"] = tuple(map(tuple, fields["components"]))
+        if "disjoint_parts" in fields:
+            fields["disjoint_parts"] = tuple(map(Release.from_fields, fields["disjoint_parts"]))
+        return _KINDS[kind](**fields)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Returns all that ``from_fields`` needs, in types that JSON has."""
+        kind = {"mechanism": self.mechanism, "sampling": self.sampling}
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if "disjoint_parts" in own:
+            own["disjoint_parts"] = [part.to_fields() for part in own["disjoint_parts"]]
+        return kind | own
 
     def to_json(self) -> dict[str, Any]:
         """The release as the command line prints it.
@@ -252,51 +209,39 @@ class Release:
             "name": self.name,
             "count": self.count,
             "mechanism": self.mechanism,
-            "std_of": "score" if self.mechanism == "exponential" else "mean",
+            "std_of": self.std_of,
             "stddev": self.stddev,
             "sensitivity": self.sensitivity,
             "multiplier": self.noise_multiplier,
-            "sampling_probability": self.sampling_probability,
+            "sampling_probability": getattr(self, "sampling_probability", None),
             "sampling": self.sampling,
-            "capacity": self.capacity,
-            "overflow": self.overflow,
-            "idle": self.idle,
+            "capacity": getattr(self, "max_batch_size", None),
+            "overflow": self.failure_probability,
+            "idle": getattr(self, "undrawn_shift", 0.0),
             "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
-            "radius": self.radius if self.mechanism == "ball" else None,
-            "parts": [part.to_json() for part in self.parts],
+            "radius": getattr(self, "radius", None),
+            "parts": [part.to_json() for part in getattr(self, "disjoint_parts", ())],
         }
 
 
-def parallel(name: str, parts: tuple[Release, ...]) -> Release:
-    """Returns the release of one pass whose questions are put to disjoint sets of records.
+_KINDS[Release.mechanism, Release.sampling] = Release
 
-    A record is in one set, chosen by no record, so what it loses is what is released of that set:
-    the whole is as loud as the loudest part.
 
-    Args:
-      name: of the whole, for people.
-      parts: releases of ``sampling="single_pass"``, on the same data; at least one.
+# Fields that dpjax 0.1 saved of every release, and what they are called now.
+_RENAMED = {
+    "capacity": "max_batch_size",
+    "overflow": "failure_probability",
+    "idle": "undrawn_shift",
+    "parts": "disjoint_parts",
+}
 
-    Raises:
-      ValueError: for other releases.
 
-    Privacy: the caller answers for the sets being disjoint: a release does not say which it reads.
-
-    Reference: McSherry (2009), theorem 4, for Gaussian differential privacy.
-
-    >>> def part(name, multiplier):
-    ...     return Release(name, 1, multiplier, sampling="single_pass", data_size=100)
-    >>> parallel("all", (part("first", 3.0), part("last", 2.0))).noise_multiplier
-    2.0
-    """
-    if not parts:
-        raise ValueError("parallel needs at least one release.")
-    loudest = min(parts, key=lambda part: part.noise_multiplier)
-    return dataclasses.replace(
-        loudest,
-        name=name,
-        components=tuple(component for part in parts for component in part.components),
-        unsafe_fast_noise=any(part.unsafe_fast_noise for part in parts),
-        parts=parts,
-    )
+def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns saved fields under today's names, without those that say nothing of their kind."""
+    if "capacity" not in fields:
+        return dict(fields)
+    named = {_RENAMED.get(name, name): value for name, value in fields.items()}
+    kind = _KINDS[named["mechanism"], named["sampling"]]
+    known = {field.name for field in dataclasses.fields(kind)} | {"mechanism", "sampling"}
+    return {name: value for name, value in named.items() if name in known}

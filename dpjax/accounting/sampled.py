@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
-from scipy import special
 
 from dpjax._typing import Relation
 from dpjax.accounting import grids, losses
-from dpjax.accounting.ball import ball_composition
 from dpjax.accounting.release import Release
 
 # Those of dp_accounting, whose own sums lose fractional ones for large probabilities.
@@ -20,7 +18,6 @@ ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1
 # What the Fourier transforms of a T-fold composition get wrong is below T times this: 1.8e-13 was
 # measured at T = 10^4, 1.9e-11 at 10^6 and 2.2e-9 at 10^8, against the closed form.
 _ROUNDING = 2.0**-52
-_LOG_ROUNDING = 2.0**-48
 # Points of a grid: across one standard deviation of one loss, and at most in one and in all.
 _FINENESS, _COARSEST, _LARGEST_ONE, _LARGEST = 32, 2.0**-9, 2.0**17, 2.0**21
 
@@ -55,19 +52,20 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       batches have that of ``losses.poisson_swap``, whose multiplier is relative to one record's
       bound C; subsets that of ``losses.subset_swap``, relative to 2 C.
     """
-    surely = _ball_delta(releases)
-    rest = [release for release in releases if release.mechanism != "ball"]
-    if not rest or surely >= delta:
-        overflow = math.fsum(release.count * release.overflow for release in releases)
-        # At epsilon 0, where (1 + e^epsilon) is 2; a larger one helps balls in nothing.
-        return 0.0 if not rest and surely + 2 * overflow <= delta else math.inf
-    profiles = _profiles(tuple(_pieces(rest, relation)), relation == "replace_one")
-    slack = _ROUNDING * sum(release.count for release in rest) + _selection_slack(rest) + surely
+    surely = _certain_delta(releases)
+    pieces = _pieces(releases, relation)
+    if not pieces or surely >= delta:
+        # At epsilon 0, where (1 + e^epsilon) is 2; a larger one helps what is certain in nothing.
+        failed = 2 * math.fsum(release.growing_charge for release in releases)
+        return 0.0 if not pieces and surely + failed <= delta else math.inf
+    profiles = _profiles(tuple(pieces), relation == "replace_one")
+    composed = sum(release.count for release in releases if release.privacy_loss(relation))
+    slack = _ROUNDING * composed + _constant_charge(releases) + surely
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
 
-    return _with_overflow(find, releases, delta, slack)
+    return _with_failures(find, releases, delta, slack)
 
 
 def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
@@ -88,7 +86,7 @@ def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
         found = dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)
         return float(found[0])
 
-    return _with_overflow(find, releases, delta, _selection_slack(releases))
+    return _with_failures(find, releases, delta, _constant_charge(releases))
 
 
 def renyi_divergences(
@@ -113,30 +111,7 @@ def renyi_divergences(
         raise ValueError(f"order must be a finite number above 1, got {orders!r}.")
     total = np.zeros(len(orders))
     for release in releases:
-        if release.mechanism == "ball":
-            raise ValueError(
-                f"ball noise, as of {release.name!r}, has no finite Renyi divergence: some "
-                "answers distinguish neighbours with certainty. Use accountant='pld'."
-            )
-        if release.idle:
-            raise ValueError(
-                f"no Renyi bound is implemented for {release.name!r}, to which records contribute "
-                "even when they are not sampled; take accountant='pld'."
-            )
-        if release.sampling == "poisson" and relation == "replace_one":
-            raise ValueError(
-                "no Renyi bound is known for Poisson batches under replace_one; take "
-                "accountant='pld', relation='zero_out', or batches of fixed size."
-            )
-        if release.mechanism == "exponential":
-            # What Cesar and Rogers (2021) prove for any spread of log-ratios, and never above it.
-            each = np.minimum(orders * release.log_range / 8, 1.0) * release.log_range
-        elif not release.drawn:
-            each = orders / (2 * release.noise_multiplier**2)
-        elif release.sampling == "poisson":
-            each = _poisson_divergences(release, orders)
-        else:
-            each = _subset_divergences(release, orders)
+        each = release.renyi(orders, relation)
         total = total + release.count * each
     if not np.all(np.isfinite(total)):
         raise ValueError(
@@ -146,11 +121,11 @@ def renyi_divergences(
     return total
 
 
-def _with_overflow(
+def _with_failures(
     find: Callable[[float], float], releases: Sequence[Release], delta: float, slack: float = 0.0
 ) -> float:
-    """The smallest e with delta(e) + slack + (1 + exp(e)) sum of overflows <= delta."""
-    overflow = math.fsum(r.count * r.overflow for r in releases if r.mechanism != "exponential")
+    """The smallest e with delta(e) + slack + (1 + exp(e)) sum of failures <= delta."""
+    overflow = math.fsum(release.growing_charge for release in releases)
     if 2 * overflow + slack >= delta:
         raise ValueError(
             f"delta={delta:g} is too small: actual draws differ from ideal ones with probability "
@@ -171,48 +146,27 @@ def _with_overflow(
         epsilon = found * (1 + 1e-9) + 1e-12
 
 
-def _ball_delta(releases: Sequence[Release]) -> float:
-    """What releases of ball noise tell apart by, all of them together."""
-    balls = [release for release in releases if release.mechanism == "ball"]
-    each = [ball_composition(release.total_variation, release.count) for release in balls]
+def _certain_delta(releases: Sequence[Release]) -> float:
+    """The probability with which all releases together tell neighbours apart for certain."""
+    each = [delta for release in releases if (delta := release.certain_delta)]
     if max(each, default=0.0) >= 1:
         return 1.0
     # Composed like releases of one kind, and rounded up: every part errs on that side already.
     return -math.expm1(math.fsum(math.log1p(-share) for share in each)) if each else 0.0
 
 
-def _selection_slack(releases: Sequence[Release]) -> float:
-    """What rounding in selections costs of delta, whatever the epsilon of the whole.
-
-    With t the total variation between a selection as made and as accounted, whose pure epsilon is
-    r, its profile rises by t (1 + e^e) at most while e <= r, and above r it was 0 and only falls:
-    by t (1 + e^r) everywhere, and so does the profile of any composition with it.
-    """
-    chosen = [release for release in releases if release.mechanism == "exponential"]
-    return math.fsum(r.count * r.overflow * (1 + math.exp(min(r.log_range, 700))) for r in chosen)
+def _constant_charge(releases: Sequence[Release]) -> float:
+    return math.fsum(release.constant_charge for release in releases)
 
 
 def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
     counts: dict[tuple, int] = {}
     squares = 0.0
     for release in releases:
-        mu, probability = 1 / release.noise_multiplier, release.sampling_probability
-        if release.mechanism == "gaussian" and not release.drawn:
-            squares += release.count * mu**2
-            continue
-        if release.mechanism == "exponential":
-            key = (losses.selection, (release.log_range,))
-        elif release.sampling == "fixed_size":
-            key = (losses.subset_swap, (probability, 2 * mu))
-        elif release.idle:
-            if relation == "replace_one":
-                raise AssertionError("an event does not allow it")
-            key = (losses.anchored, (probability, mu, release.idle))
-        elif relation == "replace_one":
-            key = (losses.poisson_swap, (probability, mu))
-        else:
-            key = (losses.poisson, (probability, mu))
-        counts[key] = counts.get(key, 0) + release.count
+        if release.is_gaussian:
+            squares += release.count / release.noise_multiplier**2
+        elif loss := release.privacy_loss(relation):
+            counts[loss] = counts.get(loss, 0) + release.count
     pieces = [_Piece(kind, numbers, count) for (kind, numbers), count in counts.items()]
     # Unsampled, the pair N(0, 1), N(mu, 1) does not know which relation gave mu.
     return pieces + ([_Piece(losses.gaussian, (math.sqrt(squares),), 1)] if squares else [])
@@ -249,50 +203,3 @@ def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[grids.Profile
         grids.profile(functools.reduce(grids.compose, map(grids.power, direction, counts)))
         for direction in directions
     ]
-
-
-def _poisson_divergences(release: Release, orders: np.ndarray) -> np.ndarray:
-    probability = release.sampling_probability or 0.0
-    whole = orders == np.floor(orders)
-    event = dp_accounting.PoissonSampledDpEvent(
-        probability, dp_accounting.GaussianDpEvent(float(release.noise_multiplier))
-    )
-    found = np.empty(len(orders))
-    if whole.any():
-        accountant = dp_accounting.rdp.RdpAccountant(orders[whole].tolist())
-        found[whole] = accountant.compose(event).rdp
-    if not whole.all():
-        found[~whole] = _fractional(probability, 1 / release.noise_multiplier, orders[~whole])
-    # Logarithms of moments near 1 are up to 1e-15 too small; dp_accounting takes an epsilon of 0
-    # from a negative one.
-    return np.maximum(found, 0.0) + _LOG_ROUNDING / np.minimum(orders - 1, 1.0)
-
-
-def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
-    """Log E[(1 - q + q e^(mu x - mu^2/2))^a] / (a - 1) over normal x, by the trapezoidal rule.
-
-    The rule converges as e^(-1/step) here, for every order, where the series of dp_accounting
-    fails for some and drops them.
-    """
-    unsampled = orders * mu**2 / 2
-    if mu > 8:  # sampling never loses privacy, and there is none to speak of
-        return unsampled
-    step = 0.1 * min(1.0, 1 / mu)
-    x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
-    ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
-    terms = orders[:, None] * ratio - x**2 / 2
-    moments = special.logsumexp(terms, axis=1) + math.log(step / math.sqrt(2 * math.pi))
-    return moments / (orders - 1)
-
-
-def _subset_divergences(release: Release, orders: np.ndarray) -> np.ndarray:
-    # This accountant reads the multiplier over the sensitivity, which is 2 C (its PLD one: C).
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        release.data_size,  # pyright: ignore[reportArgumentType] # set where a subset is drawn
-        release.capacity,  # pyright: ignore[reportArgumentType]
-        dp_accounting.GaussianDpEvent(float(release.noise_multiplier / 2)),
-    )
-    accountant = dp_accounting.rdp.RdpAccountant(
-        orders.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
-    return accountant.compose(event).rdp

@@ -81,7 +81,7 @@ class Common(AlgorithmCard):
         counted = [
             queries[release.name].evaluations(release.count)
             for release in self.event.releases
-            if release.mechanism != "exponential" and release.name in queries
+            if release.name in queries
         ]
         return Evaluations(*map(sum, zip(*counted, strict=True)))
 

@@ -399,7 +399,7 @@ def stochastic_spider(
     >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-6)
     >>> algorithm = stochastic_spider(
     ...     objectives.sigmoid_l2(), budget, data_size=35_000, dimension=22)
-    >>> [part.name for part in algorithm.event.releases[0].parts]
+    >>> [part.name for part in algorithm.event.releases[0].disjoint_parts]
     ['estimate', 'scores']
     """
     settings = Settings(

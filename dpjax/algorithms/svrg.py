@@ -263,7 +263,7 @@ def dp_svrg(
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered. With
-      ``anchor="exact"`` a step releases the sum of both, a mixture of Gaussians (``Release.idle``).
+      ``anchor="exact"`` a step releases the sum of both, a mixture of Gaussians.
 
     Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
       noise in one piece has to hide the anchor's exact gradient at every step. For batches the

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, Relation
-from dpjax.accounting import Event, ball_composition, ball_delta
+from dpjax.accounting import BallRelease, Event, ball_composition, ball_delta
 from dpjax.mechanisms.gaussian import GRID_BITS
 
 # Log-density outside of a ball: finite, so that two of them cancel.
@@ -27,8 +27,8 @@ class BallClaim:
     Raises:
       ValueError: for an event with other noise.
 
-    >>> from dpjax.accounting import Release
-    >>> release = Release("one", 1, 5.0, mechanism="ball", dimension=2)
+    >>> from dpjax.accounting import BallRelease
+    >>> release = BallRelease("one", 1, 5.0, dimension=2)
     >>> claim = BallClaim(Event((release,), "zero_out"))
     >>> round(claim.delta(), 4), round(float(claim.curve()(0.5)), 4)
     (0.0636, 0.4364)
@@ -37,7 +37,7 @@ class BallClaim:
     event: Event
 
     def __post_init__(self):
-        if any(release.mechanism != "ball" for release in self.event.releases):
+        if not all(isinstance(release, BallRelease) for release in self.event.releases):
             raise ValueError("this claim is about ball noise alone.")
 
     @property
@@ -53,14 +53,9 @@ class BallClaim:
         for release in self.event.releases:
             radius = scale * release.radius
             apart = release.sensitivity >= 2 * radius
-            own = (
-                1.0
-                if apart or release.dimension is None
-                else ball_delta(release.sensitivity, radius, release.dimension)
-            )
-            probability = release.sampling_probability or 1.0
-            kept *= 1 - ball_composition(own, release.count, probability)
-        return min(1 - kept + 2 * self.event.overflow, 1.0)
+            own = 1.0 if apart else ball_delta(release.sensitivity, radius, release.dimension)
+            kept *= 1 - ball_composition(own, release.count, release.probability)
+        return min(1 - kept + 2 * self.event.failure_probability, 1.0)
 
     def epsilon(self, delta: float, scale: float = 1.0) -> float:
         """Returns 0, or infinity where ``delta`` is below that of the noise."""

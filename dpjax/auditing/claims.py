@@ -7,13 +7,21 @@ the claim itself, 0.95 the curve of a mechanism that adds 5 % too little noise.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from scipy import stats
 
 from dpjax._typing import Relation
-from dpjax.accounting import Event, epsilon, perturbed_delta
+from dpjax.accounting import (
+    BallRelease,
+    Event,
+    PerturbationRelease,
+    PoissonRelease,
+    SelectionRelease,
+    epsilon,
+    perturbed_delta,
+)
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.curves import LOSSES, composed_curve, envelope, sampled_losses
 from dpjax.sampling import FullBatch, Poisson
@@ -85,8 +93,8 @@ class SelectionClaim:
 
     Reference: Dong, Durfee and Rogers (2020); see ``dpjax.accounting.losses.selection``.
 
-    >>> from dpjax.accounting import Release, gumbel_multiplier
-    >>> release = Release("one", 1, gumbel_multiplier(3.0), mechanism="exponential")
+    >>> from dpjax.accounting import SelectionRelease, gumbel_multiplier
+    >>> release = SelectionRelease("one", 1, gumbel_multiplier(3.0))
     >>> claim = SelectionClaim(Event((release,), "zero_out"))
     >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.5)), 3)
     (2.99, 0.047)
@@ -95,9 +103,9 @@ class SelectionClaim:
     event: Event
 
     def __post_init__(self):
-        selections = [r for r in self.event.releases if r.mechanism == "exponential"]
+        selections = [r for r in self.event.releases if isinstance(r, SelectionRelease)]
         if [r.count for r in selections] != [1] or any(
-            release.drawn for release in self.event.releases
+            release.is_subsampled for release in self.event.releases
         ):
             raise ValueError("this claim is about one selection, and Gaussians without sampling.")
 
@@ -119,8 +127,8 @@ class SelectionClaim:
         """Returns the profile at ``epsilons``, any numbers."""
         squares, spread = 0.0, 0.0
         for release in _scaled(self.event, scale).releases:
-            if release.mechanism == "exponential":
-                spread = release.log_range
+            if isinstance(release, SelectionRelease):
+                spread = release.pure_epsilon
             else:
                 squares += release.count / release.noise_multiplier**2
         if squares == 0:
@@ -178,19 +186,23 @@ def claim_of(event: Event) -> Claim:
     'GaussianClaim'
     """
     release = event.releases[0]
-    if any(r.mechanism == "ball" for r in event.releases):
+    if any(isinstance(r, BallRelease) for r in event.releases):
         return BallClaim(event)
-    if len(event.releases) == 1 and release.sampling == "poisson" and not release.idle:
+    if (
+        len(event.releases) == 1
+        and isinstance(release, PoissonRelease)
+        and not release.undrawn_shift
+    ):
         return SampledGaussianClaim(
             release.noise_multiplier,
-            cast(float, release.sampling_probability),
+            release.sampling_probability,
             release.count,
             event.relation,
             event,
         )
-    if release.mechanism == "objective":
+    if isinstance(release, PerturbationRelease):
         return PerturbationClaim(event)
-    if any(r.mechanism == "exponential" for r in event.releases):
+    if any(isinstance(r, SelectionRelease) for r in event.releases):
         return SelectionClaim(event)
     return GaussianClaim(event) if event.is_gaussian else ComposedClaim(event)
 
@@ -198,11 +210,7 @@ def claim_of(event: Event) -> Claim:
 def _scaled(event: Event, scale: float) -> Event:
     if scale == 1.0:
         return event
-    releases = tuple(
-        dataclasses.replace(release, noise_multiplier=scale * release.noise_multiplier, parts=())
-        for release in event.releases
-    )
-    return Event(releases, event.relation)
+    return Event(tuple(release.scaled(scale) for release in event.releases), event.relation)
 
 
 def _gaussian_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 
-from dpjax.accounting import Event, Release
+from dpjax.accounting import Event, Release, SubsetRelease
 
 # Slopes of the lines under which a numerical trade-off curve lies, and the width of its cells.
 LOSSES = np.linspace(-12, 12, 1201)
@@ -20,7 +20,7 @@ def composed_curve(event: Event) -> np.ndarray:
     Raises:
       ValueError: for an event whose losses are not known here.
     """
-    if event.relation == "replace_one" or any(r.sampling == "fixed_size" for r in event.releases):
+    if event.relation == "replace_one" or any(isinstance(r, SubsetRelease) for r in event.releases):
         raise ValueError("this claim is about Poisson samples under zero_out or add_or_remove_one.")
     losses = [_losses(release).self_compose(release.count) for release in event.releases]
     composed = functools.reduce(lambda first, second: first.compose(second), losses)
@@ -28,11 +28,11 @@ def composed_curve(event: Event) -> np.ndarray:
 
 
 def _losses(release: Release) -> privacy_loss_distribution.PrivacyLossDistribution:
-    probability = release.sampling_probability or 1.0
-    if release.idle:
+    probability = getattr(release, "sampling_probability", 1.0)
+    if shift := getattr(release, "undrawn_shift", 0.0):
         return privacy_loss_distribution.from_mixture_gaussian_mechanism(
             release.noise_multiplier,
-            sensitivities=[release.idle, 1.0],
+            sensitivities=[shift, 1.0],
             sampling_probs=[1 - probability, probability],
             value_discretization_interval=_CELL,
         )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, PyTree
-from dpjax.accounting import Event, Release, ball_radius
+from dpjax.accounting import BallRelease, Event, Release, ball_radius
 from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
 from dpjax.auditing.ball_claim import BallClaim
@@ -204,7 +204,7 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
     """
     distance = 1 / ball_radius(1.0, delta, dimension)
     multiplier = 1 / (distance * np.sqrt(dimension + 2))
-    release = Release("ball", 1, multiplier, distance, mechanism="ball", dimension=dimension)
+    release = BallRelease("ball", 1, multiplier, distance, dimension=dimension)
 
     def run(key: Array, exact: Array) -> Array:
         return jnp.linalg.norm(mechanism(key, exact, 1.0))

@@ -193,8 +193,8 @@ def profile(event: Event) -> str:
     if not causes:
         return _filled(curve)
     charge = (
-        f"Included in delta: {ceil(event.overflow)} (1 + e^epsilon) for the difference between "
-        f"actual and ideal draws ({'; '.join(causes)})."
+        f"Included in delta: {ceil(event.failure_probability)} (1 + e^epsilon) for the difference "
+        f"between actual and ideal draws ({'; '.join(causes)})."
     )
     return f"{_filled(curve)}\n{_filled(charge)}"
 
@@ -280,7 +280,7 @@ def _noise(event: Event) -> str:
     if any(release.mechanism == "ball" for release in event.releases):
         ball = "noise uniform in a ball, on means of clipped contributions"
         gaussian = ball if only_balls(event) else f"{gaussian}; {ball}"
-    if any(release.parts for release in event.releases):
+    if any(getattr(release, "disjoint_parts", ()) for release in event.releases):
         gaussian += ", and on norms and eigenvalues of means"
     return gaussian + "; Gumbel noise on scores, which are not released" * selects(event)
 
@@ -294,13 +294,13 @@ def sampling(event: Event, data_size: int) -> str:
         "poisson": (
             "Poisson sampling, anew for each release; each {record} is included "
             "independently with probability {r.sampling_probability:.6g}, using 64 random "
-            "bits; a batch holds at most {r.capacity:,}{more}. Sums are divided by the "
+            "bits; a batch holds at most {r.max_batch_size:,}{more}. Sums are divided by the "
             "declared expected batch size"
         ),
         "fixed_size": (
             "sampling without replacement, anew for each release; a uniformly random "
-            "{r.capacity:,} of the declared {r.data_size:,} records. Sums are divided by "
-            "{r.capacity:,}"
+            "{r.max_batch_size:,} of the declared {r.data_size:,} records. Sums are divided by "
+            "{r.max_batch_size:,}"
         ),
     }
     if any(release.sampling == "single_pass" for release in event.releases):

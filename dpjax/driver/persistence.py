@@ -142,7 +142,7 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "status": int(solution.status),
         "certificate": None if certificate is None else _host(dataclasses.asdict(certificate)),
         "certified_params": serialization.to_state_dict(_host(solution.certified_params)),
-        "releases": json.dumps([dataclasses.asdict(release) for release in event.releases]),
+        "releases": json.dumps([release.to_fields() for release in event.releases]),
         "relation": event.relation,
         "accountant": recount_accountant(solution.algorithm.accountant),
         "text": str(solution.guarantee()),

@@ -22,7 +22,7 @@ def describe(release: Release) -> str:
     if release.mechanism == "exponential":
         return (
             f"{release.name}: {_times(release.count)}, the index of one candidate, chosen by the "
-            f"exponential mechanism with pure epsilon {ceil(release.log_range)}; one record "
+            f"exponential mechanism with pure epsilon {ceil(release.pure_epsilon)}; one record "
             f"changes a score by at most {release.sensitivity:.4g} (enforced by clipping); the "
             f"Gumbel noise has std {release.stddev:.4g}"
         )
@@ -61,7 +61,7 @@ _PASSES = {
 
 
 def _pass(release: Release) -> str:
-    parts = release.parts or (release,)
+    parts = release.disjoint_parts or (release,)
     lines = []
     for part in parts:
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in part.components)
@@ -92,11 +92,12 @@ def _tilt(release: Release) -> str:
 
 
 def _idle(release: Release) -> str:
-    if not release.idle:
+    shift = getattr(release, "undrawn_shift", 0.0)
+    if not shift:
         return ""
     return (
         f"; a record that is not sampled still changes a release by up to "
-        f"{release.idle * release.sensitivity:.4g}, through an exact sum over all records, which "
+        f"{shift * release.sensitivity:.4g}, through an exact sum over all records, which "
         "is secret state: kept in memory only and never released"
     )
 

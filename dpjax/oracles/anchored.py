@@ -32,9 +32,9 @@ class AnchoredQuery(GaussianQuery):
       unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: every step moves by C / n with a record that is not drawn, and by 2 C / B + C / n at
-      most with one that is: a mixture of Gaussians, ``Release.idle``. The two parts of a record's
-      gradient at the anchor, - 1 / B and 1 / n, are not counted as cancelling: two programs compute
-      them, which may round otherwise. The secret is un-noised and must never be released.
+      most with one that is: a mixture of Gaussians. The two parts of a record's gradient at the
+      anchor, - 1 / B and 1 / n, are not counted as cancelling: two programs compute them, which
+      may round otherwise. The secret is un-noised and must never be released.
 
     Reference: Wang, Ye and Xu (2017), algorithm 1, line 6.
     """
@@ -88,7 +88,7 @@ class AnchoredQuery(GaussianQuery):
           ValueError: without Poisson batches, or under ``replace_one``.
         """
         (release,) = super().event(count).releases
-        return Event((dataclasses.replace(release, idle=float(self.idle)),), self.relation)
+        return Event((dataclasses.replace(release, undrawn_shift=float(self.idle)),), self.relation)
 
     def remember(self, records: Records, params: Params) -> Wide:
         """Returns the exact sum of clipped gradients at ``params``, (p,): SECRET."""

@@ -7,11 +7,12 @@ import jax
 
 from dpjax._typing import Array, Params, static
 from dpjax._wide import float64
-from dpjax.accounting import Event, Release, records_moved
+from dpjax.accounting import Event, records_moved
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.mechanisms import add_ball, derive
 from dpjax.oracles.base import Records, check_sampler
 from dpjax.oracles.gradient import GradientQuery
+from dpjax.sampling import FullBatch
 
 
 @jax.tree_util.register_dataclass
@@ -43,20 +44,18 @@ class BallQuery(GradientQuery):
           ValueError: for balls that do not overlap.
         """
         check_sampler(self.sampler, self.data_size)
-        common = {"noise_multiplier": float(self.noise_multiplier), "components": self.components}
-        if self.sampler is None:
-            release = Release(self.name, count, sensitivity=float(self.sensitivity), **common)
-        else:
-            whole = float(self.sensitivity) * float(self.divisor)
-            release = self.sampler.release(
-                self.name, count, relation=self.relation, record_norm=whole, **common
-            )
-        release = dataclasses.replace(
-            release,
+        # Sampled or not: what counts is how far apart the centres are where the record is drawn.
+        release = (self.sampler or FullBatch(self.data_size)).release(
+            self.name,
+            count,
+            noise_multiplier=float(self.noise_multiplier),
+            relation=self.relation,
+            record_norm=float(self.sensitivity) * float(self.divisor) / self._records,
+            components=self.components,
             mechanism="ball",
             dimension=self.dimension,
-            unsafe_fast_noise=self.unsafe_fast_noise,
         )
+        release = dataclasses.replace(release, unsafe_fast_noise=self.unsafe_fast_noise)
         return Event((release,), self.relation)
 
     def answer(self, key: Array, records: Records, params: Params) -> Params:
@@ -81,6 +80,11 @@ class BallQuery(GradientQuery):
             derive(key, "gradient", 0), total, radius, unsafe_fast_noise=self.unsafe_fast_noise
         )
         return flatten(params)[1](noisy / self.divisor, as_sum=True)
+
+    @property
+    def _records(self) -> int:
+        # A release of all records counts those that move, a drawn one each by itself.
+        return records_moved(self.relation) if self.sampler is None else 1
 
     @property
     def _moved(self) -> float:

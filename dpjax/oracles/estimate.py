@@ -11,7 +11,7 @@ from jax import lax
 
 from dpjax._typing import Array, Params, Relation, static
 from dpjax._wide import Wide, float64, join, split, zeros
-from dpjax.accounting import Event, Release
+from dpjax.accounting import Event, SinglePassRelease
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
@@ -92,13 +92,12 @@ class EstimateQuery(GaussianQuery):
         """Returns what a whole run releases, however many answers: one Gaussian to each record."""
         del count
         check_sampler(self.sampler, self.data_size)
-        release = Release(
+        release = SinglePassRelease(
             self.name,
             1,
             noise_multiplier=float(self.noise_multiplier),
             sensitivity=float(self.sensitivity),
             components=self.components,
-            sampling="single_pass",
             data_size=self.data_size,
             unsafe_fast_noise=self.unsafe_fast_noise,
         )

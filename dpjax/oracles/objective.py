@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, static
 from dpjax._wide import Wide, float64, split
-from dpjax.accounting import Event, Release, records_moved
+from dpjax.accounting import Event, PerturbationRelease, Release, records_moved
 from dpjax.derivatives import distance_bound
 from dpjax.mechanisms import derive, perturb
 from dpjax.mechanisms.normal import standard_normal
@@ -83,14 +83,13 @@ class ObjectiveQuery(MinimizerQuery):
     def event(self, count: int) -> Event:
         """Returns what ``count`` answers release: a perturbed objective and a Gaussian each."""
         smoothness = self.objective.constants.smoothness * (1 + _ROUNDING)  # pyright: ignore
-        tilted = Release(
+        tilted = PerturbationRelease(
             self.name,
             count,
             noise_multiplier=float(self.noise_multiplier),
             sensitivity=float(self.sensitivity),
             components=self.components,
             unsafe_fast_noise=self.unsafe_fast_noise,
-            mechanism="objective",
             log_shift=math.log1p(smoothness / (self.data_size * strength_of(self.objective))),
         )
         hidden = Release(

@@ -9,11 +9,11 @@ from jax import lax
 
 from dpjax._typing import Array, Params, Relation, static
 from dpjax._wide import Wide, float64, join, split, wide_dtype, zeros
-from dpjax.accounting import Event, Release, gumbel_scale, records_moved
+from dpjax.accounting import Event, SelectionRelease, gumbel_scale, records_moved
 from dpjax.derivatives import keeps_positions, most_rows, rounding_slack
 from dpjax.mechanisms import derive, noisy_argmax, selection_error
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 
 
@@ -90,17 +90,21 @@ class SelectionQuery:
     def event(self, count: int) -> Event:
         """Returns what ``count`` answers release: one exponential mechanism each."""
         multiplier, sensitivity = float(self.noise_multiplier), float(self.sensitivity)
-        release = Release(
+        release = SelectionRelease(
             self.name,
             count,
             noise_multiplier=multiplier,
             sensitivity=sensitivity,
             components=(("score", multiplier * sensitivity),),
-            overflow=selection_error(self.candidates),
+            failure_probability=selection_error(self.candidates),
             unsafe_fast_noise=self.unsafe_fast_noise,
-            mechanism="exponential",
         )
         return Event((release,), self.relation)
+
+    def evaluations(self, count: int) -> Evaluations:
+        """Returns no gradients: Hessians are not counted."""
+        del count
+        return Evaluations(0, 0)
 
     def answer(
         self, key: Array, records: Records, params: Params, *, gradient_norms: Array, filled: Array

@@ -1,13 +1,14 @@
 """Exact Poisson sampling, by geometric skips between included records."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from jax import core
 
 from dpjax._typing import Array, static
+from dpjax.accounting import PoissonBallRelease, PoissonRelease, Release
 from dpjax.sampling import gaps
 from dpjax.sampling.samplers import Batch, Sampler
 
@@ -46,6 +47,11 @@ class Poisson(Sampler):
     expected: Array | float
     capacity: int = static()
     data_size: int = static()
+
+    releases: ClassVar[dict[str, type[Release]]] = {
+        "gaussian": PoissonRelease,
+        "ball": PoissonBallRelease,
+    }
 
     def __post_init__(self):
         if self.table is None or not (_is_number(self.high) and _is_number(self.low)):
@@ -97,11 +103,10 @@ class Poisson(Sampler):
 
     def _drawn(self) -> dict[str, Any]:
         return {
-            "sampling": "poisson",
             "sampling_probability": self.probability,
-            "capacity": self.capacity,
+            "max_batch_size": self.capacity,
             "data_size": self.data_size,
-            "overflow": self.overflow,
+            "failure_probability": self.overflow,
         }
 
 

@@ -6,13 +6,19 @@ batch must make its part exactly zero. ``key`` is used for one draw alone, and f
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Relation, static
-from dpjax.accounting import Release, records_moved
+from dpjax.accounting import (
+    BallRelease,
+    Release,
+    SubsetBallRelease,
+    SubsetRelease,
+    records_moved,
+)
 from dpjax.sampling import gaps
 
 
@@ -39,6 +45,8 @@ class Sampler:
     expected: Any
     capacity: Any
     data_size: int
+    releases: ClassVar[dict[str, type[Release]]] = {}
+    """What an answer to a draw releases, by the mechanism of its noise."""
 
     def scale(self, record_norm: Any, relation: Relation) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
@@ -66,6 +74,8 @@ class Sampler:
         relation: Relation,
         record_norm: float = 1.0,
         components: tuple[tuple[str, float], ...] = (),
+        mechanism: str = "gaussian",
+        **own: Any,
     ) -> Release:
         """Returns what ``count`` answers release, each on a draw of its own; on the host.
 
@@ -76,9 +86,11 @@ class Sampler:
           relation: the neighbouring relation.
           record_norm: C. All that one draw is asked is one vector, so this is its joint norm.
           components: as in ``Release``.
+          mechanism: of the noise.
+          **own: what a release of that mechanism has beside.
 
         Raises:
-          ValueError: if the sampler has no accounting under the relation.
+          ValueError: if the sampler has no accounting under the relation or for the noise.
 
         >>> sampler = FixedSize(size=100, data_size=1000)
         >>> sampler.release("gradient", 5, noise_multiplier=2.0, relation="replace_one").stddev
@@ -89,17 +101,23 @@ class Sampler:
         ...
         ValueError: sampling without replacement has an accounting under relation='replace_one' ...
         """
-        return Release(
+        if mechanism not in self.releases:
+            raise ValueError(
+                f"{type(self).__name__} batches have no accounting for {mechanism} noise; take one "
+                f"of {', '.join(self.releases)}."
+            )
+        return self.releases[mechanism](
             name,
             count,
             noise_multiplier=float(noise_multiplier),
             sensitivity=float(self.scale(record_norm, relation)),
             components=components,
             **self._drawn(),
+            **own,
         )
 
     def _drawn(self) -> dict[str, Any]:
-        """The fields of ``Release`` that describe the draw."""
+        """The fields of the release that describe the draw."""
         return {}
 
 
@@ -118,6 +136,8 @@ class FullBatch(Sampler):
     """
 
     data_size: int = static()
+
+    releases: ClassVar[dict[str, type[Release]]] = {"gaussian": Release, "ball": BallRelease}
 
     @property
     def expected(self) -> float:
@@ -157,6 +177,11 @@ class FixedSize(Sampler):
 
     size: int = static()
     data_size: int = static()
+
+    releases: ClassVar[dict[str, type[Release]]] = {
+        "gaussian": SubsetRelease,
+        "ball": SubsetBallRelease,
+    }
 
     @property
     def expected(self) -> float:
@@ -217,9 +242,8 @@ class FixedSize(Sampler):
 
     def _drawn(self) -> dict[str, Any]:
         return {
-            "sampling": "fixed_size",
             "sampling_probability": self.probability,
-            "capacity": self.size,
+            "max_batch_size": self.size,
             "data_size": self.data_size,
-            "overflow": self.overflow,
+            "failure_probability": self.overflow,
         }

@@ -1,13 +1,13 @@
 """One pass over the records in a random order: each record is used by at most one query."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, PyTree, Relation, static
-from dpjax.accounting import records_moved
+from dpjax.accounting import Release, SinglePassRelease, records_moved
 from dpjax.sampling.samplers import Sampler
 
 
@@ -74,6 +74,8 @@ class SinglePass(Sampler):
     first: int = static()
     last: int = static()
 
+    releases: ClassVar[dict[str, type[Release]]] = {"gaussian": SinglePassRelease}
+
     def __post_init__(self):
         if not 0 <= self.first < self.last <= self.data_size:
             raise ValueError(
@@ -130,4 +132,4 @@ class SinglePass(Sampler):
         return jax.tree.map(lambda leaf: leaf[indices], records.rows), mask
 
     def _drawn(self) -> dict[str, Any]:
-        return {"sampling": "single_pass", "data_size": self.data_size}
+        return {"data_size": self.data_size}

@@ -12,7 +12,7 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
-from dpjax.accounting import Event, Release
+from dpjax.accounting import Event, SinglePassRelease
 from dpjax.mechanisms import PrefixNoise, add_ball, as_key, derive, prefix_noise
 from dpjax.mechanisms.used_keys import claim
 from dpjax.sampling import FullBatch, Sampler
@@ -212,13 +212,12 @@ def _tree_event(
     if _validate.positive_int("steps", steps) > noise.horizon:
         raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
     moved = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
-    release = Release(
+    release = SinglePassRelease(
         "updates",
         1,
         noise_multiplier=stddev / moved,
         sensitivity=moved,
         components=(("updates", stddev),),
-        sampling="single_pass",
         data_size=data_size,
     )
     return Event((release,), relation)
@@ -235,11 +234,17 @@ def _ball_event(
 ) -> Event:
     sensitivity = _validate.positive("sensitivity", sensitivity)
     stddev = radius / math.sqrt(_validate.positive_int("dimension", dimension) + 2)
-    common = {"noise_multiplier": stddev / sensitivity, "components": (("updates", stddev),)}
-    if sampler is None or isinstance(sampler, FullBatch):
-        release = Release("updates", steps, sensitivity=sensitivity, **common)
-    else:
-        whole = sensitivity * float(sampler.expected)
-        release = sampler.release("updates", steps, relation=relation, record_norm=whole, **common)
-    ball = dataclasses.replace(release, mechanism="ball", dimension=dimension)
+    drawn = sampler is not None and not isinstance(sampler, FullBatch)
+    ball = (sampler or FullBatch(1)).release(
+        "updates",
+        steps,
+        noise_multiplier=stddev / sensitivity,
+        relation=relation,
+        record_norm=sensitivity * float(sampler.expected) if drawn else sensitivity,
+        components=(("updates", stddev),),
+        mechanism="ball",
+        dimension=dimension,
+    )
+    if not drawn:
+        ball = dataclasses.replace(ball, sensitivity=sensitivity)
     return Event((ball,), relation)

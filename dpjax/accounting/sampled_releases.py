@@ -1,0 +1,303 @@
+"""Releases whose records are drawn: Poisson batches, uniform subsets, and single passes."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import dp_accounting
+import numpy as np
+from scipy import special
+
+from dpjax import _validate
+from dpjax._typing import Relation
+from dpjax.accounting import losses
+from dpjax.accounting.release import PrivacyLoss, Release
+
+# Logarithms of moments near 1 are up to this too small, relative to the order minus 1.
+_LOG_ROUNDING = 2.0**-48
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchRelease(Release):
+    """What Poisson batches and subsets share.
+
+    Args:
+      sampling_probability: of a record being drawn, exact.
+      max_batch_size: the most records a batch holds.
+      data_size: the declared n that is drawn from.
+      failure_probability: bound on the total variation between one draw as made and as accounted,
+        such as the probability that more than ``max_batch_size`` records were drawn.
+    """
+
+    sampling_probability: float
+    max_batch_size: int
+    data_size: int
+    failure_probability: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    is_gaussian: ClassVar[bool] = False
+    is_subsampled: ClassVar[bool] = True
+    renyi_reason: ClassVar[str] = "samples its records"
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        failure = _validate.non_negative("failure_probability", self.failure_probability)
+        object.__setattr__(self, "failure_probability", failure)
+        for field in ("max_batch_size", "data_size"):
+            object.__setattr__(self, field, _validate.positive_int(field, getattr(self, field)))
+        probability = _validate.open_unit("sampling_probability", self.sampling_probability)
+        object.__setattr__(self, "sampling_probability", probability)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoissonRelease(BatchRelease):
+    """Gaussian noise on Poisson batches: each record is drawn by its own Bernoulli trial.
+
+    Args:
+      undrawn_shift: from 0 to 1, how far a record that is not drawn moves the release, over the
+        bound on one that is: where each release also holds an exact part of all records, such as
+        the gradient at an anchor.
+      **others: as ``Release``, and ``sampling_probability``, ``max_batch_size``, ``data_size``,
+        ``failure_probability`` of the draw.
+    """
+
+    undrawn_shift: float = 0.0
+
+    sampling: ClassVar[str] = "poisson"
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        super().validate()
+        shift = _validate.non_negative("undrawn_shift", self.undrawn_shift)
+        if shift > 1:
+            raise ValueError(f"undrawn_shift must be from 0 to 1, got {self.undrawn_shift!r}.")
+        object.__setattr__(self, "undrawn_shift", shift)
+
+    @property
+    def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why no ledger can book it."""
+        if not self.undrawn_shift:
+            return None
+        return (
+            "this run combines its batches with an exact (un-noised) term over all records, for "
+            "which a ledger has no additive bound. Add noise to that term "
+            "(anchor='noisy'), or run it without a ledger."
+        )
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises for an exact part of all records under ``replace_one``."""
+        if relation == "replace_one" and self.undrawn_shift:
+            raise ValueError(
+                "batches combined with an exact (un-noised) term over all records have no proven "
+                "accounting under relation='replace_one': the natural dominating pair is not the "
+                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to that "
+                "term."
+            )
+
+    def privacy_loss(self, relation: Relation) -> PrivacyLoss:
+        """Returns the law of the loss; under ``replace_one`` that of two opposite records."""
+        numbers = (self.sampling_probability, 1 / self.noise_multiplier)
+        if self.undrawn_shift:
+            return losses.anchored, (*numbers, self.undrawn_shift)
+        return (losses.poisson_swap if relation == "replace_one" else losses.poisson), numbers
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Returns the Renyi divergence at each order; none is known under ``replace_one``."""
+        if self.undrawn_shift:
+            raise ValueError(
+                f"no Renyi bound is implemented for {self.name!r}, to which records contribute "
+                "even when they are not sampled; use accountant='pld'."
+            )
+        if relation == "replace_one":
+            raise ValueError(
+                "no Renyi bound is known for Poisson batches under replace_one; use "
+                "accountant='pld', relation='zero_out', or batches of fixed size."
+            )
+        whole, found = orders == np.floor(orders), np.empty(len(orders))
+        if whole.any():
+            accountant = dp_accounting.rdp.RdpAccountant(orders[whole].tolist())
+            found[whole] = accountant.compose(self.dp_event).rdp
+        if not whole.all():
+            found[~whole] = _fractional(
+                self.sampling_probability, 1 / self.noise_multiplier, orders[~whole]
+            )
+        # dp_accounting takes an epsilon of 0 from a negative divergence.
+        return np.maximum(found, 0.0) + _LOG_ROUNDING / np.minimum(orders - 1, 1.0)
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """One release as a ``dp_accounting`` event."""
+        q, multiplier = float(self.sampling_probability), float(self.noise_multiplier)
+        if self.undrawn_shift:
+            return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+                multiplier, [float(self.undrawn_shift), 1.0], [1 - q, q]
+            )
+        return dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(multiplier))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubsetRelease(BatchRelease):
+    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
+
+    Args:
+      **others: as ``PoissonRelease``, without ``undrawn_shift``.
+    """
+
+    sampling: ClassVar[str] = "fixed_size"
+
+    def validate(self) -> None:
+        """Raises for a number out of range, or a probability that is not the subset's share."""
+        super().validate()
+        if self.sampling_probability != self.max_batch_size / self.data_size:
+            raise ValueError(
+                f"a subset of {self.max_batch_size} of {self.data_size} records is drawn with "
+                f"probability {self.max_batch_size}/{self.data_size}, got "
+                f"{self.sampling_probability!r}."
+            )
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises unless the relation is ``replace_one``."""
+        check_subsets(relation)
+
+    def privacy_loss(self, relation: Relation) -> PrivacyLoss:
+        """Returns the law of the loss, relative to 2 C, the bound on a difference of records."""
+        del relation
+        return losses.subset_swap, (self.sampling_probability, 2 / self.noise_multiplier)
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Returns the Renyi divergence at each order."""
+        del relation
+        accountant = dp_accounting.rdp.RdpAccountant(
+            orders.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
+        )
+        return accountant.compose(self.dp_event).rdp
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """One release as a ``dp_accounting`` event."""
+        # The one accountant that knows it reads the multiplier over 2 C.
+        halved = dp_accounting.GaussianDpEvent(float(self.noise_multiplier) / 2)
+        return dp_accounting.SampledWithoutReplacementDpEvent(
+            self.data_size, self.max_batch_size, halved
+        )
+
+
+def check_subsets(relation: Relation) -> None:
+    """Raises unless the relation is ``replace_one``.
+
+    Raises:
+      ValueError: for another one.
+    """
+    if relation != "replace_one":
+        raise ValueError(
+            "sampling without replacement has an accounting under relation='replace_one' only "
+            f"(under {relation!r} removing a record lets another one enter the batch); use "
+            "Poisson batches, or declare replace_one."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SinglePassRelease(Release):
+    """A pass that reads each record in one answer at most, in an order that no record decides.
+
+    To one record it is one Gaussian mechanism, however many answers there are.
+
+    Args:
+      data_size: the declared n.
+      disjoint_parts: what disjoint sets of the records release, made by ``parallel``.
+      **others: as ``Release``; ``count`` is 1.
+    """
+
+    data_size: int
+    disjoint_parts: tuple["SinglePassRelease", ...] = ()
+
+    sampling: ClassVar[str] = "single_pass"
+
+    def validate(self) -> None:
+        """Raises for a number out of range, or parts that do not fit."""
+        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
+        if self.count != 1:
+            raise ValueError(
+                "a single pass is one Gaussian mechanism for each record, count=1, however many "
+                f"queries there are; got count={self.count}."
+            )
+        for part in self.disjoint_parts:
+            if self.noise_multiplier > part.noise_multiplier:
+                raise ValueError(
+                    f"{self.name!r} claims more noise than its part {part.name!r} has; build it "
+                    "with parallel(name, parts)."
+                )
+            if part.sampling != self.sampling or part.data_size != self.data_size:
+                raise ValueError(
+                    f"the part {part.name!r} must be a single pass over the same {self.data_size} "
+                    "records."
+                )
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises under ``add_or_remove_one``."""
+        if relation == "add_or_remove_one":
+            raise ValueError(
+                "a single pass over records in order has no accounting under "
+                "relation='add_or_remove_one': removing a record shifts later ones into other "
+                "batches. Declare zero_out or replace_one, for which n is public."
+            )
+
+    def scaled(self, factor: float) -> "SinglePassRelease":
+        """Returns the same pass with ``factor`` times the noise."""
+        parts = tuple(part.scaled(factor) for part in self.disjoint_parts)
+        multiplier = factor * self.noise_multiplier
+        return dataclasses.replace(self, noise_multiplier=multiplier, disjoint_parts=parts)
+
+
+def parallel(name: str, parts: Sequence[SinglePassRelease]) -> SinglePassRelease:
+    """Returns the release of one pass whose answers are about disjoint sets of records.
+
+    A record is in one set, chosen by no record, so what it loses is what is released of that set:
+    the largest loss of any part is that of the whole.
+
+    Args:
+      name: of the whole, for people.
+      parts: on the same data; at least one.
+
+    Raises:
+      ValueError: for other releases.
+
+    Privacy: the caller answers for the sets being disjoint: a release does not say which it reads.
+
+    Reference: McSherry (2009), theorem 4, for Gaussian differential privacy.
+
+    >>> def part(name, multiplier):
+    ...     return SinglePassRelease(name, 1, multiplier, data_size=100)
+    >>> parallel("all", (part("first", 3.0), part("last", 2.0))).noise_multiplier
+    2.0
+    """
+    if not parts:
+        raise ValueError("parallel needs at least one release.")
+    for part in parts:
+        if not isinstance(part, SinglePassRelease):
+            raise ValueError(f"{part.name!r} is no single pass; only those read disjoint records.")
+    largest_loss = min(parts, key=lambda part: part.noise_multiplier)
+    return dataclasses.replace(
+        largest_loss,
+        name=name,
+        components=tuple(component for part in parts for component in part.components),
+        unsafe_fast_noise=any(part.unsafe_fast_noise for part in parts),
+        disjoint_parts=tuple(parts),
+    )
+
+
+def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
+    """Log E[(1 - q + q e^(mu x - mu^2/2))^a] / (a - 1) over normal x, by the trapezoidal rule.
+
+    The rule converges as e^(-1/step) here, for every order, where the series of dp_accounting
+    fails for some and drops them.
+    """
+    unsampled = orders * mu**2 / 2
+    if mu > 8:  # sampling never loses privacy, and there is none to speak of
+        return unsampled
+    step = 0.1 * min(1.0, 1 / mu)
+    x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
+    ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
+    terms = orders[:, None] * ratio - x**2 / 2
+    moments = special.logsumexp(terms, axis=1) + math.log(step / math.sqrt(2 * math.pi))
+    return moments / (orders - 1)
