@@ -1,6 +1,5 @@
 """DP-AccMD (Wang, Ye and Xu 2017, algorithm 3): accelerated mirror descent inside a ball."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single
@@ -37,8 +36,7 @@ class Info(NamedTuple):
     """Distance from one y to the next."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class MirrorDescent(Single):
     """Configuration of DP-AccMD; made by ``dp_accelerated_mirror_descent``."""
 

@@ -1,13 +1,12 @@
 """Stochastic Spider (Liu and Talwar 2024, algorithm 2): one pass, batches as long as the step."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, widen
@@ -17,8 +16,7 @@ from dpjax.mechanisms import derive
 from dpjax.oracles import EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Spider(Common):
     """Configuration of Stochastic Spider and its variants; see the calibration.
 

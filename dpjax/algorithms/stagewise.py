@@ -1,13 +1,12 @@
 """DPageEM (Zhang et al. 2021): stagewise DP-SGD with early momentum, and its baselines."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single
@@ -50,8 +49,7 @@ class Info(NamedTuple):
     """What the gradient was multiplied with."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Stagewise(Single):
     """Configuration of DPageEM and of its baselines; made by ``dpagem``."""
 

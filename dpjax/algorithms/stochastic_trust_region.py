@@ -1,13 +1,10 @@
 """DP-STR (Wang and Xu 2020, algorithm 2): the trust region that asks a batch at every step."""
 
-import dataclasses
-
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Common
@@ -15,8 +12,7 @@ from dpjax.algorithms.model_step import Info, State, start, take_step
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class StochasticTrustRegion(Common):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 

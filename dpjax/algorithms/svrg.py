@@ -1,12 +1,11 @@
 """DP-SVRG and DP-SVRG++ (Wang, Ye and Xu 2017, algorithms 1 and 2), noise split in two."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
@@ -124,8 +123,7 @@ class Epochs(Common):
         return State(params, anchor, state.gradient, state.average, zeros, length)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class VarianceReduced(Epochs):
     """Configuration of DP-SVRG and DP-SVRG++; see the calibration.
 

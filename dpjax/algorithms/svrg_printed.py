@@ -2,9 +2,7 @@
 
 import dataclasses
 
-import jax
-
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, calibrate, check_spent
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Single
@@ -13,8 +11,7 @@ from dpjax.algorithms.svrg_theory import Asked
 from dpjax.oracles import AnchoredQuery, Evaluations, poisson_sampler
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class PrintedVarianceReduced(Single, Epochs):
     """Configuration of the printed form; made with ``anchor="exact"``.
 

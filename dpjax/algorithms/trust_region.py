@@ -1,14 +1,12 @@
 """DP-TR (Wang and Xu 2020, algorithm 1): the differentially private trust-region method."""
 
-import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
@@ -18,8 +16,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Query, SecondOrderAnswer
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class TrustRegion(Common):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 

@@ -1,12 +1,11 @@
 """DP-GD with selection (Wang, Chen and Xu 2019): noisy descent, then the best of its iterates."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
@@ -38,8 +37,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SelectedGradientDescent(Common):
     """Configuration of DP-GD with selection; see the calibration."""
 

@@ -1,6 +1,5 @@
 """``Solution``: what a training returns, all of it private."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm, Certificate
 from dpjax.algorithms.base import recount_accountant
@@ -19,8 +18,7 @@ from dpjax.driver import guarantee as _guarantee
 from dpjax.driver.prediction import Predictions, Score, score_of
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Solution(Predictions):
     """The result of a private training, a pytree.
 
