@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
+from dpjax._typing import pytree_dataclass
 from dpjax.oracles import EstimateQuery
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Masked(EstimateQuery):
     """The same answers, from as many micro-batches as the largest batch has, at every step."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         training,
         transforms,
     )
+    from dpjax._typing import pytree_dataclass
     from dpjax.accounting import Ledger, PrivacyBudget
     from dpjax.algorithms import (
         ALGORITHMS,
@@ -95,6 +96,7 @@ __all__ = [
     "paper_schedule",
     "perturbed_gradient_descent",
     "plotting",
+    "pytree_dataclass",
     "random_key",
     "reproduce",
     "run",
@@ -110,6 +112,7 @@ __all__ = [
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
 _NAMES = {
+    "_typing": ["pytree_dataclass"],
     "accounting": ["Ledger", "PrivacyBudget"],
     "algorithms": [
         "ALGORITHMS",

@@ -1,6 +1,5 @@
 """Wide dtypes: at least float32, float64 with or without x64, and sums that keep all digits."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -8,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array, PyTree, pytree_dataclass
 
 _WORDS = 3  # three float32 of 24 bits hold the 53 bits of a float64
 _UNROLLED = 32  # parts added one by one; more are small ones
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Wide:
     """A float64 array as an unevaluated sum, so that it can pass through programs without x64.
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 import dpjax
 from dpjax import auditing
+from dpjax._typing import pytree_dataclass
 from dpjax.accounting import Event, Release
 from dpjax.auditing import canaries, estimators, games, recorder, registry
 from dpjax.auditing.ball_claim import BallClaim
@@ -268,8 +269,7 @@ def ratio_wrong(diagonal, off_diagonal):
     return mechanism
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SpectralClip(HessianQuery):
     """Clips the spectral norm, and adds the noise of the Frobenius norm."""
 
@@ -281,8 +281,7 @@ class SpectralClip(HessianQuery):
         return add_symmetric_gaussian(key, mean, self.stddev)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class FreeHessian(JointQuery):
     """Releases gradient and Hessian of one sample, and books the gradient."""
 
@@ -302,8 +301,7 @@ class FreeHessian(JointQuery):
         return self.parts()[0].event(count)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NoClip(GradientQuery):
     """Adds up gradients as they are."""
 
@@ -312,8 +310,7 @@ class NoClip(GradientQuery):
         return add_gaussian(key, gradients.mean(axis=0), self.stddev)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ClippedMean(GradientQuery):
     """Clips the mean of the batch, not its examples."""
 
@@ -324,8 +321,7 @@ class ClippedMean(GradientQuery):
         return add_gaussian(key, factor * mean, self.stddev)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class OneRecordMoved(GradientQuery):
     """Books a replaced record as one that is added or removed."""
 
@@ -333,8 +329,7 @@ class OneRecordMoved(GradientQuery):
         return unit / self.data_size
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NoisePerMicroBatch(GradientQuery):
     """Adds the whole noise once for each of four micro-batches."""
 

@@ -128,8 +128,7 @@ def test_an_algorithm_whose_arrays_were_donated_is_shown():
 
 
 def test_an_algorithm_from_outside_is_shown_without_a_line_of_its_own():
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass(frozen=True)
+    @pytree_dataclass
     class Heavy(type(build("dp-gd"))):
         @property
         def title(self):

@@ -14,6 +14,7 @@ import pytest
 from factories import BUDGET, Crash, make, quiet, unit_records
 
 import dpjax
+from dpjax._typing import pytree_dataclass
 from dpjax.driver import ResumeMismatch, configuration, loop
 from dpjax.objectives import Objective
 
@@ -342,8 +343,7 @@ def test_c54_a_number_that_vmap_runs_over_in_a_loss_is_folded_into_the_key():
     assert words[0] == words[2] != words[1]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Foreign:
     """A user's own algorithm, which halves what it is told, or whatever ``rule`` does with it."""
 

@@ -109,6 +109,10 @@ class Release:
         """Probability with which all ``count`` releases together tell neighbours apart: 0."""
         return 0.0
 
+    def parts(self) -> Sequence["Release"]:
+        """Returns the releases about disjoint sets of records that this one is made of: itself."""
+        return (self,)
+
     def check_relation(self, relation: Relation) -> None:
         """Raises where this kind has no accounting under a relation.
 

@@ -233,6 +233,10 @@ class SinglePassRelease(Release):
                     "records."
                 )
 
+    def parts(self) -> Sequence["SinglePassRelease"]:
+        """Returns what disjoint sets of records release; of one set the pass itself."""
+        return self.disjoint_parts or (self,)
+
     def check_relation(self, relation: Relation) -> None:
         """Raises under ``add_or_remove_one``."""
         if relation == "add_or_remove_one":

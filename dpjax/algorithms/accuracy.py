@@ -5,11 +5,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -38,8 +37,7 @@ class State(NamedTuple):
     """NaN until the steps are over."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class WithAccuracy(AlgorithmCard):
     """Configuration of a training that ends with an estimate; made by ``with_accuracy``."""
 

@@ -1,6 +1,5 @@
 """DP-Adam (Abadi et al. 2016 with Kingma and Ba 2015): optax's Adam on noisy gradients."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import STEPS, calibrated_query
@@ -35,8 +34,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Adam(Single):
     """Configuration of DP-Adam; made by ``dp_adam``."""
 

@@ -45,7 +45,11 @@ def noise_words(event: Event) -> str:
     >>> noise_words(Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out"))
     'gradient 16 times, multiplier 20'
     """
-    parts = [part for release in event.releases for part in release.parts or (release,)]
+    parts = [
+        part
+        for release in event.releases
+        for part in getattr(release, "disjoint_parts", ()) or (release,)
+    ]
     return "; ".join(map(_release, parts))
 
 

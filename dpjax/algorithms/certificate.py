@@ -1,11 +1,9 @@
 """The private certificate: bounds on the exact gradient and curvature, from released values."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.objectives import Objective
 
 # Rounding in norms and in eigvalsh; far below any useful noise.
@@ -15,8 +13,7 @@ _SLACK = 1e-6
 CLIP_SLACK = 4e-6
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Certificate:
     """Bounds that hold together with probability at least 1 - beta over the noise.
 
@@ -41,8 +38,7 @@ class Certificate:
     scope: str = static()
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NoiseBounds:
     """Quantiles of the noise of one answer, found on the host.
 

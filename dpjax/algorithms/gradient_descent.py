@@ -1,6 +1,5 @@
 """DP-GD (Wang, Ye and Xu 2017, algorithm 4): noisy full-batch gradient descent, the baseline."""
 
-import dataclasses
 import math
 import warnings
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import calibrated_query
@@ -47,8 +46,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class GradientDescent(Single):
     """Configuration of DP-GD; made by ``dp_gradient_descent``."""
 

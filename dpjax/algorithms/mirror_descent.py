@@ -1,6 +1,5 @@
 """DP-AccMD (Wang, Ye and Xu 2017, algorithm 3): accelerated mirror descent inside a ball."""
 
-import dataclasses
 import math
 import warnings
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import calibrated_query
@@ -43,8 +42,7 @@ class Info(NamedTuple):
     """Distance from one y to the next."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class MirrorDescent(Single):
     """Configuration of DP-AccMD; made by ``dp_accelerated_mirror_descent``."""
 

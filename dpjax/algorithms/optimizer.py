@@ -1,6 +1,5 @@
 """DP-SGD (Abadi et al. 2016) with any optax optimizer in place of plain steps, for networks."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, calibrated_query
@@ -41,8 +40,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Optimizer(Single):
     """Configuration of DP-SGD with an optax optimizer; made by ``dp_optimizer``."""
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -46,8 +46,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class PerturbedGradientDescent(Single):
     """Configuration of PrGD; made by ``perturbed_gradient_descent``."""
 

@@ -1,13 +1,12 @@
 """Stochastic Spider (Liu and Talwar 2024, algorithm 2): one pass, batches grow with the step."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, widen
@@ -78,8 +77,7 @@ class Kicks(NamedTuple):
     frozen: Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Spider(Planned):
     """Configuration of Stochastic Spider and its variants; made by the factories.
 

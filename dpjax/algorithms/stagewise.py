@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import STEPS, calibrated_query
@@ -61,8 +61,7 @@ class Info(NamedTuple):
     """What the gradient was multiplied with."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Stagewise(Single):
     """Configuration of DPageEM and of its baselines; made by ``dpagem``."""
 

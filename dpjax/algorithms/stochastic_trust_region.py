@@ -5,13 +5,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -43,8 +42,7 @@ Queries = tuple[JointQuery, ...] | tuple[GradientQuery, HessianQuery]
 _Draw = Callable[[int, int], Any]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class StochasticTrustRegion(Planned):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 

@@ -1,6 +1,5 @@
 """DP-TR in public random subspaces: for models whose Hessian does not fit in memory."""
 
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import calibrated_query
@@ -37,8 +36,7 @@ class State(NamedTuple):
     iteration: Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SubspaceTrustRegion(Single):
     """Configuration of DP-TR in subspaces; made by ``dp_subspace_trust_region``."""
 

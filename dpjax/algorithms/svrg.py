@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
@@ -124,8 +124,7 @@ class Epochs(Planned):
         return State(params, anchor, state.gradient, state.average, zeros, length)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class VarianceReduced(Epochs):
     """Configuration of DP-SVRG and DP-SVRG++; made by ``dp_svrg`` and ``dp_svrg_plus_plus``.
 
@@ -157,8 +156,7 @@ class VarianceReduced(Epochs):
         return known, jax.tree.map(jnp.add, change, known)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class PrintedVarianceReduced(Single, Epochs):
     """Configuration of the printed form; made with ``anchor="exact"``.
 

@@ -1,14 +1,12 @@
 """DP-TR (Wang and Xu 2020, algorithm 1): the differentially private trust-region method."""
 
-import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -39,8 +37,7 @@ CERTIFICATES = ("last_query", "output")
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class TrustRegion(Planned):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 

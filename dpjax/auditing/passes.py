@@ -1,6 +1,5 @@
 """Attacks on single-pass methods by whitening their correlated noise; NOT PRIVATE."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, static
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, Release
 from dpjax.algorithms import stochastic_spider
 from dpjax.algorithms.base import Ask
@@ -47,8 +46,7 @@ class Scored(NamedTuple):
     """Log-likelihood ratio, D' to D, of each answer given those before."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class PassRecorder:
     """A Spider in a wrapper that scores each increment as it is released.
 

@@ -1,13 +1,12 @@
 """NOT PRIVATE: an algorithm in a wrapper that scores each noisy answer as it is released."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, static
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
 from dpjax.auditing.ball_claim import ball_log_density
@@ -39,8 +38,7 @@ class Scored(NamedTuple):
     """Log-likelihood ratio, D' to D, of the answers of one step."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Recorder:
     """An algorithm that does as the one it wraps, and scores what that one is told.
 

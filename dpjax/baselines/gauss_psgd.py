@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
@@ -26,8 +26,7 @@ class Watch(NamedTuple):
     """Whether it stayed for good: ``origin`` is then the output."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class GaussPSGD(Spider):
     """Configuration of Gauss-PSGD; made by ``gauss_psgd``."""
 

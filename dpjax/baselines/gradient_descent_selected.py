@@ -1,6 +1,5 @@
 """DP-GD with selection (Wang, Chen and Xu 2019): noisy descent, then the best of its iterates."""
 
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -60,8 +59,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SelectedGradientDescent(Planned):
     """Configuration; made by ``dp_gradient_descent_with_selection``."""
 

@@ -1,6 +1,5 @@
 """DP-Newton with double noise (Ganesh et al. 2023): noisy gradients and noisy directions."""
 
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -43,8 +42,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Newton(Planned):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 

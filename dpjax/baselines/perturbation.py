@@ -1,12 +1,10 @@
 """Output perturbation (Chaudhuri et al. 2011): the minimiser, released once with Gaussian noise."""
 
-import dataclasses
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, records_moved
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Single, refuse_paper
@@ -32,8 +30,7 @@ class Info(NamedTuple):
     """Distance of what was released from the start."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Perturbation(Single):
     """Configuration of a method that releases one noisy minimiser; made by the factories."""
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
@@ -39,8 +39,7 @@ class Info(NamedTuple):
     """Length of the step taken."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class StochasticGradient(Single):
     """Configuration of DP-SGD; made by ``dp_sgd``."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array, PyTree, pytree_dataclass
 from dpjax.datasets.labels import Label, encode_labels
 from dpjax.datasets.raw import read_features
 
@@ -78,7 +78,7 @@ class Preprocessing:
         return normalise(read_features(table, self.columns), self.ranges, self.intercept)
 
 
-@jax.tree_util.register_dataclass
+@pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Features and labels for training, and what a guarantee about them has to mention.

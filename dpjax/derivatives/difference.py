@@ -1,6 +1,5 @@
 """Clipped sums over records of gradient differences between the parameters and an anchor."""
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
+from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, on_device, zeros
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -24,8 +23,7 @@ from dpjax.derivatives.chunks import (
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ClippedGradDifference:
     """What ``clipped_grad_difference`` returns."""
 

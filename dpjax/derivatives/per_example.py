@@ -1,13 +1,10 @@
 """Clipped sums of per-example gradients and Hessians of any loss, in chunks of bounded memory."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-
 from dpjax import _validate
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
+from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
 
@@ -26,8 +23,7 @@ class WideJointSum(NamedTuple):
     hessian: Wide
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ClippedGrad:
     """What ``clipped_grad`` returns."""
 
@@ -83,8 +79,7 @@ class ClippedGrad:
         return rounding.sum_sensitivity(self.clip_norm, relation, rows)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ClippedHessian:
     """What ``clipped_hessian`` returns."""
 
@@ -113,8 +108,7 @@ class ClippedHessian:
         return rounding.sum_sensitivity(self.clip_norm, relation, rows)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class JointClipped:
     """What ``joint_clipped`` returns."""
 

@@ -1,12 +1,11 @@
 """Sums over records of clipped derivatives in a subspace, for large models."""
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax
 
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, static
+from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, on_device, zeros
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -21,8 +20,7 @@ from dpjax.derivatives.chunks import (
 from dpjax.derivatives.per_example import JointSum, WideJointSum
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SubspaceClipped:
     """What ``subspace_clipped`` returns."""
 

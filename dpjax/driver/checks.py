@@ -1,8 +1,9 @@
 """Checks of the shape and dtype of the data, before anything is spent."""
 
+import jax
 import numpy as np
 
-from dpjax._typing import Params, PyTree
+from dpjax._typing import Params, PyTree, confusable
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.objectives.base import SIGNS
@@ -18,12 +19,21 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
       params: floating pytree.
 
     Raises:
-      ValueError: as ``check_examples``; or, where -1 and +1 are the labels that count, for labels
-        of words, booleans or unsigned integers, and for data that declare more than two classes.
+      ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
+        see ``dpjax.pytree_dataclass``; as ``check_examples``; or, where -1 and +1 are the labels
+        that count, for labels of words, booleans or unsigned integers, and for data that declare
+        more than two classes.
 
     Privacy: reads shapes, dtypes and declarations, no value: labels 0 and 1 of a signed dtype raise
       nothing.
     """
+    if confused := confusable(jax.tree.structure(algorithm)):
+        name = confused[0].__name__
+        raise ValueError(
+            f"{name} is registered by jax.tree_util.register_dataclass, and JAX may run the "
+            "compiled program of another such class in its place. Decorate it by "
+            "@dpjax.pytree_dataclass instead."
+        )
     examples = data.examples if isinstance(data, Dataset) else data
     if algorithm.objective.labels == SIGNS:
         _check_labels(algorithm.objective.name, data, examples)

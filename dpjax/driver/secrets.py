@@ -7,13 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, PyTree
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax.algorithms import Algorithm
 from dpjax.oracles import only_where
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Secrets:
     """Exact answers that noise is added to later, such as the gradient at an anchor.
 

@@ -1,6 +1,5 @@
 """``Solution``: what a training returns, all of it private."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, number
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm, Certificate, Status
 from dpjax.algorithms.base import recount_accountant
@@ -22,8 +21,7 @@ from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.release_words import ceil
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Solution(Predictions, HasCard):
     """The result of a private training, a pytree.
 

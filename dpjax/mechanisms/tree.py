@@ -1,6 +1,5 @@
 """Correlated noise for prefix sums: square-root factorisation, binary tree, or independent."""
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -12,7 +11,7 @@ from jax import lax
 from jax.core import Tracer
 
 from dpjax import _validate
-from dpjax._typing import Array, static
+from dpjax._typing import Array, pytree_dataclass, static
 from dpjax._wide import Wide, float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.gaussian import add_on_grid
@@ -25,8 +24,7 @@ _DRAWS = 2**22
 _LONGEST = 2**20
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class PrefixNoise:
     """Noise on increments that stays small on their sums; ``prefix_noise`` makes one.
 

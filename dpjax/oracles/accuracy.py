@@ -1,11 +1,9 @@
 """The accuracy oracle: the noisy fraction of records whose label is predicted correctly."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, PyTree, Relation, static
+from dpjax._typing import Array, Params, PyTree, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, accumulate, zeros
 from dpjax.derivatives import linear_model
 from dpjax.mechanisms import derive, perturb
@@ -13,8 +11,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class AccuracyQuery(GaussianQuery):
     """Asks for (number of records whose label is predicted) / n + N(0, stddev^2).
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split
 from dpjax.accounting import Event
 from dpjax.derivatives import clipped_grad, flatten, most_rows, rounding_slack
@@ -14,8 +14,7 @@ from dpjax.oracles.base import GaussianQuery, Records
 from dpjax.sampling import Sampler
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class AnchoredQuery(GaussianQuery):
     """Asks for (how clipped gradients of a batch change from the anchor) / B + their mean there.
 

@@ -5,7 +5,7 @@ import math
 
 import jax
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import float64
 from dpjax.accounting import Event, records_moved
 from dpjax.derivatives import clipped_grad, flatten
@@ -15,8 +15,7 @@ from dpjax.oracles.gradient import GradientQuery
 from dpjax.sampling import FullBatch
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class BallQuery(GradientQuery):
     """Asks for (sum of clipped gradients) / divisor plus noise uniform in a ball.
 

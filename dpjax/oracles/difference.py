@@ -1,12 +1,10 @@
 """The difference oracle: the mean gradient difference from an anchor, with noise in proportion."""
 
-import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
@@ -18,8 +16,7 @@ from dpjax.sampling import Sampler
 LEAST = 2.0**-60
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class DifferenceQuery(GaussianQuery):
     """Asks for (sum of clipped gradient differences) / divisor + N(0, stddev_at^2 I).
 

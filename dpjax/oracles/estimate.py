@@ -1,6 +1,5 @@
 """The estimate oracle: a gradient, then gradient differences, each on unused records."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, zeros
 from dpjax.accounting import Event, SinglePassRelease
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
@@ -24,8 +23,7 @@ ROWS = 256
 _SHARE = 2.0**-20
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class EstimateQuery(GaussianQuery):
     """Asks for an increment of a gradient estimate: a mean gradient, or how one has changed.
 

@@ -1,11 +1,9 @@
 """The gradient oracle: the noisy mean of clipped gradients, at every step or at anchors alone."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax.derivatives import ClippedGrad, clipped_grad, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
@@ -14,8 +12,7 @@ from dpjax.oracles.once import only_where
 from dpjax.sampling import Sampler
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class GradientQuery(GaussianQuery):
     """Asks for (sum of clipped gradients) / divisor + N(0, stddev^2 I), the data term alone.
 
@@ -72,8 +69,7 @@ class GradientQuery(GaussianQuery):
         return clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NetworkQuery(GradientQuery):
     """Asks what ``GradientQuery`` does, of a network: layers may be clipped each, memory limited.
 
@@ -97,8 +93,7 @@ class NetworkQuery(GradientQuery):
         )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class AnchorQuery(GradientQuery):
     """Asks what ``GradientQuery`` does, at the few steps that renew an anchor.
 

@@ -1,11 +1,8 @@
 """The Hessian oracle, and the joint one that answers gradient and Hessian as one release."""
 
-import dataclasses
 from typing import NamedTuple
 
-import jax
-
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.derivatives.per_example import WideJointSum
 from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
@@ -21,8 +18,7 @@ class SecondOrderAnswer(NamedTuple):
     hessian: Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class HessianQuery(GaussianQuery):
     """Asks for (sum of Frobenius-clipped Hessians) / divisor + symmetric Gaussian noise.
 
@@ -84,8 +80,7 @@ class HessianQuery(GaussianQuery):
         return noisy / self.divisor
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class JointQuery(GaussianQuery):
     """Asks for gradient and Hessian as one vector (g / gradient_weight, svec(H) / hessian_weight).
 

@@ -1,10 +1,6 @@
 """The oracle of output perturbation: the noisy minimiser of a ridge-regularized margin loss."""
 
-import dataclasses
-
-import jax
-
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, zeros
 from dpjax.accounting import records_moved
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
@@ -13,8 +9,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class MinimizerQuery(GaussianQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2, plus N(0, stddev^2 I).
 

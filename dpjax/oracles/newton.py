@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split
 from dpjax.accounting import records_moved
 from dpjax.derivatives import clipped_hessian, flatten
@@ -21,8 +21,7 @@ MODIFICATIONS = ("add", "clip")
 _EIGEN_ERROR = 2.0**-44
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class NewtonQuery(GaussianQuery):
     """Asks for f(H) u + N(0, stddev^2 I), u the unit vector along a vector released before.
 

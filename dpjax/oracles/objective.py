@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Wide, float64, split
 from dpjax.accounting import Event, PerturbationRelease, Release, records_moved
 from dpjax.derivatives import distance_bound
@@ -21,8 +21,7 @@ _REACH = 9.5
 _ROUNDING = 1e-6
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ObjectiveQuery(MinimizerQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
 

@@ -1,13 +1,12 @@
 """The score oracle: how close each of several released iterates is to a second-order point."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, zeros
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.mechanisms import derive, perturb
@@ -24,8 +23,7 @@ class Scores(NamedTuple):
     min_eigenvalue: Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ScoreQuery(GaussianQuery):
     """Asks for gradient norm and smallest eigenvalue at K candidates, each with Gaussian noise.
 

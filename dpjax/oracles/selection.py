@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Params, Relation, static
+from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, wide_dtype, zeros
 from dpjax.accounting import Event, SelectionRelease, gumbel_scale, records_moved
 from dpjax.derivatives import keeps_positions, most_rows, rounding_slack
@@ -17,8 +17,7 @@ from dpjax.oracles.base import Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SelectionQuery:
     """Asks which candidate w_k has the largest score.
 

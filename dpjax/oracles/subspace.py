@@ -1,17 +1,12 @@
 """The oracle of a subspace: gradient and Hessian along public directions, as one release."""
 
-import dataclasses
-
-import jax
-
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.derivatives import subspace_clipped
 from dpjax.oracles.base import Records
 from dpjax.oracles.hessian import JointQuery, SecondOrderAnswer
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SubspaceQuery(JointQuery):
     """Asks for (S g / gradient_weight, svec(S H S^T) / hessian_weight) for a sketch S (k, p).
 

@@ -7,14 +7,13 @@ import jax
 import numpy as np
 from jax import core
 
-from dpjax._typing import Array, static
+from dpjax._typing import Array, pytree_dataclass, static
 from dpjax.accounting import PoissonBallRelease, PoissonRelease, Release
 from dpjax.sampling import gaps
 from dpjax.sampling.samplers import Batch, Sampler
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Poisson(Sampler):
     """Each record by its own coin, of exact probability; ``poisson`` makes one that is checked.
 

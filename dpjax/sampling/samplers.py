@@ -5,13 +5,11 @@ declared have more, see there); a masked index is 0, a row that is there, and wh
 batch must make its part exactly zero. ``key`` is used for one draw alone, and for no noise.
 """
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Relation, static
+from dpjax._typing import Array, Relation, pytree_dataclass, static
 from dpjax.accounting import (
     BallRelease,
     Release,
@@ -121,8 +119,7 @@ class Sampler:
         return {}
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class FullBatch(Sampler):
     """Every record at every step.
 
@@ -159,8 +156,7 @@ class FullBatch(Sampler):
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class FixedSize(Sampler):
     """A uniformly random subset of ``size`` records; ``fixed_size`` makes one that is checked.
 

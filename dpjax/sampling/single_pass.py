@@ -1,12 +1,11 @@
 """One pass over the records in a random order: each record is used by at most one query."""
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, PyTree, Relation, static
+from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import Release, SinglePassRelease, records_moved
 from dpjax.sampling.samplers import Sampler
 
@@ -47,8 +46,7 @@ def as_ordered(records: PyTree) -> Ordered:
     return Ordered(records, jnp.arange(n, dtype=jnp.int32))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class SinglePass(Sampler):
     """Places ``first`` to ``last`` of a random order, each for one question.
 
