@@ -15,6 +15,7 @@ from test_contract import build, records
 
 import dpjax
 from dpjax import _cards
+from dpjax._typing import pytree_dataclass
 from dpjax.driver.guarantee import Guarantee
 
 KEY = jax.random.key(7)
