@@ -18,8 +18,8 @@ from flax import nnx
 import dpjax
 from dpjax._program import program_hash
 from dpjax.accounting import Ledger
+from dpjax.accounting.wording import ceil
 from dpjax.driver import ResumeMismatch, Watch, loop, progress
-from dpjax.driver.guarantee import ceil
 from dpjax.training import evaluation
 from dpjax.transforms import check_no_multi_steps, holds_noise
 

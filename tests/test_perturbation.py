@@ -109,7 +109,7 @@ def test_it_is_as_near_the_minimum_as_was_proved(name):
 @each
 def test_a_private_n_is_refused(name):
     """Of three times as many records as declared the solver would not find the minimum."""
-    with pytest.raises(ValueError, match="not released under relation='add_or_remove_one'"):
+    with pytest.raises(ValueError, match="cannot be released under relation='add_or_remove_one'"):
         build(name, budget=dpjax.PrivacyBudget(1.0, 1e-6, "add_or_remove_one"))
 
 

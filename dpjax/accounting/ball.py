@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import dp_accounting
@@ -11,7 +12,24 @@ from scipy import special
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
-from dpjax.accounting.sampled_releases import BatchRelease, check_subsets
+from dpjax.accounting.sampled_releases import (
+    POISSON_ERROR,
+    SUBSET_ERROR,
+    BatchRelease,
+    check_subsets,
+    poisson_words,
+    subset_words,
+)
+from dpjax.accounting.wording import LawWords, ceil
+
+_LAW = LawWords(
+    accounting="total variation distance between neighbouring noise balls, composed in closed form",
+    profile=(
+        "delta is the same at every epsilon, and no epsilon is large enough for a smaller delta."
+    ),
+    group="delta is k times as large",
+    drawn="Noise is drawn as direction times length,",
+)
 
 # What SciPy's incomplete beta function may be off by, and more: 6e-16 was measured against 50
 # digits, for distances from 1e-12 to 1.2 R and dimensions up to 10^5.
@@ -153,6 +171,31 @@ class BallRelease(Release):
         "baselines.dp_sgd), or run it without a ledger and account for its delta by hand."
     )
 
+    def describe(self) -> str:
+        """Returns the line of the guarantee about this release."""
+        return (
+            f"{super().describe()}; the noise is uniform in a ball of radius {self.radius:.4g} in "
+            f"{self.dimension:,} dimensions"
+        )
+
+    def law_words(self, releases: Sequence[Release]) -> LawWords | None:
+        """Returns the words for an event of ball noise alone."""
+        return _LAW if all(isinstance(release, BallRelease) for release in releases) else None
+
+    def meaning(self, delta: float, data_size: int) -> str:
+        """Returns what this noise leaves open: a delta that is met by publishing records."""
+        shown = delta * data_size
+        met = (
+            f"{ceil(shown)} random records in full"
+            if shown > 1
+            else f"one random record in full with probability {ceil(shown)}"
+        )
+        return (
+            "Meaning: with probability up to delta, an answer proves that a given record is "
+            f"present. For comparison: with {data_size:,} declared records, publishing {met} meets "
+            "the same delta."
+        )
+
     def validate(self) -> None:
         """Raises for a number out of range."""
         object.__setattr__(self, "dimension", _validate.positive_int("dimension", self.dimension))
@@ -211,6 +254,11 @@ class PoissonBallRelease(BallRelease, BatchRelease):
     """Noise uniform in a ball, on Poisson batches; all fields of both."""
 
     sampling: ClassVar[str] = "poisson"
+    draw_error: ClassVar[str] = POISSON_ERROR
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns which records each release uses, and what its sums are divided by."""
+        return poisson_words(self, data_size, relation)
 
     def validate(self) -> None:
         """Raises for a number out of range."""
@@ -228,6 +276,12 @@ class SubsetBallRelease(PoissonBallRelease):
     """Noise uniform in a ball, on uniformly random subsets; under ``replace_one`` alone."""
 
     sampling: ClassVar[str] = "fixed_size"
+    draw_error: ClassVar[str] = SUBSET_ERROR
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns which records each release uses, and what its sums are divided by."""
+        del data_size, relation
+        return subset_words(self)
 
     def check_relation(self, relation: Relation) -> None:
         """Raises unless the relation is ``replace_one``."""

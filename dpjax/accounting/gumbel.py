@@ -11,6 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
+from dpjax.accounting.wording import ceil, times
 
 GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of Gumbel noise of scale 1."""
@@ -36,6 +37,16 @@ class SelectionRelease(Release):
     std_of: ClassVar[str] = "score"
     is_gaussian: ClassVar[bool] = False
     renyi_reason: ClassVar[str] = "selects among its iterates"
+    draw_error: ClassVar[str] = "selection on rounded scores"
+
+    def describe(self) -> str:
+        """Returns the line of the guarantee about this release."""
+        return (
+            f"{self.name}: {times(self.count)}, the index of one candidate, chosen by the "
+            f"exponential mechanism with pure epsilon {ceil(self.pure_epsilon)}; one record "
+            f"changes a score by at most {self.sensitivity:.4g} ({self.words.bound}); the Gumbel "
+            f"noise has std {self.stddev:.4g}"
+        )
 
     def validate(self) -> None:
         """Raises for a number out of range."""

@@ -10,6 +10,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
+from dpjax.accounting.wording import LawWords, ReleaseWords, times
 
 _LARGEST = 1e100
 
@@ -38,6 +39,7 @@ class Release:
       sensitivity: what the multiplier is relative to, in the units of the released mean.
       components: standard deviation of each part of the release, in that part's own units.
       unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
+      words: what the guarantee says of it beside the numbers.
 
     Raises:
       ValueError: for a number out of range.
@@ -52,6 +54,7 @@ class Release:
     sensitivity: float = 1.0
     components: tuple[tuple[str, float], ...] = ()
     unsafe_fast_noise: bool = False
+    words: ReleaseWords = ReleaseWords()
 
     mechanism: ClassVar[str] = "gaussian"
     sampling: ClassVar[str] = "none"
@@ -64,10 +67,16 @@ class Release:
     """Why no ledger can book it; None where one can."""
     renyi_reason: ClassVar[str] = ""
     """Why a ledger of Gaussians alone cannot book it, as the end of "this run ..."."""
+    draw_error: ClassVar[str] = ""
+    """Why what is drawn may differ from what is accounted for; empty where it cannot."""
+    ends_early: ClassVar[bool] = False
+    """Whether a run ends when its records are used up."""
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
-        _KINDS[cls.mechanism, cls.sampling] = cls
+        # A base of several kinds names neither.
+        if "mechanism" in cls.__dict__ or "sampling" in cls.__dict__:
+            _KINDS[cls.mechanism, cls.sampling] = cls
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -163,6 +172,49 @@ class Release:
         del relation
         return orders / (2 * self.noise_multiplier**2)
 
+    def describe(self) -> str:
+        """Returns the line of the guarantee about this release.
+
+        >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).describe()
+        'gradient: 10 times, sensitivity 0.1 (enforced by clipping), noise multiplier 5'
+        """
+        stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
+        units = " for the joint vector in the gradient's units" * (len(self.components) > 1)
+        what = "per-record bound" if self.is_subsampled else "sensitivity"
+        return (
+            f"{self.name.replace('_', ' ')}: {times(self.count)}, {what} {self.sensitivity:.4g} "
+            f"({self.words.bound}){units}, noise multiplier {self.noise_multiplier:.5g}"
+            + f" ({stds})" * bool(stds)
+            + f"; {self.words.note}" * bool(self.words.note)
+        )
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns which records each release uses, and what its sums are divided by.
+
+        Args:
+          data_size: the declared n.
+          relation: of the event; n is private under ``add_or_remove_one``.
+        """
+        del relation
+        return f"none; each release uses all records. Sums are divided by the declared n = {data_size:,}"
+
+    def law_words(self, releases: Sequence["Release"]) -> LawWords | None:
+        """Returns the words for an event that holds this release, where it has a law of its own.
+
+        Args:
+          releases: all of the event.
+
+        Returns:
+          None where the losses of all releases are composed.
+        """
+        del releases
+        return None
+
+    def meaning(self, delta: float, data_size: int) -> str:
+        """Returns what a budget is worth where epsilon and delta do not say it, or nothing."""
+        del delta, data_size
+        return ""
+
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
         """One release as a ``dp_accounting`` event, for comparison; see ``Event.dp_event``."""
@@ -190,6 +242,7 @@ class Release:
                 f"{kind[1]!r}; import the module that defines it first."
             )
         fields["components"] = tuple(map(tuple, fields["components"]))
+        fields["words"] = ReleaseWords(**fields.get("words", {}))
         if "disjoint_parts" in fields:
             fields["disjoint_parts"] = tuple(map(Release.from_fields, fields["disjoint_parts"]))
         return _KINDS[kind](**fields)
@@ -198,6 +251,7 @@ class Release:
         """Returns all that ``from_fields`` needs, in types that JSON has."""
         kind = {"mechanism": self.mechanism, "sampling": self.sampling}
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        own["words"] = self.words._asdict()
         if "disjoint_parts" in own:
             own["disjoint_parts"] = [part.to_fields() for part in own["disjoint_parts"]]
         return kind | own

@@ -14,6 +14,9 @@ from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
 
+POISSON_ERROR = "Poisson batches above their maximum size, 2^-64 discretisation"
+SUBSET_ERROR = "subsets drawn from 64-bit integers in a fixed number of trials"
+
 # Logarithms of moments near 1 are up to this too small, relative to the order minus 1.
 _LOG_ROUNDING = 2.0**-48
 
@@ -64,6 +67,7 @@ class PoissonRelease(BatchRelease):
     undrawn_shift: float = 0.0
 
     sampling: ClassVar[str] = "poisson"
+    draw_error: ClassVar[str] = POISSON_ERROR
 
     def validate(self) -> None:
         """Raises for a number out of range."""
@@ -72,6 +76,21 @@ class PoissonRelease(BatchRelease):
         if shift > 1:
             raise ValueError(f"undrawn_shift must be from 0 to 1, got {self.undrawn_shift!r}.")
         object.__setattr__(self, "undrawn_shift", shift)
+
+    def describe(self) -> str:
+        """Returns the line of the guarantee about this release."""
+        line = super().describe()
+        if not self.undrawn_shift:
+            return line
+        return (
+            f"{line}; a record that is not sampled still changes a release by up to "
+            f"{self.undrawn_shift * self.sensitivity:.4g}, through an exact sum over all records, "
+            "which is secret state: kept in memory only and never released"
+        )
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns which records each release uses, and what its sums are divided by."""
+        return poisson_words(self, data_size, relation)
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -144,6 +163,12 @@ class SubsetRelease(BatchRelease):
     """
 
     sampling: ClassVar[str] = "fixed_size"
+    draw_error: ClassVar[str] = SUBSET_ERROR
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns which records each release uses, and what its sums are divided by."""
+        del data_size, relation
+        return subset_words(self)
 
     def validate(self) -> None:
         """Raises for a number out of range, or a probability that is not the subset's share."""
@@ -182,6 +207,31 @@ class SubsetRelease(BatchRelease):
         )
 
 
+def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> str:
+    """Returns which records a Poisson batch holds, and what its sums are divided by."""
+    record, more = f"of the {data_size:,} declared records", " records"
+    if relation == "add_or_remove_one":
+        record = "record"
+        more = (
+            f" records for every {data_size:,} present (the declared number; more may be present)"
+        )
+    return (
+        f"Poisson sampling, anew for each release; each {record} is included independently with "
+        f"probability {release.sampling_probability:.6g}, using 64 random bits; a batch holds at "
+        f"most {release.max_batch_size:,}{more}. Sums are divided by the declared expected batch "
+        "size"
+    )
+
+
+def subset_words(release: BatchRelease) -> str:
+    """Returns which records a uniform subset holds, and what its sums are divided by."""
+    return (
+        "sampling without replacement, anew for each release; a uniformly random "
+        f"{release.max_batch_size:,} of the declared {release.data_size:,} records. Sums are "
+        f"divided by {release.max_batch_size:,}"
+    )
+
+
 def check_subsets(relation: Relation) -> None:
     """Raises unless the relation is ``replace_one``.
 
@@ -212,6 +262,7 @@ class SinglePassRelease(Release):
     disjoint_parts: tuple["SinglePassRelease", ...] = ()
 
     sampling: ClassVar[str] = "single_pass"
+    ends_early: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Raises for a number out of range, or parts that do not fit."""
@@ -233,6 +284,33 @@ class SinglePassRelease(Release):
                     "records."
                 )
 
+    def describe(self) -> str:
+        """Returns the lines of the guarantee about this release, one for each part."""
+        parts = self.parts()
+        disjoint = (
+            f"; {' and '.join(part.name for part in parts)} use disjoint records, so the largest "
+            "loss applies (parallel composition)"
+        ) * (len(parts) > 1)
+        return "\n  - ".join(part.describe_alone() for part in parts) + disjoint
+
+    def describe_alone(self) -> str:
+        """Returns the line about this pass without its parts."""
+        stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
+        return (
+            f"{self.name}: for any one record, all answers together are one Gaussian mechanism "
+            f"with sensitivity {self.sensitivity:.4g} ({self.words.bound}) and noise multiplier "
+            f"{self.noise_multiplier:.5g} ({stds})" + f"; {self.words.note}" * bool(self.words.note)
+        )
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns which records each release uses, and what its sums are divided by."""
+        del relation
+        return (
+            f"one pass over the {data_size:,} declared records, in a random order that does not "
+            "depend on the data. Each record is used by at most one query. Each sum is divided by "
+            "its batch size, which is chosen from released values alone"
+        )
+
     def parts(self) -> Sequence["SinglePassRelease"]:
         """Returns what disjoint sets of records release; of one set the pass itself."""
         return self.disjoint_parts or (self,)
@@ -253,7 +331,7 @@ class SinglePassRelease(Release):
         return dataclasses.replace(self, noise_multiplier=multiplier, disjoint_parts=parts)
 
 
-def parallel(name: str, parts: Sequence[SinglePassRelease]) -> SinglePassRelease:
+def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
     """Returns the release of one pass whose answers are about disjoint sets of records.
 
     A record is in one set, chosen by no record, so what it loses is what is released of that set:
@@ -277,16 +355,21 @@ def parallel(name: str, parts: Sequence[SinglePassRelease]) -> SinglePassRelease
     """
     if not parts:
         raise ValueError("parallel needs at least one release.")
+    passes: list[SinglePassRelease] = []
     for part in parts:
         if not isinstance(part, SinglePassRelease):
-            raise ValueError(f"{part.name!r} is no single pass; only those read disjoint records.")
-    largest_loss = min(parts, key=lambda part: part.noise_multiplier)
+            raise ValueError(
+                f"parallel needs single passes, and the part {part.name!r} is none: only a single "
+                "pass reads disjoint records."
+            )
+        passes.append(part)
+    largest_loss = min(passes, key=lambda part: part.noise_multiplier)
     return dataclasses.replace(
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
         unsafe_fast_noise=any(part.unsafe_fast_noise for part in parts),
-        disjoint_parts=tuple(parts),
+        disjoint_parts=tuple(passes),
     )
 
 

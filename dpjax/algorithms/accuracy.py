@@ -13,7 +13,6 @@ from dpjax.accounting import (
     Event,
     PrivacyBudget,
     Release,
-    SinglePassRelease,
     check_spent,
     compose,
     gaussian_multiplier,
@@ -165,7 +164,7 @@ def _ending(
     algorithm: base.Algorithm, budget: PrivacyBudget, multiplier: float, unsafe_fast_noise: bool
 ) -> WithAccuracy:
     (first, *_), releases = algorithm.queries, algorithm.event.releases
-    if any(isinstance(release, SinglePassRelease) for release in releases):
+    if any(release.ends_early for release in releases):
         raise ValueError(
             f"{algorithm.title} reads each record only once, so it cannot release an accuracy "
             "over all records at the end. Leave the accuracy out."

@@ -37,8 +37,12 @@ class BallClaim:
     event: Event
 
     def __post_init__(self):
-        if not all(isinstance(release, BallRelease) for release in self.event.releases):
+        if len(self._balls) < len(self.event.releases):
             raise ValueError("this claim is about ball noise alone.")
+
+    @property
+    def _balls(self) -> list[BallRelease]:
+        return [release for release in self.event.releases if isinstance(release, BallRelease)]
 
     @property
     def relation(self) -> Relation:
@@ -50,7 +54,7 @@ class BallClaim:
         if np.isinf(scale):
             return 0.0
         kept = 1.0
-        for release in self.event.releases:
+        for release in self._balls:
             radius = scale * release.radius
             apart = release.sensitivity >= 2 * radius
             own = 1.0 if apart else ball_delta(release.sensitivity, radius, release.dimension)

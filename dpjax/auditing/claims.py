@@ -165,6 +165,7 @@ class PerturbationClaim:
     def curve(self, scale: float = 1.0) -> Curve:
         """Returns a lower bound on the curve of what is released, for either order."""
         first, *others = _scaled(self.event, scale).releases
+        assert isinstance(first, PerturbationRelease)  # see ``claim_of``
         # What the noise on the minimiser may cost beside, for all but 1e-9 of its losses.
         room = sum(6.0 * release.count / release.noise_multiplier for release in others)
         sizes = np.abs(LOSSES)

@@ -6,7 +6,6 @@ import contextlib
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli import outputs, problem, report
-from dpjax.driver import guarantee
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -45,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
     for release in algorithm.event.releases:
-        print(f"  {guarantee.describe(release)}")
+        print(f"  {release.describe()}")
     print(f"epsilon of this noise, per {unit}: {spent['pld']:.6g} exact, {looser}")
     if arguments.json:
         report.write_json(

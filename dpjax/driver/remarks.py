@@ -9,8 +9,9 @@ def remarks(algorithm: Algorithm) -> list[str]:
 
     Privacy: reads declared numbers only.
     """
-    # Ball noise promises no epsilon, and its guarantee says which release meets its delta.
-    if all(release.mechanism == "ball" for release in algorithm.event.releases):
-        return []
     epsilon, delta = map(float, algorithm.declared)
-    return accounting.remarks(epsilon, delta, algorithm.queries[0].data_size)
+    n = algorithm.queries[0].data_size
+    # Ball noise promises no epsilon, and its guarantee says which release meets its delta.
+    if all(release.meaning(delta, n) for release in algorithm.event.releases):
+        return []
+    return accounting.remarks(epsilon, delta, n)

@@ -12,13 +12,13 @@ from dpjax import _validate
 from dpjax._cards import Card, HasCard, number
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, epsilon
+from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, Certificate, Status
 from dpjax.algorithms.base import recount_accountant
 from dpjax.algorithms.cards import noise_words, of_event, warning
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
 from dpjax.driver.prediction import Predictions, Score, score_of
-from dpjax.driver.release_words import ceil
 
 
 @pytree_dataclass

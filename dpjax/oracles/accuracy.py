@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, PyTree, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, accumulate, zeros
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import linear_model
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
@@ -53,6 +54,11 @@ class AccuracyQuery(GaussianQuery):
     def name(self) -> str:
         """What an algorithm asks by."""
         return "accuracy"
+
+    @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(bound="each record counts as 0 or 1")
 
     @property
     def gradients(self) -> int:

@@ -8,6 +8,7 @@ import jax
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import float64
 from dpjax.accounting import Event, records_moved
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.mechanisms import add_ball, derive
 from dpjax.oracles.base import Records, check_sampler
@@ -32,6 +33,11 @@ class BallQuery(GradientQuery):
     dimension: int = static(kw_only=True)
 
     @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(noise="noise uniform in a ball, on means of clipped contributions")
+
+    @property
     def radius(self) -> Array | float:
         """Radius of the ball, in the units of the mean."""
         return self.stddev * math.sqrt(self.dimension + 2)
@@ -54,7 +60,9 @@ class BallQuery(GradientQuery):
             mechanism="ball",
             dimension=self.dimension,
         )
-        release = dataclasses.replace(release, unsafe_fast_noise=self.unsafe_fast_noise)
+        release = dataclasses.replace(
+            release, unsafe_fast_noise=self.unsafe_fast_noise, words=self.words
+        )
         return Event((release,), self.relation)
 
     def answer(self, key: Array, records: Records, params: Params) -> Params:

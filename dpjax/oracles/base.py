@@ -11,6 +11,7 @@ import numpy as np
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import on_device
 from dpjax.accounting import Event, Release, records_moved
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.datasets.base import check_arrays
 from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
@@ -117,6 +118,11 @@ class GaussianQuery:
         raise NotImplementedError
 
     @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords()
+
+    @property
     def gradients(self) -> int:
         """How many gradients of each record one answer takes."""
         return 1
@@ -183,7 +189,9 @@ class GaussianQuery:
                 record_norm=float(self.unit) * (1 + self.slack),
                 components=self.components,
             )
-        release = dataclasses.replace(release, unsafe_fast_noise=self.unsafe_fast_noise)
+        release = dataclasses.replace(
+            release, unsafe_fast_noise=self.unsafe_fast_noise, words=self.words
+        )
         return Event((release,), self.relation)
 
     def _of_mean(self, unit: Array | float) -> Array | float:

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
@@ -51,6 +52,16 @@ class DifferenceQuery(GaussianQuery):
     def name(self) -> str:
         """What an algorithm asks by."""
         return "difference"
+
+    @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(
+            note=(
+                "the bound and the std are maxima: near the anchor both shrink in proportion to "
+                "the distance from it"
+            )
+        )
 
     @property
     def unit(self) -> Array | float:

@@ -11,6 +11,7 @@ from jax import lax
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, zeros
 from dpjax.accounting import Event, SinglePassRelease
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
@@ -86,6 +87,18 @@ class EstimateQuery(GaussianQuery):
         name = "gradient" if self.noise.kind == "independent" else "independent draws"
         return ((name, float(self.stddev)),)
 
+    @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        if self.noise.kind == "independent":
+            return ReleaseWords(
+                note=(
+                    "a gradient difference has a sensitivity of its own, and noise in proportion "
+                    "to it"
+                )
+            )
+        return ReleaseWords(note="the noise on each sum is a linear combination of these draws")
+
     def event(self, count: int) -> Event:
         """Returns what a whole run releases, however many answers: one Gaussian to each record."""
         del count
@@ -98,6 +111,7 @@ class EstimateQuery(GaussianQuery):
             components=self.components,
             data_size=self.data_size,
             unsafe_fast_noise=self.unsafe_fast_noise,
+            words=self.words,
         )
         return Event((release,), self.relation)
 

@@ -3,10 +3,23 @@
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, zeros
 from dpjax.accounting import records_moved
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
+
+MINIMIZER_WORDS = ReleaseWords(
+    noise="Gaussian noise on the minimizer (rows are scaled to norm at most 1)",
+    bound=(
+        "rows are scaled to norm at most 1; the loss's derivative is truncated at its Lipschitz "
+        "constant"
+    ),
+    sums=(
+        "sums of the loss's derivatives are computed in float64; their rounding error is included "
+        "in the bound on the distance from the computed to the exact minimizer."
+    ),
+)
 
 
 @pytree_dataclass
@@ -52,6 +65,11 @@ class MinimizerQuery(GaussianQuery):
     def name(self) -> str:
         """What an algorithm asks by."""
         return "minimizer"
+
+    @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return MINIMIZER_WORDS
 
     @property
     def gradients(self) -> int:

@@ -13,7 +13,7 @@ from dpjax.derivatives import distance_bound
 from dpjax.mechanisms import derive, perturb
 from dpjax.mechanisms.normal import standard_normal
 from dpjax.oracles.base import Records
-from dpjax.oracles.minimizer import MinimizerQuery, minimum, strength_of
+from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, minimum, strength_of
 
 # No draw of ``standard_normal`` is larger.
 _REACH = 9.5
@@ -89,6 +89,10 @@ class ObjectiveQuery(MinimizerQuery):
             sensitivity=float(self.sensitivity),
             components=self.components,
             unsafe_fast_noise=self.unsafe_fast_noise,
+            words=MINIMIZER_WORDS._replace(
+                noise="Gaussian noise in the objective (rows are scaled to norm at most 1)",
+                bound=f"of the objective's gradient: {MINIMIZER_WORDS.bound}",
+            ),
             log_shift=math.log1p(smoothness / (self.data_size * strength_of(self.objective))),
         )
         hidden = Release(
@@ -98,6 +102,10 @@ class ObjectiveQuery(MinimizerQuery):
             sensitivity=2 * float(self.distance),
             components=(("minimizer", float(self.output_stddev)),),
             unsafe_fast_noise=self.unsafe_fast_noise,
+            words=MINIMIZER_WORDS._replace(
+                noise="Gaussian noise on its minimizer",
+                bound="twice the bound on the solver's distance to the exact minimizer",
+            ),
         )
         return Event((tilted, hidden), self.relation)
 

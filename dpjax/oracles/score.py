@@ -8,6 +8,7 @@ from jax import lax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
@@ -64,6 +65,14 @@ class ScoreQuery(GaussianQuery):
     def name(self) -> str:
         """What an algorithm asks by."""
         return "scores"
+
+    @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(
+            noise="Gaussian noise on norms and eigenvalues of means",
+            note="the sensitivity is in units of the clip norms",
+        )
 
     @property
     def unit(self) -> float:

@@ -10,6 +10,7 @@ from jax import lax
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, wide_dtype, zeros
 from dpjax.accounting import Event, SelectionRelease, gumbel_scale, records_moved
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import keeps_positions, most_rows, rounding_slack
 from dpjax.mechanisms import derive, noisy_argmax, selection_error
 from dpjax.objectives import Objective
@@ -64,6 +65,11 @@ class SelectionQuery:
         return "selection"
 
     @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(noise="Gumbel noise on scores, which are not released")
+
+    @property
     def sampler(self) -> None:
         """Nobody draws: every record is asked."""
         return None
@@ -97,6 +103,7 @@ class SelectionQuery:
             components=(("score", multiplier * sensitivity),),
             failure_probability=selection_error(self.candidates),
             unsafe_fast_noise=self.unsafe_fast_noise,
+            words=self.words,
         )
         return Event((release,), self.relation)
 

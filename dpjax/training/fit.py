@@ -13,12 +13,13 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget, epsilon
+from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
-from dpjax.driver.guarantee import UNSAFE, ceil, unsafe
+from dpjax.driver.guarantee import UNSAFE, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of

@@ -234,8 +234,9 @@ def _ball_event(
 ) -> Event:
     sensitivity = _validate.positive("sensitivity", sensitivity)
     stddev = radius / math.sqrt(_validate.positive_int("dimension", dimension) + 2)
-    drawn = sampler is not None and not isinstance(sampler, FullBatch)
-    ball = (sampler or FullBatch(1)).release(
+    sampler = FullBatch(1) if sampler is None else sampler
+    drawn = not isinstance(sampler, FullBatch)
+    ball = sampler.release(
         "updates",
         steps,
         noise_multiplier=stddev / sensitivity,
