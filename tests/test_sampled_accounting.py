@@ -428,7 +428,7 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         queries=[types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False)],
     )
     text = guarantee.statement(algorithm, "row")
-    words = ["anchor: no sampling; each release uses all records", "per-record bound", "k e^((k-1)"]
+    words = ["anchor: none; each release uses all records", "per-record bound", "k e^((k-1)"]
     if relation == "replace_one":
         words += [
             "joint step: sampling without replacement",
