@@ -196,7 +196,10 @@ class Release:
           relation: of the event; n is private under ``add_or_remove_one``.
         """
         del relation
-        return f"none; each release uses all records. Sums are divided by the declared n = {data_size:,}"
+        return (
+            "none; each release uses all records. Sums are divided by the declared "
+            f"n = {data_size:,}"
+        )
 
     def law_words(self, releases: Sequence["Release"]) -> LawWords | None:
         """Returns the words for an event that holds this release, where it has a law of its own.
