@@ -185,13 +185,13 @@ def test_the_training_is_the_one_it_would_be_and_the_estimate_is_near():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: build(share=2.0), "must be below the whole budget's 2, got 2"),
+        (lambda: build(share=2.0), "must be below that of the budget, 2, got 2"),
         (lambda: build(share=0.0), "epsilon of the accuracy must be"),
         (lambda: query_of(LOGISTIC, "add_or_remove_one"), "not released under relation='add_or_"),
         (lambda: query_of(dpjax.objectives.pca()), "predicts no label"),
         (
             lambda: build(dpjax.stochastic_spider, PrivacyBudget(8.0, 1e-3), batch_size=8),
-            "reads each record once",
+            "reads each record only once",
         ),
         (lambda: dpjax.solve(plain(), records(), seed=0).accuracy_interval(), "with_accuracy"),
     ],
@@ -247,7 +247,7 @@ def test_the_command_line_prints_and_writes_the_estimate(capsys, tmp_path):
     assert main(argv) == 0
     out = capsys.readouterr().out
     found = json.loads(file.read_text())
-    assert "accuracy on the training records: 0." in out and "with 95% confidence" in out
+    assert "accuracy on the training records: 0." in out and "(95% confidence interval" in out
     assert "DP-GD is (1, 4.953e-06)-differentially private" in out and "- accuracy: once," in out
     accuracy = found["accuracy"]
     assert accuracy["lower"] < accuracy["estimate"] < accuracy["upper"]
