@@ -3,15 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 
-from dpjax._typing import Array, Relation
+from dpjax._typing import Relation
 from dpjax.accounting import BallRelease, Event, ball_composition, ball_delta
-from dpjax.mechanisms.gaussian import GRID_BITS
 
 # Log-density outside of a ball: finite, so that two of them cancel.
-_NEVER = -1e3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,25 +66,3 @@ class BallClaim:
         """Returns the curve of total variation ``delta(scale)``."""
         delta = self.delta(scale)
         return lambda alpha: np.maximum(0.0, 1 - delta - alpha)
-
-
-def ball_log_density(seen: Array, mean: Array, radius: Array | float) -> Array:
-    """Returns the log-density of ball noise around ``mean``, up to a constant: 0 or very little.
-
-    >>> ball_log_density(jnp.array([0.6, 0.0]), jnp.zeros(2), 0.5).item()
-    -1000.0
-    """
-    outside = jnp.linalg.norm(seen - mean) > ball_reach(radius, seen.size)
-    return jnp.where(outside, _NEVER, 0.0)
-
-
-def ball_reach(radius: Array | float, dimension: int) -> Array | float:
-    """Returns how far answers are from the exact sum at most, nearly always.
-
-    Rounding to the grid moves one out of the ball by a third of a cell, typically; 1.5 are allowed.
-
-    >>> bool(1 < ball_reach(1.0, 2) < 1.0002)
-    True
-    """
-    cell = 2.0**-GRID_BITS * radius / np.sqrt(dimension + 2)
-    return radius * (1 + 1e-6) + 1.5 * cell

@@ -1,5 +1,7 @@
 """The accuracy oracle: the noisy fraction of records whose label is predicted correctly."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -7,13 +9,12 @@ from dpjax._typing import Array, Params, PyTree, Relation, pytree_dataclass, sta
 from dpjax._wide import Wide, accumulate, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import linear_model
-from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.base import Query, Records
 
 
 @pytree_dataclass
-class AccuracyQuery(GaussianQuery):
+class AccuracyQuery(Query):
     """Asks for (number of records whose label is predicted) / n + N(0, stddev^2).
 
     A record counts 1 if the score of its features has the sign of its label, and else 0: also at a
@@ -85,15 +86,27 @@ class AccuracyQuery(GaussianQuery):
         """The accuracy alone."""
         return (("accuracy", float(self.stddev)),)
 
-    def answer(self, key: Array, records: Records, params: Params) -> Array:
-        """Returns the noisy accuracy of ``params``, shape (); it may lie outside of [0, 1]."""
-        noisy = perturb(
-            derive(key, "accuracy", 0),
-            self.exact_count(records, params),
-            self.noise_multiplier,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return noisy / self.data_size
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the number of records whose label is predicted, (). NOT PRIVATE."""
+        del mask, public
+        correct = self._correct(records, params).ravel().astype(jnp.float32)
+        return (accumulate(zeros((), correct.dtype), correct),)
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the noise on the count, of which one record moves 1."""
+        del params, public
+        return (self.noise_multiplier,)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
+        """Returns the noisy accuracy, shape (); it may lie outside of [0, 1]."""
+        del params
+        return noisy[0] / self.data_size
+
+    def parts_of(self, answer: Array) -> tuple[Array, ...]:
+        """Returns the noisy count."""
+        return (answer * self.data_size,)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises unless the examples are rows with labels, which the model scores one by one.
@@ -111,11 +124,6 @@ class AccuracyQuery(GaussianQuery):
             raise ValueError(
                 f"the model of {self.objective.name} does not score rows of these x: {error}"
             ) from error
-
-    def exact_count(self, records: Records, params: Params) -> Wide:
-        """Returns the number of records whose label is predicted. NOT PRIVATE."""
-        correct = self._correct(records, params).ravel().astype(jnp.float32)
-        return accumulate(zeros((), correct.dtype), correct)
 
     def _correct(self, records: Records, params: Params) -> Array:
         if self.objective.model is None:

@@ -1,21 +1,21 @@
 """The anchored oracle: exact-anchor SVRG's gradient; the exact anchor gradient stays secret."""
 
 import dataclasses
+from typing import Any
 
 import jax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split
 from dpjax.accounting import Event
-from dpjax.derivatives import clipped_grad, flatten, most_rows, rounding_slack
-from dpjax.mechanisms import derive, perturb
+from dpjax.derivatives import clipped_grad, most_rows, rounding_slack
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.base import Query, Records
 from dpjax.sampling import Sampler
 
 
 @pytree_dataclass
-class AnchoredQuery(GaussianQuery):
+class AnchoredQuery(Query):
     """Asks for (how clipped gradients of a batch change from the anchor) / B + their mean there.
 
     That mean is over all n records and exact, one secret computed at each anchor by ``remember``
@@ -93,33 +93,27 @@ class AnchoredQuery(GaussianQuery):
         """Returns the exact sum of clipped gradients at ``params``, (p,): SECRET."""
         return self._clipped.wide(params, records, None, self.any_order)
 
-    def answer(
-        self, key: Array, records: Records, params: Params, *, anchor: Params, secret: Wide
-    ) -> Params:
-        """Returns the noisy gradient, a pytree like ``params``.
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sum of how gradients change, plus the exact anchor's share. NOT PRIVATE.
 
         Args:
-          key: of this question alone.
           records: see ``bind``.
           params: where the gradient is wanted; released before.
-          anchor: where ``secret`` was computed; released before.
-          secret: from ``remember``, with all its digits.
+          mask: bool, the rows that count.
+          **public: ``anchor``, where ``secret`` was computed, released before; and ``secret``, from
+            ``remember``, with all its digits.
         """
-        batch, mask = self._drawn(key, records)
         here, there = (
-            self._clipped.wide(point, batch, mask, self.any_order) for point in (params, anchor)
+            self._clipped.wide(point, records, mask, self.any_order)
+            for point in (params, public["anchor"])
         )
         # One sum before the noise: apart, the exact part would need noise of its own.
         with jax.enable_x64(True):
             share = float64(self._share)
-            total = split(join(here) - join(there) + share * join(secret), here.narrow.dtype)
-        noisy = perturb(
-            derive(key, "anchored", 0),
-            total,
-            self._noise_on_sum(self.unit),
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+            total = join(here) - join(there) + share * join(public["secret"])
+            return (split(total, here.narrow.dtype),)
 
     @property
     def _clipped(self):

@@ -2,15 +2,15 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import float64
+from dpjax._wide import Wide, float64
 from dpjax.accounting import Event, records_moved
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import clipped_grad, flatten
-from dpjax.mechanisms import add_ball, derive
+from dpjax.mechanisms.noise import Ball, Noise
 from dpjax.oracles.base import Records, check_sampler
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.sampling import FullBatch
@@ -65,28 +65,32 @@ class BallQuery(GradientQuery):
         )
         return Event((release,), self.relation)
 
-    def answer(self, key: Array, records: Records, params: Params) -> Params:
-        """Returns the noisy mean gradient, a pytree like ``params``.
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sum of clipped gradients, (p,). NOT PRIVATE.
 
         Raises:
           ValueError: if the parameters are not as many as ``dimension`` says; delta depends on it.
         """
-        batch, mask = self._drawn(key, records)
-        total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(
-            params, batch, mask, self.any_order
-        )
+        (total,) = super().exact(records, params, mask, **public)
         if total.narrow.size != self.dimension:
             raise ValueError(
                 f"dimension={self.dimension} was declared, but there are {total.narrow.size} "
                 "parameters; the delta of ball noise depends on how many."
             )
-        multiplier = math.sqrt(self.dimension + 2) * self._moved
+        return (total,)
+
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns noise uniform in a ball."""
+        del public
+        return ((self.purpose, Ball(self.unsafe_fast_noise)),)
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the standard deviation of a coordinate, in float64."""
+        del params, public
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
-            radius = float64(self.noise_multiplier) * float64(self.clip_norm) * multiplier
-        noisy = add_ball(
-            derive(key, "gradient", 0), total, radius, unsafe_fast_noise=self.unsafe_fast_noise
-        )
-        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+            return (float64(self.noise_multiplier) * float64(self.clip_norm) * self._moved,)
 
     @property
     def _records(self) -> int:

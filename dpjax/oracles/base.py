@@ -1,22 +1,24 @@
 """The interface of an oracle, and checks of shapes and dtypes, which cost no privacy."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import on_device
+from dpjax._wide import Wide, on_device
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.datasets.base import check_arrays
-from dpjax.derivatives import keeps_positions, linear_model, most_rows, rounding_slack
+from dpjax.derivatives import flatten, keeps_positions, linear_model, most_rows, rounding_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
+from dpjax.oracles.once import only_where
 from dpjax.sampling import Sampler
 
 Records = PyTree
@@ -33,66 +35,17 @@ class Evaluations(NamedTuple):
     padded: int
 
 
-class Query(Protocol):
-    """One question to the data: sample, differentiate, clip, average, add noise.
+class Query:
+    """One question to the data: an exact value, a bound on one record's part in it, and noise.
 
-    ``answer`` is the only door through which anything above learns about records; ``event`` is
-    computed from the same fields that scale the noise.
-    """
+    ``answer`` is the only door through which anything above learns about records, and it is written
+    once, here: draw, compute the exact value, add noise, post-process. ``event`` is computed from
+    the same fields that scale the noise. All that an answer holds is one release, of one joint
+    vector, on a draw of its own.
 
-    @property
-    def name(self) -> str:
-        """What an algorithm asks by; also the purpose its keys are derived for."""
-        ...
-
-    @property
-    def objective(self) -> Objective:
-        """Whose loss is differentiated."""
-        ...
-
-    @property
-    def data_size(self) -> int:
-        """The declared public n, the divisor."""
-        ...
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation that fixes the sensitivity."""
-        ...
-
-    @property
-    def sampler(self) -> Sampler | None:
-        """Who is asked; None for all records."""
-        ...
-
-    @property
-    def unsafe_fast_noise(self) -> bool:
-        """Whether the noise is plain float32, which voids the guarantee."""
-        ...
-
-    @property
-    def closed_form(self) -> bool:
-        """Whether records of a margin loss are prepared for its closed form."""
-        ...
-
-    @property
-    def answer(self) -> Callable[..., PyTree]:
-        """``(key, records, params, **public) -> noisy answer`` at ``params``.
-
-        ``public`` is what else the question needs, released before or public: names and values.
-        """
-        ...
-
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release; on the host."""
-        ...
-
-
-class GaussianQuery:
-    """What the queries here share: the draw, how far a record moves the sum, noise and event.
-
-    A subclass has the fields below, and the properties ``name``, ``unit`` and ``components``. All
-    that an answer holds is one release, of one joint vector, on a draw of its own.
+    A subclass has the fields below, the properties ``name``, ``unit`` and ``components``, and
+    ``exact``; where the defaults do not fit, ``noises``, ``stddevs``, ``finish`` with its inverse
+    ``parts_of``, ``is_asked`` and ``inner_noise``.
     """
 
     noise_multiplier: Array | float
@@ -121,6 +74,111 @@ class GaussianQuery:
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
         return ReleaseWords()
+
+    @property
+    def purpose(self) -> str:
+        """What the key of the noise is derived for."""
+        return self.name
+
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the value without noise, in parts. NOT PRIVATE; all that reads records.
+
+        Args:
+          records: those of one draw, see ``bind``.
+          params: where.
+          mask: bool, the rows that count; None for all.
+          **public: what else the question needs, released before or public.
+        """
+        raise NotImplementedError
+
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns for each part the purpose of its key, and the noise that is added to it."""
+        del public
+        return ((self.purpose, Gaussian(self.unsafe_fast_noise)),)
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the scale of the noise on each part of the exact value; public."""
+        del params, public
+        return (self._noise_on_sum(self.unit),)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+        """Returns the answer made of the noisy parts: post-processing. Here a mean like params."""
+        (total,) = noisy
+        return flatten(params)[1](total / self.divisor, as_sum=True)
+
+    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
+        """Returns the noisy parts that an answer was made of, up to rounding."""
+        return (ravel_pytree(answer)[0] * self.divisor,)
+
+    def likelihood(
+        self,
+        answer: PyTree,
+        records: Records,
+        params: Params,
+        mask: Array | None = None,
+        **public: Any,
+    ) -> tuple[tuple[Noise, Array, Array, Any], ...]:
+        """Returns what an attacker compares: of each part noise, answer, mean and scale.
+
+        Args:
+          answer: that was released at ``params``.
+          records: of which the mean is computed, as ``exact`` reads them.
+          params: where.
+          mask: as ``exact``.
+          **public: as ``exact``.
+
+        Privacy: NOT PRIVATE; for audits on made-up records.
+        """
+        exact = (value.narrow for value in self.exact(records, params, mask, **public))
+        noises = (noise for _, noise in self.noises(**public))
+        seen, stddevs = self.parts_of(answer), self.stddevs(params, **public)
+        return tuple(zip(noises, seen, exact, stddevs, strict=True))
+
+    def is_asked(self, **public: Any) -> Array | None:
+        """Returns whether records are read at all, bool (); None where they always are."""
+        del public
+        return None
+
+    def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
+        """Returns noise that goes into ``exact`` as further arguments; secret."""
+        del key, records, params
+        return {}
+
+    def answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
+        """Returns the noisy answer at ``params``.
+
+        Args:
+          key: of this question alone.
+          records: see ``bind``.
+          params: floating pytree, released before.
+          **public: what else the question needs, see ``exact``.
+
+        Privacy: see the class.
+        """
+        asked = self.is_asked(**public)
+        if asked is None:
+            return self._answer(key, records, params, **public)
+
+        def compute(params: Params) -> PyTree:
+            return self._answer(key, records, params, **public)
+
+        nothing = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute, params)
+        )
+        return only_where(asked, compute, params, nothing)
+
+    def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
+        batch, mask = self._drawn(key, records)
+        inner = self.inner_noise(key, records, params)
+        exact = self.exact(batch, params, mask, **public, **inner)
+        noises, stddevs = self.noises(**public), self.stddevs(params, **public)
+        noisy = tuple(
+            noise.add(derive(key, purpose, 0), value, stddev)
+            for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
+        )
+        return self.finish(noisy, params)
 
     @property
     def gradients(self) -> int:
@@ -208,9 +266,25 @@ class GaussianQuery:
         """The records of one draw, and which of them count."""
         if self.sampler is None:
             return records, None
-        n = jax.tree.leaves(records)[0].shape[0]
-        batch = self.sampler.sample(derive(key, "sample", 0), n)
-        return jax.tree.map(lambda leaf: leaf[batch.indices], records), batch.mask
+        return self.sampler.draw(derive(key, "sample", 0), records)
+
+
+class ValueQuery(Query):
+    """A question whose exact value is released as it is, not divided: ``stddev`` is its noise."""
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the standard deviation of the noise on the value."""
+        del params, public
+        return (self.stddev,)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+        """Returns the noisy value."""
+        del params
+        return noisy[0]
+
+    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
+        """Returns the noisy value."""
+        return (answer,)
 
 
 def check_sampler(sampler: Sampler | None, data_size: int) -> None:

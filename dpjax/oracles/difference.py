@@ -5,11 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._wide import Wide
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference, flatten
-from dpjax.mechanisms import derive, perturb
+from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.base import Query, Records
 from dpjax.sampling import Sampler
 
 # The least noise over the largest, which float32 must hold; it is nearer to 0 than any rounding
@@ -18,7 +18,7 @@ LEAST = 2.0**-60
 
 
 @pytree_dataclass
-class DifferenceQuery(GaussianQuery):
+class DifferenceQuery(Query):
     """Asks for (sum of clipped gradient differences) / divisor + N(0, stddev_at^2 I).
 
     Args:
@@ -89,24 +89,23 @@ class DifferenceQuery(GaussianQuery):
         """Returns the standard deviation of the noise on the released mean; released itself."""
         return jnp.asarray(self.noise_multiplier * self._of_mean(self._unit_at(params, anchor)))
 
-    def answer(self, key: Array, records: Records, params: Params, *, anchor: Params) -> Params:
-        """Returns the noisy mean difference, a pytree like ``params``.
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sum of clipped differences, (p,). NOT PRIVATE.
 
         Args:
-          key: of this question alone.
           records: see ``bind``.
           params: where the gradient is wanted; released before.
-          anchor: where it is known; released before. At the anchor itself all is almost 0.
+          mask: bool, the rows that count.
+          **public: ``anchor``, where it is known; released before. At the anchor itself all is
+            almost 0.
         """
-        batch, mask = self._drawn(key, records)
-        total = self.clipped.wide(params, anchor, batch, mask, self.any_order)
-        noisy = perturb(
-            derive(key, "difference", 0),
-            total,
-            self._noise_on_sum(self._unit_at(params, anchor)),
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+        return (self.clipped.wide(params, public["anchor"], records, mask, self.any_order),)
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the scale of the noise on the sum, which shrinks near the anchor."""
+        return (self._noise_on_sum(self._unit_at(params, public["anchor"])),)
 
     def _unit_at(self, params: Params, anchor: Params) -> Any:
         return jnp.maximum(self.clipped.bound(params, anchor), LEAST * self.unit)

@@ -7,15 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, zeros
 from dpjax.accounting import Event, SinglePassRelease
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
-from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.mechanisms import PrefixNoise
+from dpjax.mechanisms.noise import Noise, Prefix
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Evaluations, GaussianQuery, Records, check_sampler
+from dpjax.oracles.base import Evaluations, Query, Records, check_sampler
 from dpjax.oracles.difference import LEAST
 from dpjax.sampling import Ordered, SinglePass, as_ordered
 
@@ -25,7 +27,7 @@ _SHARE = 2.0**-20
 
 
 @pytree_dataclass
-class EstimateQuery(GaussianQuery):
+class EstimateQuery(Query):
     """Asks for an increment of a gradient estimate: a mean gradient, or how one has changed.
 
     The increments of a segment, summed from its first on, estimate the gradient where the last one
@@ -147,20 +149,24 @@ class EstimateQuery(GaussianQuery):
         return self.stddev * jnp.where(refresh, 1.0, jnp.maximum(moved, LEAST))
 
     def exact(
-        self,
-        records: Records,
-        params: Params,
-        *,
-        anchor: Params,
-        refresh: Array,
-        start: Array,
-        size: Array,
-        **public: Any,
-    ) -> Wide:
-        """Returns the increment without noise, (p,). NOT PRIVATE; arguments as ``answer``."""
-        del public
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns one increment, (p,). NOT PRIVATE.
+
+        Args:
+          records: see ``bind``; ``Ordered``, or in the order in which they stand.
+          params: where the gradient is wanted; released before.
+          mask: None.
+          **public: ``anchor``, where the estimate is known, released before; ``refresh``, bool (),
+            whether the gradient itself is asked, of b records; ``start``, the first place to be
+            read, all before are used; ``size``, b_t, the number of places a difference reads, at
+            least 1; ``segment``, its number, from which the driver derives the key, the same for
+            all its increments; ``leaf``, the place of this increment in its segment, from 0.
+        """
+        del mask
+        anchor, start = public["anchor"], public["start"]
+        refresh, size = jnp.asarray(public["refresh"]), jnp.asarray(public["size"], jnp.int32)
         rows = as_ordered(records)
-        refresh, size = jnp.asarray(refresh), jnp.asarray(size, jnp.int32)
         start = jnp.asarray(start, jnp.int32)
         whole = jnp.asarray(self.batch_size, jnp.int32)
         gradient = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
@@ -181,44 +187,26 @@ class EstimateQuery(GaussianQuery):
         with jax.enable_x64(True):
             total = join(fresh) + join(change)
             count = float64(jnp.where(refresh, whole, size))
-            return split(lax.div(total, lax.broadcast(count, total.shape)), fresh.narrow.dtype)
+            mean = lax.div(total, lax.broadcast(count, total.shape))
+            return (split(mean, fresh.narrow.dtype),)
 
-    def answer(
-        self,
-        key: Array,
-        records: Records,
-        params: Params,
-        *,
-        anchor: Params,
-        refresh: Array,
-        start: Array,
-        size: Array,
-        segment: Array,
-        leaf: Array,
-    ) -> Params:
-        """Returns one noisy increment, a pytree like ``params``.
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns the noise of this increment, correlated with that of its segment."""
+        noise = Prefix(self.unsafe_fast_noise, of=self.noise, leaf=public["leaf"])
+        return ((self.purpose, noise),)
 
-        Args:
-          key: of the segment, the same for all its increments.
-          records: see ``bind``; ``Ordered``, or in the order in which they stand.
-          params: where the gradient is wanted; released before.
-          anchor: where the estimate is known; released before.
-          refresh: bool, shape (); whether the gradient itself is asked, of b records.
-          start: the first place to be read; all before are used.
-          size: b_t, number of places a difference reads, at least 1.
-          segment: number of the segment; the driver derives ``key`` from it.
-          leaf: place of this increment in its segment, 0 for the first.
-        """
-        del segment
-        mean = self.exact(records, params, anchor=anchor, refresh=refresh, start=start, size=size)
-        noisy = self.noise.perturb(
-            derive(key, "estimate", 0),
-            mean,
-            self.stddev_at(refresh, size, params, anchor),
-            leaf,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return flatten(params)[1](noisy, as_sum=True)
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the standard deviation of the noise's draws, see ``stddev_at``."""
+        refresh, size, anchor = (public[name] for name in ("refresh", "size", "anchor"))
+        return (self.stddev_at(refresh, size, params, anchor),)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> Params:
+        """Returns the noisy increment, a pytree like ``params``."""
+        return flatten(params)[1](noisy[0], as_sum=True)
+
+    def parts_of(self, answer: Params) -> tuple[Array, ...]:
+        """Returns the noisy increment, (p,)."""
+        return (ravel_pytree(answer)[0],)
 
     @property
     def _pass(self) -> SinglePass:

@@ -1,19 +1,17 @@
 """The gradient oracle: the noisy mean of clipped gradients, at every step or at anchors alone."""
 
-import jax
-import jax.numpy as jnp
+from typing import Any
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax.derivatives import ClippedGrad, clipped_grad, flatten
-from dpjax.mechanisms import derive, perturb
+from dpjax._wide import Wide
+from dpjax.derivatives import ClippedGrad, clipped_grad
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
-from dpjax.oracles.once import only_where
+from dpjax.oracles.base import Query, Records
 from dpjax.sampling import Sampler
 
 
 @pytree_dataclass
-class GradientQuery(GaussianQuery):
+class GradientQuery(Query):
     """Asks for (sum of clipped gradients) / divisor + N(0, stddev^2 I), the data term alone.
 
     Args:
@@ -43,6 +41,11 @@ class GradientQuery(GaussianQuery):
         return "gradient"
 
     @property
+    def purpose(self) -> str:
+        """What the key of the noise is derived for, whatever the name."""
+        return "gradient"
+
+    @property
     def unit(self) -> Array | float:
         """The clip norm."""
         return self.clip_norm
@@ -52,17 +55,12 @@ class GradientQuery(GaussianQuery):
         """The gradient alone."""
         return (("gradient", float(self.stddev)),)
 
-    def answer(self, key: Array, records: Records, params: Params) -> Params:
-        """Returns the noisy mean gradient, a pytree like ``params``."""
-        batch, mask = self._drawn(key, records)
-        total = self._clipped.wide(params, batch, mask, self.any_order)
-        noisy = perturb(
-            derive(key, "gradient", 0),
-            total,
-            self._noise_on_sum(self.clip_norm),
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return flatten(params)[1](noisy / self.divisor, as_sum=True)
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
+        del public
+        return (self._clipped.wide(params, records, mask, self.any_order),)
 
     @property
     def _clipped(self) -> ClippedGrad:
@@ -105,20 +103,6 @@ class AnchorQuery(GradientQuery):
         """What an algorithm asks by."""
         return "anchor"
 
-    def answer(self, key: Array, records: Records, params: Params, *, renew: Array) -> Params:
-        """Returns the noisy mean gradient, a pytree like ``params``; zeros without renewal.
-
-        Args:
-          key: of this question alone.
-          records: see ``bind``.
-          params: the anchor.
-          renew: bool, shape (); public or of released values. Where False no record is read.
-        """
-
-        def asked(params: Params) -> Params:
-            return GradientQuery.answer(self, key, records, params)
-
-        nothing = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(asked, params)
-        )
-        return only_where(renew, asked, params, nothing)
+    def is_asked(self, *, renew: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns ``renew``, bool (): public or of released values. Otherwise the answer is 0."""
+        return renew

@@ -1,13 +1,13 @@
 """The Hessian oracle, and the joint one that answers gradient and Hessian as one release."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._wide import Wide
 from dpjax.derivatives import clipped_hessian, joint_clipped
-from dpjax.derivatives.per_example import WideJointSum
-from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
+from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.base import Query, Records
 from dpjax.sampling import Sampler
 
 
@@ -19,7 +19,7 @@ class SecondOrderAnswer(NamedTuple):
 
 
 @pytree_dataclass
-class HessianQuery(GaussianQuery):
+class HessianQuery(Query):
     """Asks for (sum of Frobenius-clipped Hessians) / divisor + symmetric Gaussian noise.
 
     Args:
@@ -64,24 +64,31 @@ class HessianQuery(GaussianQuery):
         """The Hessian alone, by the noise on a diagonal entry."""
         return (("hessian", float(self.stddev)),)
 
-    def answer(self, key: Array, records: Records, params: Params) -> Array:
-        """Returns the noisy mean Hessian of the flattened parameters, (p, p)."""
-        batch, mask = self._drawn(key, records)
-        total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
-            params, batch, mask, self.any_order
-        )
-        noisy = add_symmetric_gaussian(
-            derive(key, "hessian", 0),
-            total,
-            self._noise_on_sum(self.clip_norm),
-            self.isometric,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return noisy / self.divisor
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sum of clipped Hessians of the flattened parameters, (p, p). NOT PRIVATE."""
+        del public
+        clipped = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm)
+        return (clipped.wide(params, records, mask, self.any_order),)
+
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns symmetric noise, in the form that the query says."""
+        del public
+        return ((self.name, SymmetricGaussian(self.unsafe_fast_noise, self.isometric)),)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
+        """Returns the noisy mean Hessian, (p, p)."""
+        del params
+        return noisy[0] / self.divisor
+
+    def parts_of(self, answer: Array) -> tuple[Array, ...]:
+        """Returns the noisy sum."""
+        return (answer * self.divisor,)
 
 
 @pytree_dataclass
-class JointQuery(GaussianQuery):
+class JointQuery(Query):
     """Asks for gradient and Hessian as one vector (g / gradient_weight, svec(H) / hessian_weight).
 
     One record's vector is clipped to norm 1, so one release pays for both parts.
@@ -134,27 +141,33 @@ class JointQuery(GaussianQuery):
             ("hessian", float(self.hessian_stddev)),
         )
 
-    def answer(self, key: Array, records: Records, params: Params) -> SecondOrderAnswer:
-        """Returns the noisy mean gradient (p,) and Hessian (p, p) of the flattened parameters."""
-        batch, mask = self._drawn(key, records)
-        total = joint_clipped(
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
+        del public
+        return joint_clipped(
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-        ).wide(params, batch, mask, self.any_order)
-        return self._noisy(key, total)
+        ).wide(params, records, mask, self.any_order)
 
-    def _noisy(self, key: Array, total: WideJointSum) -> SecondOrderAnswer:
-        gradient = perturb(
-            derive(key, "gradient", 0),
-            total.gradient,
-            self._noise_on_sum(self.gradient_weight),
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        hessian = add_symmetric_gaussian(
-            derive(key, "hessian", 0),
-            total.hessian,
-            self._noise_on_sum(self.hessian_weight),
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        return SecondOrderAnswer(gradient / self.divisor, hessian / self.divisor)
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns Gaussian noise for the gradient, symmetric noise for the Hessian."""
+        del public
+        fast = self.unsafe_fast_noise
+        return (("gradient", Gaussian(fast)), ("hessian", SymmetricGaussian(fast)))
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the scales of the noise on both sums."""
+        del params, public
+        return tuple(map(self._noise_on_sum, (self.gradient_weight, self.hessian_weight)))
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
+        """Returns the noisy means of the flattened parameters."""
+        del params
+        return SecondOrderAnswer(*(total / self.divisor for total in noisy))
+
+    def parts_of(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:
+        """Returns the noisy sums."""
+        return tuple(mean * self.divisor for mean in answer)

@@ -1,13 +1,14 @@
 """The oracle of output perturbation: the noisy minimiser of a ridge-regularized margin loss."""
 
+from typing import Any
+
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, zeros
 from dpjax.accounting import records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
-from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.base import Records, ValueQuery
 
 MINIMIZER_WORDS = ReleaseWords(
     noise="Gaussian noise on the minimizer (rows are scaled to norm at most 1)",
@@ -23,7 +24,7 @@ MINIMIZER_WORDS = ReleaseWords(
 
 
 @pytree_dataclass
-class MinimizerQuery(GaussianQuery):
+class MinimizerQuery(ValueQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2, plus N(0, stddev^2 I).
 
     Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
@@ -99,18 +100,27 @@ class MinimizerQuery(GaussianQuery):
         """The minimiser alone."""
         return (("minimizer", float(self.stddev)),)
 
-    def answer(self, key: Array, records: Records, params: Params) -> Array:
-        """Returns the noisy minimiser, shape (p,); of ``params`` it reads the shape alone."""
-        return perturb(
-            derive(key, "minimizer", 0),
-            self.exact(records, params),
-            self.stddev,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
+    @property
+    def purpose(self) -> str:
+        """What the key of the noise is derived for."""
+        return "minimizer"
 
-    def exact(self, records: Records, params: Params) -> Wide:
-        """Returns the minimiser without noise. NOT PRIVATE."""
-        return minimum(self, records, zeros(params.shape, records.directions.dtype))
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the minimiser, (p,); of ``params`` it reads the shape alone. NOT PRIVATE.
+
+        Args:
+          records: see ``bind``.
+          params: of which the shape counts.
+          mask: None.
+          **public: ``tilt``, of a query with noise in its objective; secret.
+        """
+        del mask
+        tilt = public.get("tilt")
+        if tilt is None:
+            tilt = zeros(params.shape, records.directions.dtype)
+        return (minimum(self, records, tilt),)
 
 
 def minimum(query: MinimizerQuery, records: Records, tilt: Wide) -> Wide:

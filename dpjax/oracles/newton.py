@@ -1,6 +1,7 @@
 """The oracle of Newton directions: the modified Hessian's inverse times a public vector."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,8 @@ from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split
 from dpjax.accounting import records_moved
 from dpjax.derivatives import clipped_hessian, flatten
-from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import GaussianQuery, Records
+from dpjax.oracles.base import Records, ValueQuery
 
 MODIFICATIONS = ("add", "clip")
 
@@ -22,7 +22,7 @@ _EIGEN_ERROR = 2.0**-44
 
 
 @pytree_dataclass
-class NewtonQuery(GaussianQuery):
+class NewtonQuery(ValueQuery):
     """Asks for f(H) u + N(0, stddev^2 I), u the unit vector along a vector released before.
 
     H is the mean of Frobenius-clipped Hessians plus the regularizer's exact one, and f acts on its
@@ -98,37 +98,36 @@ class NewtonQuery(GaussianQuery):
         """The direction alone, for a gradient of norm 1."""
         return (("direction", float(self.stddev)),)
 
-    def answer(self, key: Array, records: Records, params: Params, *, along: Array) -> Array:
-        """Returns the noisy f(H) u at ``params``, shape (p,).
+    @property
+    def purpose(self) -> str:
+        """What the key of the noise is derived for."""
+        return "direction"
+
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns f(H) u at ``params``, shape (p,). NOT PRIVATE.
 
         Args:
-          key: of this question alone.
           records: see ``bind``.
           params: where the Hessian is taken.
-          along: (p,), released before; only its direction counts, and 0 gives noise alone.
+          mask: None.
+          **public: ``along``, (p,), released before; only its direction counts, and 0 gives noise
+            alone.
         """
-        return perturb(
-            derive(key, "direction", 0),
-            self.exact(records, params, along=along),
-            self.stddev,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-
-    def exact(self, records: Records, params: Params, *, along: Array) -> Wide:
-        """Returns f(H) u without noise. NOT PRIVATE; arguments as ``answer``."""
         total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
-            params, records, None, self.any_order
+            params, records, mask, self.any_order
         )
         p, dtype = flatten(params)[0].size, total.narrow.dtype
         regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):
             mean = lax.div(join(total), lax.full_like(join(total), float(self.data_size)))
             vectors, values = lax.linalg.eigh(mean + float64(regularizer))
-            wanted = float64(along)
+            wanted = float64(public["along"])
             length = jnp.sqrt(jnp.sum(wanted * wanted))
             unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
             turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
-            return split(jnp.sum(vectors * turned[None, :], axis=1), dtype)
+            return (split(jnp.sum(vectors * turned[None, :], axis=1), dtype),)
 
     def _inverse(self, values: Array) -> Array:
         floor = float64(self.floor)

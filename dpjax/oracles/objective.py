@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Wide, float64, split
 from dpjax.accounting import Event, PerturbationRelease, Release, records_moved
-from dpjax.derivatives import distance_bound
-from dpjax.mechanisms import derive, perturb
+from dpjax.derivatives import clipped_grad, distance_bound
+from dpjax.mechanisms import derive
+from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.mechanisms.normal import standard_normal
 from dpjax.oracles.base import Records
-from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, minimum, strength_of
+from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
 
 # No draw of ``standard_normal`` is larger.
 _REACH = 9.5
@@ -109,15 +111,35 @@ class ObjectiveQuery(MinimizerQuery):
         )
         return Event((tilted, hidden), self.relation)
 
-    def answer(self, key: Array, records: Records, params: Params) -> Array:
-        """Returns the minimiser, shape (p,); of ``params`` it reads the shape alone."""
-        tilt = self._tilt(derive(key, "tilt", 0), params.shape, records.directions.dtype)
-        return perturb(
-            derive(key, "minimizer", 0),
-            minimum(self, records, tilt),
-            self.output_stddev,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the standard deviation of the noise on the minimiser."""
+        del params, public
+        return (self.output_stddev,)
+
+    def likelihood(
+        self,
+        answer: Array,
+        records: Records,
+        params: Params,
+        mask: Array | None = None,
+        **public: Any,
+    ) -> tuple[tuple[Noise, Array, Array, Any], ...]:
+        """Returns the tilt that makes the answer the minimum, as if 0 had been seen. NOT PRIVATE.
+
+        That tilt is minus the gradient there. Up to the determinants of the Hessians, which are
+        alike, and the little noise that is added afterwards.
+        """
+        del params, public
+        clipped = clipped_grad(self.objective.data_term, clip_norm=self.unit)
+        mean = clipped(answer, records, mask) / self.data_size
+        tilt = -self.objective.regularize_gradient(mean, answer)
+        noise = Gaussian(self.unsafe_fast_noise)
+        return ((noise, jnp.zeros_like(tilt), tilt, self.stddev),)
+
+    def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
+        """Returns the tilt, which goes into the objective and never leaves."""
+        dtype = records.directions.dtype
+        return {"tilt": self._tilt(derive(key, "tilt", 0), params.shape, dtype)}
 
     def _tilt(self, key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Wide:
         # Not rounded to the grid of ``perturb``: on it the minimisers of neighbours would differ.

@@ -1,6 +1,6 @@
 """The score oracle: how close each of several released iterates is to a second-order point."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,8 @@ from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, float64, join, split, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
-from dpjax.mechanisms import derive, perturb
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Evaluations, GaussianQuery, Records
+from dpjax.oracles.base import Evaluations, Records, ValueQuery
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 from dpjax.sampling import SinglePass, as_ordered
 
@@ -25,7 +24,7 @@ class Scores(NamedTuple):
 
 
 @pytree_dataclass
-class ScoreQuery(GaussianQuery):
+class ScoreQuery(ValueQuery):
     """Asks for gradient norm and smallest eigenvalue at K candidates, each with Gaussian noise.
 
     Of records that nothing else read. Whoever is told may choose the best and bound it: both are
@@ -94,27 +93,18 @@ class ScoreQuery(GaussianQuery):
         rows = count * self.candidates * self._kept.capacity
         return Evaluations(rows, rows)
 
-    def answer(self, key: Array, records: Records, params: Params, *, filled: Array) -> Scores:
-        """Returns the noisy scores.
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the numbers in units of the clip norms, (2, K). NOT PRIVATE.
 
         Args:
-          key: of this question alone.
           records: see ``bind``.
           params: the candidates, stacked along a leading axis of length K; all released before.
-          filled: how many there are, the first ones. The others get noise around 0.
+          mask: None.
+          **public: ``filled``, how many there are, the first ones. The others get noise around 0.
         """
-        exact = self.exact(records, params, filled)
-        noisy = perturb(
-            derive(key, "scores", 0),
-            exact,
-            self.stddev,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
-        scale = jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
-        return Scores(*(scale.astype(noisy.dtype)[:, None] * noisy))
-
-    def exact(self, records: Records, params: Params, filled: Array) -> Wide:
-        """Returns the numbers without noise in units of the clip norms, (2, K). NOT PRIVATE."""
+        del mask
         kept = as_ordered(records)
         rows = self._kept
         batch, mask = rows.window(
@@ -129,7 +119,20 @@ class ScoreQuery(GaussianQuery):
             pairs = zip(scores.words, found.words, strict=True)
             return Wide(tuple(words.at[:, place].set(word) for words, word in pairs))
 
-        return lax.fori_loop(0, filled, one, zeros((2, self.candidates), dtype))
+        return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> Scores:
+        """Returns the noisy scores in their own units."""
+        del params
+        return Scores(*(self._units.astype(noisy[0].dtype)[:, None] * noisy[0]))
+
+    def parts_of(self, answer: Scores) -> tuple[Array, ...]:
+        """Returns the noisy scores in units of the clip norms, (2, K)."""
+        return (jnp.stack(answer) / self._units[:, None],)
+
+    @property
+    def _units(self) -> Array:
+        return jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
 
     def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Wide:
         total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(

@@ -2,24 +2,26 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split, wide_dtype, zeros
+from dpjax._wide import Wide, float64, split, wide_dtype, zeros
 from dpjax.accounting import Event, SelectionRelease, gumbel_scale, records_moved
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import keeps_positions, most_rows, rounding_slack
-from dpjax.mechanisms import derive, noisy_argmax, selection_error
+from dpjax.derivatives import most_rows, rounding_slack
+from dpjax.mechanisms import selection_error
+from dpjax.mechanisms.noise import Gumbel, Noise
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Evaluations, Records
+from dpjax.oracles.base import Evaluations, Records, ValueQuery
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 
 
 @pytree_dataclass
-class SelectionQuery:
+class SelectionQuery(ValueQuery):
     """Asks which candidate w_k has the largest score.
 
     It is -max(|g_k| / alpha, -lambda_min(H(w_k)) / sqrt(rho alpha)), from -1 at an alpha-SOSP:
@@ -70,7 +72,7 @@ class SelectionQuery:
         return ReleaseWords(noise="Gumbel noise on scores, which are not released")
 
     @property
-    def sampler(self) -> None:
+    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Nobody draws: every record is asked."""
         return None
 
@@ -78,11 +80,6 @@ class SelectionQuery:
     def closed_form(self) -> bool:
         """Records of a margin loss are prepared, as for the gradients beside it."""
         return True
-
-    @property
-    def any_order(self) -> bool:
-        """Whether neighbours may have their common rows in other places."""
-        return not keeps_positions(self.relation)
 
     @property
     def sensitivity(self) -> Array | float:
@@ -112,25 +109,19 @@ class SelectionQuery:
         del count
         return Evaluations(0, 0)
 
-    def answer(
-        self, key: Array, records: Records, params: Params, *, gradient_norms: Array, filled: Array
-    ) -> Array:
-        """Returns the place of the chosen candidate, int32.
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns Gumbel noise, of which only the place of the largest score leaves."""
+        del public
+        return ((self.purpose, Gumbel(self.unsafe_fast_noise)),)
 
-        Args:
-          key: of this question alone.
-          records: see ``bind``.
-          params: the candidates, stacked along a leading axis of length K; all released before.
-          gradient_norms: (K,), released before.
-          filled: how many candidates there are, the first ones. With 0 of them no record is read,
-            nothing is released and the place is 0.
-        """
-        scores = self.exact_scores(records, params, gradient_norms, filled)
-        with jax.enable_x64(True):
-            wide, scale = join(scores), self.gumbel_scale
-        return noisy_argmax(
-            derive(key, "selection", 0), wide, scale, unsafe_fast_noise=self.unsafe_fast_noise
-        )
+    def is_asked(self, **public: Any) -> Array:
+        """Returns whether there is a candidate; the place is 0 where there is none."""
+        return jnp.asarray(public["filled"]) > 0
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the scale of the noise on a score."""
+        del params, public
+        return (self.gumbel_scale,)
 
     @property
     def gumbel_scale(self) -> Array:
@@ -143,10 +134,20 @@ class SelectionQuery:
             )
             return float64(wide.sensitivity) * gumbel_scale(float64(self.noise_multiplier))
 
-    def exact_scores(
-        self, records: Records, params: Params, gradient_norms: Array, filled: Array
-    ) -> Wide:
-        """Returns the scores (K,), -inf beyond ``filled``. NOT PRIVATE; arguments as ``answer``."""
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the scores (K,), -inf beyond ``filled``. NOT PRIVATE.
+
+        Args:
+          records: see ``bind``.
+          params: the candidates, stacked along a leading axis of length K; all released before.
+          mask: None.
+          **public: ``gradient_norms``, (K,), released before; ``filled``, how many candidates there
+            are, the first ones. With 0 of them no record is read and the place is 0.
+        """
+        del mask
+        gradient_norms, filled = public["gradient_norms"], public["filled"]
         dtype = wide_dtype(gradient_norms.dtype)
         scores = zeros((self.candidates,), dtype)
         scores = Wide((jnp.full_like(scores.narrow, -math.inf), *scores.words[1:]))
@@ -159,7 +160,7 @@ class SelectionQuery:
 
         # As many passes as there are candidates, also where runs are batched: a branch not taken
         # would be computed there.
-        return lax.fori_loop(0, filled, one, scores)
+        return (lax.fori_loop(0, filled, one, scores),)
 
     def _score(
         self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype

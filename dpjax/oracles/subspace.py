@@ -1,9 +1,12 @@
 """The oracle of a subspace: gradient and Hessian along public directions, as one release."""
 
+from typing import Any
+
 from dpjax._typing import Array, Params, pytree_dataclass
+from dpjax._wide import Wide
 from dpjax.derivatives import subspace_clipped
 from dpjax.oracles.base import Records
-from dpjax.oracles.hessian import JointQuery, SecondOrderAnswer
+from dpjax.oracles.hessian import JointQuery
 
 
 @pytree_dataclass
@@ -26,14 +29,12 @@ class SubspaceQuery(JointQuery):
         """False: records are read as they are."""
         return False
 
-    def answer(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, key: Array, records: Records, params: Params, *, sketch: Array
-    ) -> SecondOrderAnswer:
-        """Returns the noisy means of S g (k,) and S H S^T (k, k)."""
-        batch, mask = self._drawn(key, records)
-        total = subspace_clipped(
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Wide, ...]:
+        """Returns the sums of S g (k,) and S H S^T (k, k), jointly clipped. NOT PRIVATE."""
+        return subspace_clipped(
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-        ).wide(params, batch, sketch, mask, self.any_order)
-        return self._noisy(key, total)
+        ).wide(params, records, public["sketch"], mask, self.any_order)

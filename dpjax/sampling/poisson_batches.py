@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import core
 
@@ -86,6 +87,11 @@ class Poisson(Sampler):
         declared = self.probability, self.capacity, self.data_size
         tail = max(gaps.overflow_probability(*declared), gaps.crowd_probability(*declared))
         return tail + gaps.gap_error(self.table, self.capacity)
+
+    def mixture(self, drawn: Array, undrawn: Array) -> Array:
+        """Returns the log of a mean over both draws; see ``Sampler``."""
+        q = self.expected / self.data_size
+        return jnp.logaddexp(jnp.log1p(-q) + undrawn, jnp.log(q) + drawn)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw; it may be empty, and is released all the same.

@@ -7,9 +7,10 @@ batch must make its part exactly zero. ``key`` is used for one draw alone, and f
 
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Relation, pytree_dataclass, static
+from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import (
     BallRelease,
     Release,
@@ -62,6 +63,27 @@ class Sampler:
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw from ``n`` records, of which there is at least 1."""
         raise NotImplementedError
+
+    def mixture(self, drawn: Array, undrawn: Array) -> Array:
+        """Returns the log-likelihood ratio of an answer whose draw is not seen, for audits.
+
+        Args:
+          drawn: that where the canary, the only record that contributes, is drawn.
+          undrawn: that where it is not.
+        """
+        del undrawn
+        return drawn
+
+    def draw(self, key: Array, records: PyTree) -> tuple[PyTree, Array | None]:
+        """Returns the records of one draw, and which of these rows count.
+
+        Args:
+          key: used for this draw alone.
+          records: pytree whose leaves share their leading axis.
+        """
+        n = jax.tree.leaves(records)[0].shape[0]
+        batch = self.sample(key, n)
+        return jax.tree.map(lambda leaf: leaf[batch.indices], records), batch.mask
 
     def release(
         self,

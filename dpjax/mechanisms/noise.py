@@ -1,0 +1,176 @@
+"""``Noise``: the laws of noise that a query may add, each with the attacker's best test of it."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array
+from dpjax._wide import Wide, float64, join
+from dpjax.mechanisms.ball import add_ball
+from dpjax.mechanisms.gaussian import GRID_BITS, perturb
+from dpjax.mechanisms.gumbel import noisy_argmax
+from dpjax.mechanisms.symmetric import add_symmetric_gaussian
+from dpjax.mechanisms.tree import PrefixNoise
+
+_NEVER = -1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """A law of noise; subclass it for one of your own.
+
+    Args:
+      unsafe_fast: whether noise is drawn and added in float32, NOT SAFE for a release.
+
+    Privacy: sees one value and no record. What its standard deviation means for epsilon is for the
+      release of the query to say that adds it.
+    """
+
+    unsafe_fast: bool = False
+
+    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+        """Returns ``value`` with noise.
+
+        Args:
+          key: a key used for nothing else, shape ().
+          value: floating array or ``Wide`` sum.
+          stddev: public, shape ().
+        """
+        raise NotImplementedError
+
+    def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
+        """Returns log p(answer | neighbour_mean) - log p(answer | mean), for audits.
+
+        Args:
+          answer: what ``add`` returned.
+          mean: the value without noise on D.
+          neighbour_mean: that on D'.
+          stddev: as ``add`` got it.
+        """
+        raise NotImplementedError
+
+
+class Gaussian(Noise):
+    """Independent N(0, stddev^2) on every entry.
+
+    >>> bool(Gaussian().add(jax.random.key(0), jnp.zeros(()), 0.0) == 0)
+    True
+    """
+
+    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+        """Returns ``value`` with noise, see ``perturb``."""
+        return perturb(key, value, stddev, unsafe_fast_noise=self.unsafe_fast)
+
+    def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
+        """Returns the log-likelihood ratio of two Gaussians of one variance."""
+        moved = (neighbour_mean - mean) / stddev
+        return jnp.vdot(moved, (answer - (mean + neighbour_mean) / 2) / stddev)
+
+
+@dataclasses.dataclass(frozen=True)
+class SymmetricGaussian(Gaussian):
+    """Symmetric Gaussian noise on a matrix; ``stddev`` is that of a diagonal entry.
+
+    Args:
+      isometric: as in ``add_symmetric_gaussian``.
+
+    >>> noisy = SymmetricGaussian().add(jax.random.key(0), jnp.zeros((2, 2)), 1.0)
+    >>> bool(noisy[0, 1] == noisy[1, 0])
+    True
+    """
+
+    isometric: bool = True
+
+    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+        """Returns ``value`` with noise, see ``add_symmetric_gaussian``."""
+        return add_symmetric_gaussian(
+            key, value, stddev, self.isometric, unsafe_fast_noise=self.unsafe_fast
+        )
+
+    def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
+        """Returns the log-likelihood ratio, over all p^2 entries."""
+        if not self.isometric:
+            # The two entries off the diagonal are one draw: each counts half.
+            stddev = stddev * jnp.sqrt(2.0 - jnp.eye(answer.shape[0]))
+        return super().log_ratio(answer, mean, neighbour_mean, stddev)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix(Gaussian):
+    """Noise on one increment of a segment, correlated with that of the others.
+
+    Args:
+      of: the law of a whole segment.
+      leaf: which increment, shape (); public.
+
+    Privacy: the key is the segment's, the same for all its increments.
+    """
+
+    of: PrefixNoise = dataclasses.field(kw_only=True)
+    leaf: Any = dataclasses.field(kw_only=True)
+
+    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+        """Returns the increment with its noise; ``stddev`` is that of the independent draws."""
+        return self.of.perturb(key, value, stddev, self.leaf, unsafe_fast_noise=self.unsafe_fast)
+
+
+class Ball(Noise):
+    """Noise uniform in a ball; ``stddev`` is that of one of the d coordinates.
+
+    >>> noisy = Ball().add(jax.random.key(0), jnp.zeros(2), 0.5)
+    >>> bool(jnp.linalg.norm(noisy) <= ball_reach(1.0, 2))
+    True
+    """
+
+    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+        """Returns ``value`` with noise, see ``add_ball``."""
+        size = value.narrow.size if isinstance(value, Wide) else value.size
+        with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
+            radius = float64(stddev) * math.sqrt(size + 2)
+        return add_ball(key, value, radius, unsafe_fast_noise=self.unsafe_fast)
+
+    def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
+        """Returns 0 where the balls overlap, and a number of large size where they do not."""
+        radius = jnp.asarray(stddev * math.sqrt(answer.size + 2), answer.dtype)
+        here, there = (
+            jnp.where(jnp.linalg.norm(answer - at) > ball_reach(radius, answer.size), _NEVER, 0.0)
+            for at in (mean, neighbour_mean)
+        )
+        return there - here
+
+
+class Gumbel(Noise):
+    """Of scores with Gumbel noise only the index of the largest; ``stddev`` is the noise's scale.
+
+    >>> Gumbel().add(jax.random.key(0), jnp.array([0.0, 100.0]), 1.0)
+    Array(1, dtype=int32)
+    """
+
+    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+        """Returns the index, int32 (), see ``noisy_argmax``; no noisy score leaves."""
+        with jax.enable_x64(True):
+            scores = join(value) if isinstance(value, Wide) else value
+        return noisy_argmax(key, scores, stddev, unsafe_fast_noise=self.unsafe_fast)
+
+    def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
+        """Returns the log-likelihood ratio of the chosen index."""
+        here, there = (
+            jax.nn.log_softmax(scores / stddev.astype(scores.dtype))[answer]
+            for scores in (mean, neighbour_mean)
+        )
+        return there - here
+
+
+def ball_reach(radius: Array | float, dimension: int) -> Array | float:
+    """Returns how far answers are from the exact sum at most, nearly always.
+
+    Rounding to the grid moves one out of the ball by a third of a cell, typically; 1.5 are allowed.
+
+    >>> bool(1 < ball_reach(1.0, 2) < 1.0002)
+    True
+    """
+    cell = 2.0**-GRID_BITS * radius / math.sqrt(dimension + 2)
+    return radius * (1 + 1e-6) + 1.5 * cell
