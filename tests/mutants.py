@@ -34,6 +34,7 @@ from dpjax.derivatives.ghost import parts
 from dpjax.driver import configuration, loop, progress
 from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree, used_keys
 from dpjax.mechanisms import base as keys
+from dpjax.mechanisms import noise as laws
 from dpjax.oracles import (
     AnchoredQuery,
     DifferenceQuery,
@@ -43,11 +44,8 @@ from dpjax.oracles import (
     NewtonQuery,
     ObjectiveQuery,
     SelectionQuery,
-    accuracy,
     curvature,
-    gradient,
     hessian,
-    selection,
     subspace,
 )
 from dpjax.oracles import base as oracles
@@ -187,7 +185,7 @@ def per_micro_batch(pieces, each):
                 value = gaussian.perturb(piece, value, each * stddev, **kwargs)
             return value
 
-        patch.setattr(gradient, "perturb", perturb)
+        patch.setattr(laws, "perturb", perturb)
 
     return plant
 
@@ -202,19 +200,19 @@ def _(patch):
         noisy = gaussian.perturb(key, value, stddev, **kwargs)
         return jnp.where(jnp.any(value.narrow != 0), noisy, value.narrow)
 
-    patch.setattr(gradient, "perturb", perturb)
+    patch.setattr(laws, "perturb", perturb)
 
 
 @mutant("half the Gumbel noise")
 def _(patch):
-    whole = selection.noisy_argmax
+    whole = laws.noisy_argmax
 
     def quieter(key, scores, scale, **kwargs):
         with jax.enable_x64(True):
             half = scale * 0.5
         return whole(key, scores, half, **kwargs)
 
-    patch.setattr(selection, "noisy_argmax", quieter)
+    patch.setattr(laws, "noisy_argmax", quieter)
 
 
 @mutant("half the noise on the accuracy")
@@ -222,7 +220,7 @@ def _(patch):
     def perturb(key, value, stddev, **kwargs):
         return gaussian.perturb(key, value, stddev / 2, **kwargs)
 
-    patch.setattr(accuracy, "perturb", perturb)
+    patch.setattr(laws, "perturb", perturb)
 
 
 @mutant("an accuracy that is not booked")
@@ -483,8 +481,8 @@ def _(patch):
 
 @mutant("all steps booked as one")
 def _(patch):
-    event = oracles.GaussianQuery.event
-    patch.setattr(oracles.GaussianQuery, "event", lambda self, count: event(self, 1))
+    event = oracles.Query.event
+    patch.setattr(oracles.Query, "event", lambda self, count: event(self, 1))
 
 
 @mutant("divisor is the realised number of rows")

@@ -27,7 +27,7 @@ def asked(relation, modification, objective=None):
 
 
 def exact(query, rows, along):
-    found = query.exact(bind(query, rows), jnp.zeros(P), along=along)
+    (found,) = query.exact(bind(query, rows), jnp.zeros(P), along=along)
     with jax.enable_x64(True):
         return np.asarray(join(found))
 

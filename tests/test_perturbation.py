@@ -48,7 +48,7 @@ def minimizer(relation, objective=OBJECTIVE, iterations=None):
 
 
 def exact(query, data):
-    found = query.exact(bind(query, data), jnp.zeros(data[0].shape[1]))
+    (found,) = query.exact(bind(query, data), jnp.zeros(data[0].shape[1]))
     with jax.enable_x64(True):
         return np.asarray(join(found))
 

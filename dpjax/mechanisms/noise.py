@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dpjax._typing import Array
 from dpjax._wide import Wide, float64, join
@@ -134,7 +135,8 @@ class Ball(Noise):
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns 0 where the balls overlap, and a number of large size where they do not."""
-        radius = jnp.asarray(stddev * math.sqrt(answer.size + 2), answer.dtype)
+        scale = lax.convert_element_type(stddev, answer.dtype)  # of float64 where x64 is off
+        radius = scale * math.sqrt(answer.size + 2)
         here, there = (
             jnp.where(jnp.linalg.norm(answer - at) > ball_reach(radius, answer.size), _NEVER, 0.0)
             for at in (mean, neighbour_mean)
@@ -158,7 +160,7 @@ class Gumbel(Noise):
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns the log-likelihood ratio of the chosen index."""
         here, there = (
-            jax.nn.log_softmax(scores / stddev.astype(scores.dtype))[answer]
+            jax.nn.log_softmax(scores / lax.convert_element_type(stddev, scores.dtype))[answer]
             for scores in (mean, neighbour_mean)
         )
         return there - here
