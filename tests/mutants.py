@@ -17,7 +17,7 @@ import pytest
 
 from dpjax import _program, derivatives, sampling
 from dpjax._wide import Wide, float64
-from dpjax.accounting import chain
+from dpjax.accounting import PoissonRelease, chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
@@ -591,8 +591,7 @@ def _(patch):
 
 @mutant("subsets booked as Poisson")
 def _(patch):
-    drawn = samplers.FixedSize._drawn
-    patch.setattr(samplers.FixedSize, "_drawn", lambda self: {**drawn(self), "sampling": "poisson"})
+    patch.setitem(samplers.FixedSize.releases, "gaussian", PoissonRelease)
 
 
 @mutant("the difference's noise at half its distance")

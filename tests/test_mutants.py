@@ -44,11 +44,11 @@ AUDITED = {
     "svrg-exact": (10_000, 0.45, "a drawn record's part at the anchor not hidden"),
     "tree": (100_000, 0.90, "a tree booked with a level too few"),
     "spider": (10_000, 0.65, "prefix noise x0.8"),
-    "spider-tree": (10_000, 0.60, "prefix noise x0.5"),
+    "spider-tree": (40_000, 0.60, "prefix noise x0.5"),
     "spider-fixed": (10_000, 0.65, "prefix noise x0.8"),
     "spider-boost": (10_000, 0.65, "prefix noise x0.8"),
     "gauss-psgd": (10_000, 0.65, "prefix noise x0.8"),
-    "refresh-and-difference": (10_000, 0.65, "prefix noise x0.8"),
+    "refresh-and-difference": (40_000, 0.65, "prefix noise x0.8"),
     "dp-svrg++": (10_000, 0.60, "the difference's noise at half its distance"),
 }
 # Bug -> tests that fail by it, each on its own; audits as above beside them.

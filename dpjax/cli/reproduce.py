@@ -61,7 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
     begin = time.perf_counter()
     for wanted, found in dict.fromkeys((p.stands_for, p.substitute) for p in chosen.problems):
         if wanted:
-            print(f"{wanted} is not on this machine (set DPJAX_DATA); using {found} instead.")
+            print(f"{wanted} is not on this machine (set DPJAX_DATA); {found} for it.")
     if chosen.left_out:
         print(f"left out of the quick run: {', '.join(chosen.left_out)}")
     with Bar(chosen.paper, chosen.trainings, shown=True, keep=False) as bar:
