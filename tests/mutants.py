@@ -689,8 +689,8 @@ def _(patch):
 def _(patch):
     exact = EstimateQuery.exact
 
-    def peeking(self, records, params, *, size, **public):
-        found = exact(self, records, params, size=size, **public).narrow
+    def peeking(self, records, params, mask=None, *, size, **public):
+        found = exact(self, records, params, size=size, **public)[0].narrow
         loud = jnp.linalg.norm(found) > self.clip_norm / self.batch_size / 2
         return exact(self, records, params, size=jnp.where(loud, 4 * size, size), **public)
 
