@@ -159,7 +159,7 @@ def test_a_solution_shows_what_its_guarantee_says(solution):
     words, page = check(solution)
     assert words.startswith("Solution by DP-TR\n") and "steps: 6 of 6" in words
     for text in (words, page):
-        assert "NOT FOR RELEASE: reproducible, by a seed or a key" in text
+        assert "NOT FOR RELEASE: reproducible noise, from a seed or a key" in text
     assert "all planned steps were taken" in page and "delta 0.0001" in page
     assert "epsilon 1 " in page and "(1, 0.0001)-diff" in solution.guarantee()
     released = dpjax.solve(build("dp-tr"), records(), key=dpjax.random_key())

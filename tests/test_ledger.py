@@ -180,6 +180,14 @@ def test_a_gaussian_ledger_refuses_sampling_with_advice(path):
         assert ledger.entries == ()
 
 
+def test_a_release_from_outside_is_refused_with_words():
+    class Laplace(Release):
+        is_gaussian = False
+
+    with pytest.raises(ValueError, match="has releases of another kind, and this ledger"):
+        Filter(BUDGET).cost(Event((Laplace("own", 1, 3.0),), BUDGET.relation))
+
+
 def test_a_renyi_ledger_admits_sampling_within_its_epsilon(path):
     """What fits one filter by a hair fits the budget by the accountant that knows all orders."""
     with Ledger.create(path, BUDGET, renyi_order=24.0) as ledger:

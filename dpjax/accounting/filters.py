@@ -80,7 +80,7 @@ class Filter:
         if self.order is not None:
             return renyi(event, self.order)
         if not event.is_gaussian:
-            what = [r.renyi_reason for r in event.releases if r.renyi_reason][-1]
+            what = [r.renyi_reason for r in event.releases if not r.is_gaussian][-1]
             raise ValueError(
                 f"this run {what}, and this ledger admits unsampled Gaussian releases only; "
                 "create one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."

@@ -65,7 +65,7 @@ class Release:
     """Whether chance decides which records are read, and so hides them."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
-    renyi_reason: ClassVar[str] = ""
+    renyi_reason: ClassVar[str] = "has releases of another kind"
     """Why a ledger of Gaussians alone cannot book it, as the end of "this run ..."."""
     draw_error: ClassVar[str] = ""
     """Why what is drawn may differ from what is accounted for; empty where it cannot."""

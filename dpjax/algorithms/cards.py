@@ -6,8 +6,8 @@ from typing import Any
 from dpjax._cards import INCOMPLETE, Card, HasCard, is_known, number
 from dpjax.accounting import Event, Release
 
-REPRODUCIBLE = "reproducible, by a seed or a key that may come from one"
-_UNSAFE = "unsafe_fast_noise, whose low bits give data away"
+REPRODUCIBLE = "reproducible noise, from a seed or a key that may come from one"
+_UNSAFE = "unsafe_fast_noise, whose low-order bits leak the data"
 
 
 class AlgorithmCard(HasCard):
@@ -45,12 +45,7 @@ def noise_words(event: Event) -> str:
     >>> noise_words(Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out"))
     'gradient 16 times, multiplier 20'
     """
-    parts = [
-        part
-        for release in event.releases
-        for part in getattr(release, "disjoint_parts", ()) or (release,)
-    ]
-    return "; ".join(map(_release, parts))
+    return "; ".join(_release(part) for release in event.releases for part in release.parts())
 
 
 def of_event(algorithm: Any, words: Callable[[Event], str]) -> str:
