@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpjax import _program, derivatives, sampling
-from dpjax._wide import Wide, float64
+from dpjax._wide import Expansion, float64
 from dpjax.accounting import chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
@@ -200,7 +200,7 @@ mutant("noise divided among micro-batches")(per_micro_batch(4, 0.25))
 def _(patch):
     def perturb(key, value, stddev, **kwargs):
         noisy = gaussian.perturb(key, value, stddev, **kwargs)
-        return jnp.where(jnp.any(value.narrow != 0), noisy, value.narrow)
+        return jnp.where(jnp.any(value.leading != 0), noisy, value.leading)
 
     patch.setattr(gradient, "perturb", perturb)
 
@@ -451,8 +451,8 @@ def _(patch):
 @mutant("sums in float32")
 def _(patch):
     def accumulate(total, parts):
-        narrow = total.narrow + jnp.sum(parts, axis=0).astype(total.narrow.dtype)
-        return Wide((narrow, *(jnp.zeros_like(word) for word in total.words[1:])))
+        narrow = total.leading + jnp.sum(parts, axis=0).astype(total.leading.dtype)
+        return Expansion((narrow, *(jnp.zeros_like(term) for term in total.terms[1:])))
 
     patch.setattr(chunks, "accumulate", accumulate)
 
@@ -693,7 +693,7 @@ def _(patch):
     exact = EstimateQuery.exact
 
     def peeking(self, records, params, *, size, **public):
-        found = exact(self, records, params, size=size, **public).narrow
+        found = exact(self, records, params, size=size, **public).leading
         loud = jnp.linalg.norm(found) > self.clip_norm / self.batch_size / 2
         return exact(self, records, params, size=jnp.where(loud, 4 * size, size), **public)
 

@@ -115,7 +115,7 @@ class PassRecorder:
     ) -> tuple[Array, Array, Array]:
         query: EstimateQuery = self.estimate
         without, canary = (
-            query.exact(ordered(derive(key, "order", 0), records), params, **public).narrow
+            query.exact(ordered(derive(key, "order", 0), records), params, **public).leading
             for records in (self.without, self.canary)
         )
         where = public["refresh"], public["size"], params, public["anchor"]

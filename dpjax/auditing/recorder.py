@@ -158,7 +158,7 @@ def _selection_ratio(
 ) -> Array:
     logs = []
     for examples in worlds[:2]:
-        scores = query.exact_scores(bind(query, examples), params, gradient_norms, filled).narrow
+        scores = query.exact_scores(bind(query, examples), params, gradient_norms, filled).leading
         scores = jnp.where(filled > 0, scores, 0.0) / query.gumbel_scale.astype(scores.dtype)
         logs.append(jax.nn.log_softmax(scores)[chosen])
     return logs[1] - logs[0]
@@ -179,9 +179,9 @@ def _objective_ratio(query: ObjectiveQuery, answer: Array, worlds: tuple) -> Arr
 
 def _exact_parts(query: Any, records: PyTree, params: Params, **public: Any) -> list[Array]:
     if isinstance(query, NewtonQuery | MinimizerQuery):
-        return [query.exact(records, params, **public).narrow]
+        return [query.exact(records, params, **public).leading]
     if isinstance(query, AccuracyQuery):
-        return [query.exact_count(records, params).narrow / query.data_size]
+        return [query.exact_count(records, params).leading / query.data_size]
     if isinstance(query, JointQuery):
         weights = {
             "gradient_weight": query.gradient_weight,

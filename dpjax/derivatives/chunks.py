@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Wide, accumulate
+from dpjax._wide import Expansion, accumulate
 from dpjax.derivatives.rounding import BLOCK
 
 
@@ -86,7 +86,7 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
       rows: rows of a chunk, at most n.
       contribution: sums over blocks of a chunk's fresh rows, with a leading axis of blocks; must
         leave out the other rows.
-      zero: pytree of ``Wide`` that the sum starts from; fixes shapes and dtypes.
+      zero: pytree of ``Expansion`` that the sum starts from; fixes shapes and dtypes.
 
     Returns:
       A pytree like ``zero``, added in float64.
@@ -95,7 +95,7 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
     >>> x = jnp.arange(5.0)
     >>> def contribution(chunk):
     ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
-    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).narrow)
+    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).leading)
     10.0
     """
 
@@ -127,7 +127,7 @@ def sum_blocks(
 
     >>> from dpjax._wide import zeros
     >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, zeros((), jnp.float32))
-    >>> float(total.narrow)
+    >>> float(total.leading)
     5.0
     """
     size = -(-n // -(-n // BLOCK))
@@ -147,7 +147,7 @@ def sum_blocks(
 
 
 def _added(total: PyTree, parts: PyTree) -> PyTree:
-    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Wide))
+    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Expansion))
 
 
 def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:

@@ -8,7 +8,7 @@ from jax import core, lax
 
 from dpjax import _validate
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 
 SLACK = 1.0 - 2.0**-20
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C."""
@@ -203,16 +203,16 @@ def hypot(a: Array, b: Array) -> Array:
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)
 
 
-def symmetrize(matrix: Wide) -> Wide:
+def symmetrize(matrix: Expansion) -> Expansion:
     """Returns the mean of ``matrix`` (p, p) and its transpose, exactly symmetric.
 
     >>> from dpjax._wide import widen
-    >>> symmetrize(widen(jnp.array([[1.0, 2.0], [4.0, 3.0]]))).narrow.tolist()
+    >>> symmetrize(widen(jnp.array([[1.0, 2.0], [4.0, 3.0]]))).leading.tolist()
     [[1.0, 3.0], [3.0, 3.0]]
     """
     with jax.enable_x64(True):
-        whole = join(matrix)
-        mean = split((whole + whole.T) / 2, matrix.narrow.dtype)
+        whole = to_float64(matrix)
+        mean = from_float64((whole + whole.T) / 2, matrix.leading.dtype)
     # Fused with a product, the sum of two terms is rounded otherwise with the two exchanged: hence
     # both sides look up the same entry.
     i = jnp.arange(whole.shape[0])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, on_device, zeros
+from dpjax._wide import Expansion, float64, on_device, zeros
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -37,7 +37,7 @@ class ClippedGradDifference:
         self, params: Params, anchor: Params, batch: PyTree, mask: Array | None = None
     ) -> Params:
         """Returns the sum of clipped differences, a pytree like ``params``."""
-        total = self.wide(params, anchor, batch, mask).narrow
+        total = self.wide(params, anchor, batch, mask).leading
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
@@ -47,7 +47,7 @@ class ClippedGradDifference:
         batch: PyTree,
         mask: Array | None = None,
         any_order: bool = False,
-    ) -> Wide:
+    ) -> Expansion:
         """Returns the sum (p,) over the flattened parameters with all the digits added."""
         batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
@@ -131,7 +131,7 @@ def _margin_sum(
     anchor: Array,
     bounds: tuple[Array | float, Array],
     any_order: bool,
-) -> Wide:
+) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
     count, p, size = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
@@ -166,7 +166,7 @@ def _general_sum(
     mask: Array | None,
     bounds: tuple[Array | float, Array],
     any_order: bool,
-) -> Wide:
+) -> Expansion:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
     flat_anchor = general.flatten(anchor)[0]

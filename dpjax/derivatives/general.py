@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -67,7 +67,7 @@ def gradient_sum(
     clip_norm: Array | float,
     any_order: bool = False,
     most: int = 4096,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients of the flattened parameters.
 
     ``any_order`` as in ``rounding.block_products``; ``most`` are the records at once.
@@ -101,7 +101,7 @@ def second_order_sums(
     weights: tuple[Array | float | None, Array | float],
     clip_norm: Array | float,
     any_order: bool = False,
-) -> tuple[Wide, Wide]:
+) -> tuple[Expansion, Expansion]:
     """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient

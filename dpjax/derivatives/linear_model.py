@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, wide_dtype, zeros
+from dpjax._wide import Expansion, float64, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -111,7 +111,7 @@ def linear_sums(
     hessian_weight: Array | float,
     clip_norm: Array | float,
     any_order: bool = False,
-) -> tuple[Wide, Wide]:
+) -> tuple[Expansion, Expansion]:
     """Returns the sums of jointly clipped gradients and Hessians of a margin loss.
 
     The gradient of one record is phi'(m) r z and its Hessian phi''(m) r^2 z z^T with |z| = 1, so
@@ -134,7 +134,7 @@ def linear_sums(
     >>> records = prepare((jnp.eye(2), jnp.ones(2)))
     >>> g, h = linear_sums(lambda m: m**2 / 2 - m, records, jnp.zeros(2),
     ...     gradient_weight=1.0, hessian_weight=1.0, clip_norm=10.0)
-    >>> g.narrow, h.narrow[0]
+    >>> g.leading, h.leading[0]
     (Array([-1., -1.], dtype=float32), Array([1., 0.], dtype=float32))
     """
 
@@ -156,7 +156,7 @@ def gradient_sum(
     params: Array,
     clip_norm: Array | float,
     any_order: bool = False,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients; as ``linear_sums`` without the Hessian."""
 
     def chunk(z: Array, first: Array, second: Array) -> Array:
@@ -174,7 +174,7 @@ def hessian_sum(
     params: Array,
     clip_norm: Array | float,
     any_order: bool = False,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p, p) of Frobenius-clipped Hessians; as ``linear_sums`` alone."""
 
     def coefficients(first: Array, second: Array) -> tuple[Array, Array]:
@@ -204,7 +204,7 @@ def _times(factor: Array, value: Array) -> Array:
 
 def _accumulate(
     phi: Margin, records: PreparedLinear, params: Array, coefficients: Callable, any_order: bool
-) -> Wide:
+) -> Expansion:
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
@@ -233,7 +233,7 @@ def _over_chunks(
     part: Callable,
     shape: tuple[int, ...],
     any_order: bool,
-) -> Wide:
+) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
     count, p, size = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))

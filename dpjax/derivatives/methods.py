@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype
+from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import general
 from dpjax.derivatives.chunks import common_length
 from dpjax.derivatives.ghost import bookkeeping, two_pass
@@ -36,7 +36,7 @@ def gradient_sum(
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
     Arguments as in ``clipped_grad``; ``any_order`` as in ``rounding.block_products``.

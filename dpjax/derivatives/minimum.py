@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import linear_model
 
 _WIDE_UNIT = 2.0**-53
@@ -19,13 +19,13 @@ _WIDE_UNIT = 2.0**-53
 def ridge_minimum(
     phi: Callable,
     records: linear_model.PreparedLinear,
-    tilt: Wide,
+    tilt: Expansion,
     strength: Array | float,
     lipschitz: Array | float,
     smoothness: Array | float,
     iterations: Array | int,
     data_size: int,
-) -> Wide:
+) -> Expansion:
     """Returns w near the minimum of sum phi(m_i) / n + strength |w|^2 / 2 + <tilt, w>, shape (p,).
 
     By Nesterov's accelerated gradients from w = 0, in float64, always as many as asked.
@@ -49,14 +49,14 @@ def ridge_minimum(
     >>> from dpjax._wide import widen
     >>> records = linear_model.prepare((jnp.array([[1.0, 0.0]]), jnp.ones(1)))
     >>> ridge_minimum(lambda m: m**2 / 2 - m, records, widen(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
-    ...     data_size=1).narrow.round(4)
+    ...     data_size=1).leading.round(4)
     Array([0.5, 0. ], dtype=float32)
     """
     dtype = records.directions.dtype
     with jax.enable_x64(True):
         radius = float64(records.radius)
         rows = linear_model.PreparedLinear(float64(records.directions), jnp.minimum(radius, 1.0))
-        mu, bound, linear = float64(strength), float64(lipschitz), join(tilt)
+        mu, bound, linear = float64(strength), float64(lipschitz), to_float64(tilt)
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)
         momentum = (1 - root) / (1 + root)
@@ -64,7 +64,7 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total = join(linear_model.gradient_sum(phi, rows, ahead, bound, any_order=True))
+            total = to_float64(linear_model.gradient_sum(phi, rows, ahead, bound, any_order=True))
             gradient = total / float64(float(data_size)) + mu * ahead + linear
             point = ahead - gradient / curvature
             return point, point + momentum * (point - last)
@@ -72,7 +72,7 @@ def ridge_minimum(
         start = jnp.zeros_like(linear)
         # Integers of one width, whatever x64 made of the count.
         last = lax.convert_element_type(iterations, jnp.int32)
-        return split(lax.fori_loop(jnp.int32(0), last, body, (start, start))[0], dtype)
+        return from_float64(lax.fori_loop(jnp.int32(0), last, body, (start, start))[0], dtype)
 
 
 def distance_bound(

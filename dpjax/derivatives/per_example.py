@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dpjax import _validate
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, on_device
+from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
 
 
@@ -19,8 +19,8 @@ class JointSum(NamedTuple):
 class WideJointSum(NamedTuple):
     """The same with all the digits that were added."""
 
-    gradient: Wide
-    hessian: Wide
+    gradient: Expansion
+    hessian: Expansion
 
 
 @pytree_dataclass
@@ -35,14 +35,14 @@ class ClippedGrad:
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
-        total = self.wide(params, batch, mask).narrow
+        total = self.wide(params, batch, mask).leading
         if _margin(self.loss) is not None:
             return total
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
         self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> Wide:
+    ) -> Expansion:
         """Returns the sum (p,) over the flattened parameters with all the digits added."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
@@ -88,11 +88,11 @@ class ClippedHessian:
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Array:
         """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
-        return self.wide(params, batch, mask).narrow
+        return self.wide(params, batch, mask).leading
 
     def wide(
         self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> Wide:
+    ) -> Expansion:
         """Returns the same with all the digits added."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
@@ -120,7 +120,7 @@ class JointClipped:
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> JointSum:
         """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""
         total = self.wide(params, batch, mask)
-        return JointSum(total.gradient.narrow, total.hessian.narrow)
+        return JointSum(total.gradient.leading, total.hessian.leading)
 
     def wide(
         self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False

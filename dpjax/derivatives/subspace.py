@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, on_device, zeros
+from dpjax._wide import Expansion, on_device, zeros
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -33,7 +33,7 @@ class SubspaceClipped:
     ) -> JointSum:
         """Returns the sums of S g, shape (k,), and S H S^T, shape (k, k)."""
         total = self.wide(params, batch, sketch, mask)
-        return JointSum(total.gradient.narrow, total.hessian.narrow)
+        return JointSum(total.gradient.leading, total.hessian.leading)
 
     def wide(
         self,
@@ -104,7 +104,7 @@ def _sums(
     mask: Array | None,
     weights: tuple[Array | float, Array | float],
     any_order: bool,
-) -> tuple[Wide, Wide]:
+) -> tuple[Expansion, Expansion]:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
     if sketch.ndim != 2 or sketch.shape[1] != flat.size:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, accumulate, zeros
+from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import linear_model
 from dpjax.mechanisms import derive, perturb
@@ -112,7 +112,7 @@ class AccuracyQuery(GaussianQuery):
                 f"the model of {self.objective.name} does not score rows of these x: {error}"
             ) from error
 
-    def exact_count(self, records: Records, params: Params) -> Wide:
+    def exact_count(self, records: Records, params: Params) -> Expansion:
         """Returns the number of records whose label is predicted. NOT PRIVATE."""
         correct = self._correct(records, params).ravel().astype(jnp.float32)
         return accumulate(zeros((), correct.dtype), correct)

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.accounting import Event
 from dpjax.derivatives import clipped_grad, flatten, most_rows, rounding_slack
 from dpjax.mechanisms import derive, perturb
@@ -89,12 +89,12 @@ class AnchoredQuery(GaussianQuery):
         (release,) = super().event(count).releases
         return Event((dataclasses.replace(release, undrawn_shift=float(self.idle)),), self.relation)
 
-    def remember(self, records: Records, params: Params) -> Wide:
+    def remember(self, records: Records, params: Params) -> Expansion:
         """Returns the exact sum of clipped gradients at ``params``, (p,): SECRET."""
         return self._clipped.wide(params, records, None, self.any_order)
 
     def answer(
-        self, key: Array, records: Records, params: Params, *, anchor: Params, secret: Wide
+        self, key: Array, records: Records, params: Params, *, anchor: Params, secret: Expansion
     ) -> Params:
         """Returns the noisy gradient, a pytree like ``params``.
 
@@ -112,7 +112,10 @@ class AnchoredQuery(GaussianQuery):
         # One sum before the noise: apart, the exact part would need noise of its own.
         with jax.enable_x64(True):
             share = float64(self._share)
-            total = split(join(here) - join(there) + share * join(secret), here.narrow.dtype)
+            total = from_float64(
+                to_float64(here) - to_float64(there) + share * to_float64(secret),
+                here.leading.dtype,
+            )
         noisy = perturb(
             derive(key, "anchored", 0),
             total,

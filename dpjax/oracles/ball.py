@@ -75,9 +75,9 @@ class BallQuery(GradientQuery):
         total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, batch, mask, self.any_order
         )
-        if total.narrow.size != self.dimension:
+        if total.leading.size != self.dimension:
             raise ValueError(
-                f"dimension={self.dimension} was declared, but there are {total.narrow.size} "
+                f"dimension={self.dimension} was declared, but there are {total.leading.size} "
                 "parameters; the delta of ball noise depends on how many."
             )
         multiplier = math.sqrt(self.dimension + 2) * self._moved

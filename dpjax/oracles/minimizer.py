@@ -1,7 +1,7 @@
 """The oracle of output perturbation: the noisy minimiser of a ridge-regularized margin loss."""
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Expansion, zeros
 from dpjax.accounting import records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
@@ -108,12 +108,12 @@ class MinimizerQuery(GaussianQuery):
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
 
-    def exact(self, records: Records, params: Params) -> Wide:
+    def exact(self, records: Records, params: Params) -> Expansion:
         """Returns the minimiser without noise. NOT PRIVATE."""
         return minimum(self, records, zeros(params.shape, records.directions.dtype))
 
 
-def minimum(query: MinimizerQuery, records: Records, tilt: Wide) -> Wide:
+def minimum(query: MinimizerQuery, records: Records, tilt: Expansion) -> Expansion:
     """Returns the minimiser of a query's objective plus <tilt, w>. NOT PRIVATE."""
     slope, smoothness, _ = query.objective.constants  # pyright: ignore
     return ridge_minimum(

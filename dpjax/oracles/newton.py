@@ -8,7 +8,7 @@ from jax import lax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.accounting import records_moved
 from dpjax.derivatives import clipped_hessian, flatten
 from dpjax.mechanisms import derive, perturb
@@ -114,21 +114,23 @@ class NewtonQuery(GaussianQuery):
             unsafe_fast_noise=self.unsafe_fast_noise,
         )
 
-    def exact(self, records: Records, params: Params, *, along: Array) -> Wide:
+    def exact(self, records: Records, params: Params, *, along: Array) -> Expansion:
         """Returns f(H) u without noise. NOT PRIVATE; arguments as ``answer``."""
         total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, records, None, self.any_order
         )
-        p, dtype = flatten(params)[0].size, total.narrow.dtype
+        p, dtype = flatten(params)[0].size, total.leading.dtype
         regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):
-            mean = lax.div(join(total), lax.full_like(join(total), float(self.data_size)))
+            mean = lax.div(
+                to_float64(total), lax.full_like(to_float64(total), float(self.data_size))
+            )
             vectors, values = lax.linalg.eigh(mean + float64(regularizer))
             wanted = float64(along)
             length = jnp.sqrt(jnp.sum(wanted * wanted))
             unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
             turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
-            return split(jnp.sum(vectors * turned[None, :], axis=1), dtype)
+            return from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype)
 
     def _inverse(self, values: Array) -> Array:
         floor = float64(self.floor)

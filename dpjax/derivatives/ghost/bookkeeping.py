@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping
 from dpjax.derivatives.batching import map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
@@ -78,7 +78,7 @@ def gradient_sum(
     clip_norm: Array | float,
     any_order: bool,
     rows: int,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
     Args:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
 from dpjax.derivatives.ghost import bookkeeping
@@ -25,7 +25,7 @@ def gradient_sum(
     clip_norm: Array | float,
     any_order: bool,
     rows: int,
-) -> Wide:
+) -> Expansion:
     """Returns the same as ``bookkeeping.gradient_sum``, of the same arguments, for one clip norm.
 
     Raises:
