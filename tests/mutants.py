@@ -17,7 +17,7 @@ import pytest
 
 from dpjax import _program, derivatives, sampling
 from dpjax._wide import Expansion, float64
-from dpjax.accounting import chain
+from dpjax.accounting import hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
@@ -298,7 +298,7 @@ def _(patch):
 @mutant("a ledger without a lock between threads")
 def _(patch):
     unlocked = types.SimpleNamespace(Lock=contextlib.nullcontext)
-    patch.setattr(chain, "threading", unlocked)
+    patch.setattr(hash_chain, "threading", unlocked)
 
 
 @mutant("a key claimed after the training")
