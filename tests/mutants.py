@@ -392,7 +392,7 @@ def _(patch):
 def _(patch):
     def apart(loss, *, gradient_weight, hessian_weight):
         def wide(*asked):
-            return per_example.WideJointSum(
+            return per_example.JointExpansion(
                 clipped_grad(loss, clip_norm=gradient_weight).wide(*asked),
                 clipped_hessian(loss, clip_norm=hessian_weight).wide(*asked),
             )
@@ -412,7 +412,7 @@ def _(patch):
                 derivatives.subspace_clipped(loss, gradient_weight=g, hessian_weight=h).wide(*asked)
                 for g, h in ((gradient_weight, huge), (huge, hessian_weight))
             )
-            return per_example.WideJointSum(first.gradient, second.hessian)
+            return per_example.JointExpansion(first.gradient, second.hessian)
 
         return types.SimpleNamespace(wide=wide)
 

@@ -345,7 +345,9 @@ def test_c22_rounding_stays_within_the_slack_that_is_charged(relation):
         removed = np.delete(x, n // 2, axis=0)
     total = clipped_grad(lambda w, x: w @ x, clip_norm=0.1 * 1.001)
     any_order = not keeps_positions(relation)
-    sums = [total.wide(jnp.zeros(p), rows, any_order=any_order) for rows in (x, removed)]
+    sums = [
+        total.wide(jnp.zeros(p), rows, permutation_invariant=any_order) for rows in (x, removed)
+    ]
     first, second = (np.sum(np.asarray(s.terms, np.float64), axis=0) for s in sums)
     slack = rounding_slack(n, relation)
     assert abs(np.linalg.norm(first - second) - np.linalg.norm(x[0])) <= slack * 0.1

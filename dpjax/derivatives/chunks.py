@@ -1,4 +1,4 @@
-"""Sums over records in chunks of bounded memory, and values computed exactly once per chunk."""
+"""Sums over records in chunks of bounded memory; ``compute_once`` for values used twice."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from dpjax.derivatives.rounding import BLOCK
 
 
 class Chunk(NamedTuple):
-    """Where a chunk lies.
+    """The rows of one chunk.
 
     Attributes:
       step: number of the chunk, int32.
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
 
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
-    """Number of rows of which ``numbers`` values fit into a chunk: a power of two, or n below 128.
+    """Returns the rows of a chunk that holds ``numbers`` values: a power of two, or n below 128.
 
     Args:
       n: number of records.
@@ -52,11 +52,11 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
 
 
 def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
-    """Number of blocks of which ``numbers`` values fit into a chunk, nearly alike for all chunks.
+    """Returns the blocks of a chunk that holds ``numbers`` values, nearly equal for all chunks.
 
     Args:
       count: number of blocks.
-      numbers_per_block: values of one.
+      numbers_per_block: values of one block.
       numbers: values in a chunk.
 
     Privacy: reads shapes alone.
@@ -69,7 +69,7 @@ def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
 
 
 def blocks(array: Array, axis: int = 0, size: int = BLOCK) -> Array:
-    """Returns ``array`` with ``axis``, the rows of a chunk, cut into blocks to add in float32.
+    """Returns ``array`` with the rows at ``axis`` split into blocks, each to be added in float32.
 
     >>> blocks(jnp.zeros((512, 3))).shape, blocks(jnp.zeros((5, 3))).shape
     ((4, 128, 3), (1, 5, 3))
@@ -113,7 +113,8 @@ def sum_blocks(
 ) -> PyTree:
     """Returns the sum of ``contribution`` over blocks of even size that cover rows 0 to n - 1.
 
-    Unlike ``sum_chunks`` it computes hardly a row twice, and without a loop where all fit at once.
+    Unlike ``sum_chunks`` it computes hardly any row twice, and needs no loop if all rows fit at
+    once.
 
     Args:
       n: number of records, at least 1.
@@ -154,8 +155,9 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     """Returns ``function(*args)`` as arrays in memory, which no consumer recomputes.
 
     A compiler may fuse a copy of the computation into each consumer and round it differently there:
-    then what is measured is not what is added. ``lax.optimization_barrier`` does not stop this on
-    CPU; a branch that the compiler cannot decide does, as its results must be stored.
+    then the gradient that is measured is not the gradient that is added. On a CPU
+    ``lax.optimization_barrier`` does not stop this. A branch that the compiler cannot decide does,
+    as its results must be stored.
 
     >>> chunk = Chunk(jnp.int32(0), jnp.int32(0), jnp.ones(2, bool))
     >>> float(compute_once(chunk, jnp.square, jnp.float32(3.0)))

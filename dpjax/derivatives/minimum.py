@@ -1,4 +1,4 @@
-"""The minimiser of a ridge-regularized margin loss, to within a proven distance; no noise."""
+"""The minimiser of a ridge-regularized margin loss, up to a proven distance; no noise."""
 
 import functools
 import math
@@ -28,14 +28,14 @@ def ridge_minimum(
 ) -> Expansion:
     """Returns w near the minimum of sum phi(m_i) / n + strength |w|^2 / 2 + <tilt, w>, shape (p,).
 
-    By Nesterov's accelerated gradients from w = 0, in float64, always as many as asked.
+    It takes ``iterations`` accelerated gradient steps of Nesterov from w = 0, in float64.
 
     Args:
       phi: convex scalar function of the margin m = y <x, w>.
       records: from ``linear_model.prepare``; features longer than 1 are scaled to length 1.
       tilt: (p,), a linear term.
       strength: mu, above 0.
-      lipschitz: G; slopes phi' beyond it are cut there, which keeps phi convex.
+      lipschitz: G; derivatives phi' beyond it are clipped to it, which keeps phi convex.
       smoothness: M, a bound on phi''.
       iterations: K, see ``iterations_for``.
       data_size: the declared n.
@@ -64,13 +64,15 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total = to_float64(linear_model.gradient_sum(phi, rows, ahead, bound, any_order=True))
+            total = to_float64(
+                linear_model.gradient_sum(phi, rows, ahead, bound, permutation_invariant=True)
+            )
             gradient = total / float64(float(data_size)) + mu * ahead + linear
             point = ahead - gradient / curvature
             return point, point + momentum * (point - last)
 
         start = jnp.zeros_like(linear)
-        # Integers of one width, whatever x64 made of the count.
+        # One integer width, with or without x64.
         last = lax.convert_element_type(iterations, jnp.int32)
         return from_float64(lax.fori_loop(jnp.int32(0), last, body, (start, start))[0], dtype)
 
@@ -87,7 +89,7 @@ def distance_bound(
     8 sqrt(kappa) / mu at most.
 
     Args:
-      slope: s, a bound on |grad F(0)| whatever the data.
+      slope: s, a bound on |grad F(0)| for all data.
       strength: mu.
       smoothness: M.
       iterations: K.
@@ -105,7 +107,7 @@ def distance_bound(
 
 
 def iterations_for(ratio: float, strength: float, smoothness: float) -> int:
-    """Returns the K at which ``distance_bound`` is ``ratio`` s / mu, rounding aside.
+    """Returns the steps K at which ``distance_bound`` without rounding is ``ratio`` s / mu.
 
     >>> iterations_for(1e-8, 1e-3, 0.25)
     595

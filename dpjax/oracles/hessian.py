@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
 from dpjax.derivatives import clipped_hessian, joint_clipped
-from dpjax.derivatives.per_example import WideJointSum
+from dpjax.derivatives.per_example import JointExpansion
 from dpjax.mechanisms import add_symmetric_gaussian, derive, perturb
 from dpjax.objectives import Objective
 from dpjax.oracles.base import GaussianQuery, Records
@@ -144,7 +144,7 @@ class JointQuery(GaussianQuery):
         ).wide(params, batch, mask, self.any_order)
         return self._noisy(key, total)
 
-    def _noisy(self, key: Array, total: WideJointSum) -> SecondOrderAnswer:
+    def _noisy(self, key: Array, total: JointExpansion) -> SecondOrderAnswer:
         gradient = perturb(
             derive(key, "gradient", 0),
             total.gradient,
