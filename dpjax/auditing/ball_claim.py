@@ -1,4 +1,4 @@
-"""The claim of ball noise, a delta at epsilon 0, and how an audit scores it; NOT PRIVATE."""
+"""The claim of ball noise, a delta at epsilon 0, and its log-density; NOT PRIVATE."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,17 +18,17 @@ _NEVER = -1e3
 class BallClaim:
     """Releases with noise uniform in a ball: f(a) = max(0, 1 - delta - a), exact.
 
-    Its epsilon at a usual delta is infinite, so what is claimed and audited is delta at epsilon 0,
-    the total variation between what is released on neighbours.
+    Its epsilon at a usual delta is infinite, so the claim is delta at epsilon 0,
+    the total variation between the releases on neighbours.
 
     Args:
-      event: what the mechanism itself says it releases, balls alone.
+      event: the mechanism's event, with ball noise alone.
 
     Raises:
       ValueError: for an event with other noise.
 
     >>> from dpjax.accounting import BallRelease
-    >>> release = BallRelease("one", 1, 5.0, dimension=2)
+    >>> release = BallRelease("ball", 1, 5.0, dimension=2)
     >>> claim = BallClaim(Event((release,), "zero_out"))
     >>> round(claim.delta(), 4), round(float(claim.curve()(0.5)), 4)
     (0.0636, 0.4364)
@@ -53,13 +53,13 @@ class BallClaim:
         """Returns delta at epsilon 0 with radii ``scale`` times as large, overflows included."""
         if np.isinf(scale):
             return 0.0
-        kept = 1.0
+        overlap = 1.0
         for release in self._balls:
             radius = scale * release.radius
-            apart = release.sensitivity >= 2 * radius
-            own = 1.0 if apart else ball_delta(release.sensitivity, radius, release.dimension)
-            kept *= 1 - ball_composition(own, release.count, release.probability)
-        return min(1 - kept + 2 * self.event.failure_probability, 1.0)
+            disjoint = release.sensitivity >= 2 * radius
+            delta = 1.0 if disjoint else ball_delta(release.sensitivity, radius, release.dimension)
+            overlap *= 1 - ball_composition(delta, release.count, release.probability)
+        return min(1 - overlap + 2 * self.event.failure_probability, 1.0)
 
     def epsilon(self, delta: float, scale: float = 1.0) -> float:
         """Returns 0, or infinity where ``delta`` is below that of the noise."""
@@ -71,20 +71,21 @@ class BallClaim:
         return lambda alpha: np.maximum(0.0, 1 - delta - alpha)
 
 
-def ball_log_density(seen: Array, mean: Array, radius: Array | float) -> Array:
-    """Returns the log-density of ball noise around ``mean``, up to a constant: 0 or very little.
+def ball_log_density(answer: Array, mean: Array, radius: Array | float) -> Array:
+    """Returns the log-density of ball noise around ``mean``: 0 inside, -1000 outside.
 
     >>> ball_log_density(jnp.array([0.6, 0.0]), jnp.zeros(2), 0.5).item()
     -1000.0
     """
-    outside = jnp.linalg.norm(seen - mean) > ball_reach(radius, seen.size)
+    outside = jnp.linalg.norm(answer - mean) > ball_reach(radius, answer.size)
     return jnp.where(outside, _NEVER, 0.0)
 
 
 def ball_reach(radius: Array | float, dimension: int) -> Array | float:
-    """Returns how far answers are from the exact sum at most, nearly always.
+    """Returns a bound on the distance of answers from the exact sum that holds nearly always.
 
-    Rounding to the grid moves one out of the ball by a third of a cell, typically; 1.5 are allowed.
+    Rounding to the grid typically moves an answer out of the ball by a third of a cell; the bound
+    allows 1.5 cells.
 
     >>> bool(1 < ball_reach(1.0, 2) < 1.0002)
     True
