@@ -88,7 +88,7 @@ def read(path: str | os.PathLike) -> HashChain:
 
     Raises:
       LedgerError: if it is damaged.
-      FileNotFoundError: if there is none.
+      FileNotFoundError: if there is no such file.
     """
     return parse(pathlib.Path(path).read_bytes(), os.fspath(path))
 

@@ -129,7 +129,7 @@ class Ledger(HasCard):
         Raises:
           LedgerError: if the file is damaged, or open for writing elsewhere. A last line that a
             crash has torn is dropped: its run had not begun.
-          FileNotFoundError: if there is none.
+          FileNotFoundError: if there is no such file.
         """
         try:
             file = hash_chain.HashChainFile(path)
@@ -147,7 +147,7 @@ class Ledger(HasCard):
 
         Raises:
           LedgerError: if the file is damaged.
-          FileNotFoundError: if there is none.
+          FileNotFoundError: if there is no such file.
         """
         try:
             return cls(path, None, hash_chain.read(path))

@@ -380,7 +380,7 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     fails for some and drops them.
     """
     unsampled = orders * mu**2 / 2
-    if mu > 8:  # sampling never loses privacy, and there is none to speak of
+    if mu > 8:  # sampling never loses privacy, so this is a bound; there is little to gain
         return unsampled
     step = 0.1 * min(1.0, 1 / mu)
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)

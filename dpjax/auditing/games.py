@@ -1,4 +1,4 @@
-"""Distinguishing games: whole runs on D and on D', scored by an attacker; NOT PRIVATE.
+"""Distinguishing games: full runs on D and on D', scored by an attacker; NOT PRIVATE.
 
 Every game takes the attacked mechanism as an argument, so that a test can pass a broken one.
 """

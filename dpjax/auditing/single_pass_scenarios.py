@@ -53,7 +53,7 @@ class PassRecorder:
     It scores each segment separately, so it would miss noise that two segments share.
 
     Args:
-      algorithm: what is attacked.
+      algorithm: the attacked algorithm.
       without: examples of D.
       canary: examples of D'.
       max_steps: the algorithm's planned steps.

@@ -1,4 +1,4 @@
-"""Maps a function over the examples of a batch, sequentially where ``vmap`` would mix them.
+"""``map_examples`` over a batch, sequential where ``vmap`` would mix examples.
 
 Under ``vmap`` the gradient of a convolution's kernel is a grouped convolution with one group for
 each example. On a CPU, XLA computes those with several channels in a group, and all in float64, as

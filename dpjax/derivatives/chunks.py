@@ -177,7 +177,7 @@ def common_length(tree: PyTree, mask: Array | None) -> int:
     """Returns the length of the leading axis that all leaves share.
 
     Raises:
-      ValueError: if there is none, if it is 0, or if ``mask`` is not a bool array (n,).
+      ValueError: if they share none, if it is 0, or if ``mask`` is not a bool array (n,).
 
     Privacy: reads shapes and dtypes, no value. No message names n, which may be private.
 

@@ -1,4 +1,4 @@
-"""Chooses the method and the memory limit of a clipped sum of gradients."""
+"""Clipped sums of gradients by the cheapest method within a memory limit."""
 
 import functools
 import math

@@ -19,8 +19,8 @@ def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arr
     the solution where it is not hard; the random ones reach the bottom eigenvectors, along which
     the solution must move in the hard case and which the gradient's do not see there. At 32, 64,
     128 and 256 vectors, but not beyond p / 2, a solution is tried, and the first is returned that
-    Cholesky's factorisation proves. The random start is fixed and public: it makes it likely that
-    there is something to prove, and the proof does not rest on it.
+    Cholesky's factorisation proves. The random start is fixed and public: it makes a provable step
+    likely, and the proof does not depend on it.
 
     Args:
       matrix: A, shape (p, p), symmetric, entries of at most 1; the Hessian H is ``weight`` A.
@@ -28,9 +28,9 @@ def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arr
       weight: in [0, 1].
 
     Returns:
-      The step, the multiplier, and whether the step is found: then its value is within
+      The step, the multiplier, and whether the step is proved: then its value is within
       ``TOLERANCE`` of the minimum, relative to it, and H + multiplier I >= -``TOLERANCE`` |value|.
-      If not they mean nothing.
+      Otherwise they are meaningless.
 
     Privacy: post-processing of its inputs.
 
@@ -39,8 +39,8 @@ def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arr
 
     >>> matrix = jnp.diag(jnp.array([-1.0] + 199 * [0.5]))
     >>> hard = jnp.zeros(200).at[1].set(0.75)  # blind to the only direction of descent
-    >>> step, multiplier, found = jax.jit(try_lanczos)(matrix, hard, jnp.ones(()))
-    >>> print(f"{bool(found)} {abs(step[0]):.3f} {step[1]:.3f} {multiplier:.3f}")
+    >>> step, multiplier, proved = jax.jit(try_lanczos)(matrix, hard, jnp.ones(()))
+    >>> print(f"{bool(proved)} {abs(step[0]):.3f} {step[1]:.3f} {multiplier:.3f}")
     True 0.866 -0.500 1.000
     """
     block = jnp.stack([linear, _start(linear)])

@@ -185,9 +185,8 @@ def fit(
         watch=_watch(algorithm, evaluator, every),
     )
     evaluator(int(solution.steps), solution.params)
-    solution = _scaled_by(net.bounds, solution)
     tables = evaluator.table("held_out"), evaluator.table("training")
-    return Trained(solution, net, loss == "cross_entropy", *tables)
+    return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
 
 
 def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:

@@ -1,4 +1,4 @@
-"""Detects, on synthetic inputs, whether a model mixes examples of a batch, and in which layer."""
+"""Detection of layers that mix the examples of a batch, on synthetic inputs."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Finds the layers of a network in its traced loss: where a parameter meets an activation.
+"""The layers of a network, found in its traced loss where a parameter meets an activation.
 
 The loss of one record is read as JAX traces it. At a matrix product, a convolution or a look-up in
 a table, one factor of which is a parameter and the other depends on the record, the gradient of the

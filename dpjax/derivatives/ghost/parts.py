@@ -1,4 +1,4 @@
-"""One parameter's part of all gradients: arrays for each record, their norm, the weighted sum.
+"""``Part``: one parameter's share of the gradients, its norms and its weighted sum.
 
 For a gradient A' G of a record there are three ways, of which shapes choose the cheapest:
 
