@@ -350,7 +350,7 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"data": (np.zeros((3, P)), np.zeros(2))}, "the same number of rows"),
         ({"data": (IMAGES, records()[1])}, "bounds must be given"),
         ({"data": (IMAGES, records()[1]), "bounds": (255, 0)}, "low below high"),
-        ({"held_out": (np.zeros((3, P + 1)), np.zeros(3))}, "a record of held_out has shapes"),
+        ({"held_out": (np.zeros((3, P + 1)), np.zeros(3))}, "records of held_out have shapes"),
         ({"budget": 1.0}, "budget must be"),
         ({"budget": dpjax.PrivacyBudget(1.0, DELTA, "add_or_remove_one")}, "data_size is required"),
         ({"data_size": N + 1}, "data_size=61"),
