@@ -88,8 +88,8 @@ def test_without_an_idle_part_it_is_a_poisson_batch():
     plain = dataclasses.replace(release(0.05, 256, 100), undrawn_shift=0.0)
     hardly = dataclasses.replace(plain, undrawn_shift=1e-9)
     assert spent(plain, 1e-5) == pytest.approx(spent(hardly, 1e-5), rel=1e-6)
-    assert losses.anchored(0.1, 2.0, 0.0, 0.01)[0].masses.tolist() == (
-        losses.poisson(0.1, 2.0, 0.01)[0].masses.tolist()
+    assert losses.anchored(0.1, 2.0, 0.0, 0.01)[0].pmf.tolist() == (
+        losses.poisson(0.1, 2.0, 0.01)[0].pmf.tolist()
     )
 
 

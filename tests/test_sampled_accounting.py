@@ -216,7 +216,7 @@ def test_rounding_of_long_compositions_stays_below_its_charge(count):
     mu = 1.0
     step = mu / math.sqrt(count)
     gap = 2.0 ** math.floor(math.log2(max(step / 32, 24 * mu / 2**20)))
-    profile = pld.profile(grids.power(losses.gaussian(step, gap), count))
+    profile = pld.profile(pld.power(losses.gaussian(step, gap), count))
     for eps in (4.5, 6.5, 7.5):
         place = math.ceil((eps - profile.start) / gap)
         at = profile.start + place * gap
