@@ -9,24 +9,24 @@ from jax import lax
 
 from dpjax._typing import Array, PyTree, pytree_dataclass
 
-_WORDS = 3  # three float32 of 24 bits hold the 53 bits of a float64
+_TERMS = 3  # three float32 of 24 bits hold the 53 bits of a float64
 _UNROLLED = 32  # parts added one by one; more are small ones
 
 
 @pytree_dataclass
-class Wide:
-    """A float64 array as an unevaluated sum, so that it can pass through programs without x64.
+class Expansion:
+    """A float64 array as an unevaluated sum of float32 terms, which programs without x64 can hold.
 
     Args:
-      words: arrays of one shape, largest first; one float64 array, or three float32 ones.
+      terms: arrays of one shape, largest first; one float64 array, or three float32 ones.
     """
 
-    words: tuple[Array, ...]
+    terms: tuple[Array, ...]
 
     @property
-    def narrow(self) -> Array:
-        """The nearest array of the words' dtype."""
-        return self.words[0]
+    def leading(self) -> Array:
+        """The largest term, which is the sum rounded to its dtype."""
+        return self.terms[0]
 
 
 def on_device(tree: PyTree) -> Any:
@@ -74,60 +74,60 @@ def float64(value: Array | float) -> Array:
         return lax.convert_element_type(value, jnp.float64)
 
 
-def zeros(shape: tuple[int, ...], dtype: jnp.dtype) -> Wide:
-    """Returns 0 in words of ``dtype``, float32 or float64.
+def zeros(shape: tuple[int, ...], dtype: jnp.dtype) -> Expansion:
+    """Returns 0 in terms of ``dtype``, float32 or float64.
 
-    >>> zeros((2,), jnp.dtype("float32")).narrow
+    >>> zeros((2,), jnp.dtype("float32")).leading
     Array([0., 0.], dtype=float32)
     """
-    count = 1 if dtype == jnp.float64 else _WORDS
-    return Wide((jnp.zeros(shape, dtype),) * count)
+    count = 1 if dtype == jnp.float64 else _TERMS
+    return Expansion((jnp.zeros(shape, dtype),) * count)
 
 
-def join(value: Wide) -> Array:
+def to_float64(value: Expansion) -> Array:
     """Returns the float64 array that ``value`` stands for; call it under ``enable_x64``."""
     with jax.enable_x64(True):
-        total = float64(value.words[-1])
-        for word in value.words[-2::-1]:
-            total = total + float64(word)
+        total = float64(value.terms[-1])
+        for term in value.terms[-2::-1]:
+            total = total + float64(term)
         return total
 
 
-def split(value: Array, dtype: jnp.dtype) -> Wide:
-    """Returns a float64 array in words of ``dtype``, exact down to float32's smallest number."""
+def from_float64(value: Array, dtype: jnp.dtype) -> Expansion:
+    """Returns a float64 array in terms of ``dtype``, exact down to float32's smallest number."""
     with jax.enable_x64(True):
         if dtype == jnp.float64:
-            return Wide((value,))
-        words = []
-        for _ in range(_WORDS):
-            words.append(lax.convert_element_type(value, jnp.float32))
-            value = value - float64(words[-1])
-        return Wide(tuple(words))
+            return Expansion((value,))
+        terms = []
+        for _ in range(_TERMS):
+            terms.append(lax.convert_element_type(value, jnp.float32))
+            value = value - float64(terms[-1])
+        return Expansion(tuple(terms))
 
 
-def accumulate(total: Wide, parts: Array) -> Wide:
+def accumulate(total: Expansion, parts: Array) -> Expansion:
     """Returns ``total`` plus the sum of ``parts`` over their leading axis, added in float64.
 
     >>> total = accumulate(zeros((), jnp.dtype("float32")), jnp.array([2.0**30, 1.0, -(2.0**30)]))
-    >>> float(total.narrow)
+    >>> float(total.leading)
     1.0
     """
     with jax.enable_x64(True):
-        whole, count = join(total), parts.shape[0]
+        added, count = to_float64(total), parts.shape[0]
         # One after the other: on CPU a reduction over a leading axis strides through memory, at
         # 5 to 20 times the cost.
         if count <= _UNROLLED:
             for index in range(count):
-                whole = whole + float64(lax.index_in_dim(parts, index, keepdims=False))
+                added = added + float64(lax.index_in_dim(parts, index, keepdims=False))
         else:
-            whole = whole + jnp.sum(float64(parts), axis=0)
-        return split(whole, total.narrow.dtype)
+            added = added + jnp.sum(float64(parts), axis=0)
+        return from_float64(added, total.leading.dtype)
 
 
-def widen(value: Array) -> Wide:
-    """Returns an array of any floating dtype as ``Wide``.
+def widen(value: Array) -> Expansion:
+    """Returns an array of any floating dtype as ``Expansion``.
 
-    >>> widen(jnp.bfloat16(1.5)).narrow
+    >>> widen(jnp.bfloat16(1.5)).leading
     Array(1.5, dtype=float32)
     """
-    return Wide((at_least_float32(value),))
+    return Expansion((at_least_float32(value),))

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dpjax import _program, derivatives, sampling
-from dpjax._wide import Wide, float64
-from dpjax.accounting import PoissonRelease, chain
+from dpjax._wide import Expansion, float64
+from dpjax.accounting import PoissonRelease, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
@@ -198,7 +198,7 @@ mutant("noise divided among micro-batches")(per_micro_batch(4, 0.25))
 def _(patch):
     def perturb(key, value, stddev, **kwargs):
         noisy = gaussian.perturb(key, value, stddev, **kwargs)
-        return jnp.where(jnp.any(value.narrow != 0), noisy, value.narrow)
+        return jnp.where(jnp.any(value.leading != 0), noisy, value.leading)
 
     patch.setattr(laws, "perturb", perturb)
 
@@ -296,7 +296,7 @@ def _(patch):
 @mutant("a ledger without a lock between threads")
 def _(patch):
     unlocked = types.SimpleNamespace(Lock=contextlib.nullcontext)
-    patch.setattr(chain, "threading", unlocked)
+    patch.setattr(hash_chain, "threading", unlocked)
 
 
 @mutant("a key claimed after the training")
@@ -390,7 +390,7 @@ def _(patch):
 def _(patch):
     def apart(loss, *, gradient_weight, hessian_weight):
         def wide(*asked):
-            return per_example.WideJointSum(
+            return per_example.JointExpansion(
                 clipped_grad(loss, clip_norm=gradient_weight).wide(*asked),
                 clipped_hessian(loss, clip_norm=hessian_weight).wide(*asked),
             )
@@ -410,7 +410,7 @@ def _(patch):
                 derivatives.subspace_clipped(loss, gradient_weight=g, hessian_weight=h).wide(*asked)
                 for g, h in ((gradient_weight, huge), (huge, hessian_weight))
             )
-            return per_example.WideJointSum(first.gradient, second.hessian)
+            return per_example.JointExpansion(first.gradient, second.hessian)
 
         return types.SimpleNamespace(wide=wide)
 
@@ -449,8 +449,8 @@ def _(patch):
 @mutant("sums in float32")
 def _(patch):
     def accumulate(total, parts):
-        narrow = total.narrow + jnp.sum(parts, axis=0).astype(total.narrow.dtype)
-        return Wide((narrow, *(jnp.zeros_like(word) for word in total.words[1:])))
+        narrow = total.leading + jnp.sum(parts, axis=0).astype(total.leading.dtype)
+        return Expansion((narrow, *(jnp.zeros_like(term) for term in total.terms[1:])))
 
     patch.setattr(chunks, "accumulate", accumulate)
 
@@ -690,7 +690,7 @@ def _(patch):
     exact = EstimateQuery.exact
 
     def peeking(self, records, params, mask=None, *, size, **public):
-        found = exact(self, records, params, size=size, **public)[0].narrow
+        found = exact(self, records, params, size=size, **public)[0].leading
         loud = jnp.linalg.norm(found) > self.clip_norm / self.batch_size / 2
         return exact(self, records, params, size=jnp.where(loud, 4 * size, size), **public)
 

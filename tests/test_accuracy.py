@@ -49,7 +49,7 @@ def test_the_count_is_that_of_the_labels_predicted(name, prepared):
     params, query = params_of(objective), query_of(objective)
     exact = int((objective.predict(params, x) == y).sum())
     data = bind(query, (x, y)) if prepared else (jnp.asarray(x), jnp.asarray(y))
-    assert float(query.exact(data, params)[0].narrow) == exact
+    assert float(query.exact(data, params)[0].leading) == exact
     assert 0 < exact < N
 
 
@@ -59,7 +59,7 @@ def test_a_record_moves_the_count_by_one_at_most_whatever_it_holds(name):
     params, query = params_of(objective), query_of(objective)
 
     def count(x, y):
-        return float(query.exact(bind(query, (x, y)), params)[0].narrow)
+        return float(query.exact(bind(query, (x, y)), params)[0].leading)
 
     whole, sizes = count(x, y), set()
     right = int(np.argmax(np.asarray(objective.predict(params, x)) == y))
@@ -89,7 +89,7 @@ def test_a_model_that_mixes_rows_lets_no_record_decide_about_another():
     x, y = records()
     other = x.copy()
     other[0] = -1e6 * np.sign(x[:, 0].sum())  # turns the sum of all, and would turn every label
-    counts = [float(query.exact((rows, y), params)[0].narrow) for rows in (x, other)]
+    counts = [float(query.exact((rows, y), params)[0].leading) for rows in (x, other)]
     assert abs(counts[0] - counts[1]) <= 1
     plain = [(objective.predict(params, rows) == y).sum() for rows in (x, other)]
     assert abs(int(plain[0]) - int(plain[1])) > 10  # the model does mix
@@ -109,7 +109,7 @@ def test_the_noise_added_is_the_noise_accounted(relation):
     data = bind(query, records())
     keys = jax.random.split(jax.random.key(2), 20_000)
     draws = jax.vmap(lambda key: query.answer(key, data, params))(keys)
-    mean = float(query.exact(data, params)[0].narrow) / N
+    mean = float(query.exact(data, params)[0].leading) / N
     (release,) = query.event(1).releases
     assert release.noise_multiplier == 2.0 and release.sampling == "none"
     stddev = release.stddev

@@ -17,8 +17,8 @@ from dpjax.accounting import (
     SubsetRelease,
     calibrate,
     epsilon,
-    grids,
     losses,
+    pld,
     renyi,
 )
 
@@ -58,7 +58,7 @@ def test_one_step_is_the_divergence_of_the_densities(q, mu, idle):
     alone = stats.norm.pdf(x)
     found = losses.anchored(q, mu, idle, 2.0**-12)
     for (upper, lower), loss in zip(
-        ((mixture, alone), (alone, mixture)), map(grids.profile, found), strict=True
+        ((mixture, alone), (alone, mixture)), map(pld.profile, found), strict=True
     ):
         for eps in (0.01, 0.3, 2.0):
             delta = integrate.trapezoid(np.maximum(upper - math.exp(eps) * lower, 0), x)
@@ -66,7 +66,7 @@ def test_one_step_is_the_divergence_of_the_densities(q, mu, idle):
                 assert eps * (1 - 1e-5) - 1e-7 < loss.epsilon(delta) < eps + 2e-4
     if idle > 1e-3:
         delta = integrate.trapezoid(np.maximum(mixture - math.exp(0.1) * alone, 0), x)
-        assert grids.profile(losses.poisson(q, mu, 2.0**-12)[0]).epsilon(delta) < 0.095
+        assert pld.profile(losses.poisson(q, mu, 2.0**-12)[0]).epsilon(delta) < 0.095
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_without_an_idle_part_it_is_a_poisson_batch():
     plain = dataclasses.replace(release(0.05, 256, 100), undrawn_shift=0.0)
     hardly = dataclasses.replace(plain, undrawn_shift=1e-9)
     assert spent(plain, 1e-5) == pytest.approx(spent(hardly, 1e-5), rel=1e-6)
-    assert losses.anchored(0.1, 2.0, 0.0, 0.01)[0].masses.tolist() == (
-        losses.poisson(0.1, 2.0, 0.01)[0].masses.tolist()
+    assert losses.anchored(0.1, 2.0, 0.0, 0.01)[0].pmf.tolist() == (
+        losses.poisson(0.1, 2.0, 0.01)[0].pmf.tolist()
     )
 
 

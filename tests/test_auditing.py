@@ -208,10 +208,10 @@ def test_worlds_differ_by_what_the_relation_says(relation):
 
 
 def test_null_records_are_left_out_of_a_score_and_others_are_not():
-    for worlds in (canaries.records(null=9), canaries.records("add_or_remove_one", null=9)):
-        assert [len(rows) for rows in canaries.telling(worlds)] == [2, 2]
-    some = worlds._replace(without=worlds.without.at[-1].set(0.5))
-    assert [len(rows) for rows in canaries.telling(some)] == [9, 10]
+    for pair in (canaries.records(null=9), canaries.records("add_or_remove_one", null=9)):
+        assert [len(rows) for rows in canaries.without_nulls(pair)] == [2, 2]
+    some = pair._replace(without=pair.without.at[-1].set(0.5))
+    assert [len(rows) for rows in canaries.without_nulls(some)] == [9, 10]
 
 
 def test_audits_made_at_once_are_those_made_one_by_one():
@@ -228,14 +228,14 @@ def test_audits_made_at_once_are_those_made_one_by_one():
 def test_an_audit_of_another_relation_is_refused():
     query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
     with pytest.raises(ValueError, match="replace_one"):
-        games.answered(query, canaries.records("replace_one"), 2)
+        games.single_answer(query, canaries.records("replace_one"), 2)
 
 
 @pytest.mark.parametrize("isometric", [True, False])
 def test_the_score_of_either_form_of_matrix_noise(isometric):
     query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out", isometric)
     on_d, on_other = auditing.play(
-        games.answered(query, canaries.records(), 3), jax.random.key(0), 8_000
+        games.single_answer(query, canaries.records(), 3), jax.random.key(0), 8_000
     )
     for scores, sign in ((on_d, -1), (on_other, 1)):
         # In a log-likelihood ratio of Gaussians the variance is twice the mean's size.
@@ -347,7 +347,7 @@ def descent_asking(query, relation="zero_out"):
     )  # fmt: skip
     own = algorithm.query
     mutant = query(own.noise_multiplier, own.clip_norm, own.objective, own.data_size, own.relation)
-    return games.whole(dataclasses.replace(algorithm, query=mutant), canaries.records(relation))
+    return games.training(dataclasses.replace(algorithm, query=mutant), canaries.records(relation))
 
 
 def solve_with_one_key(algorithm, data, *, key):
@@ -370,7 +370,7 @@ def descent_with_one_key():
         canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
         steps=6, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
-    return games.whole(algorithm, canaries.records(), solve_with_one_key)
+    return games.training(algorithm, canaries.records(), solve_with_one_key)
 
 
 REFUTED = {
@@ -392,13 +392,13 @@ REFUTED = {
         lambda: games.symmetric("identity", ratio_wrong(np.sqrt(0.5), 1.0)), 50_000,
     ),
     "c26 spectral clip": (
-        lambda: games.answered(
+        lambda: games.single_answer(
             SpectralClip(1.2, 1.0, canaries.bowl(), 2, "zero_out"), canaries.records(), 6
         ),
         20_000,
     ),
     "c29 joint event without its Hessian": (
-        lambda: games.answered(
+        lambda: games.single_answer(
             FreeHessian(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out"), canaries.records(), 4
         ),
         50_000,
@@ -499,7 +499,7 @@ def is_jaxpr(parameter):
 def test_a_fresh_key_costs_about_what_a_seed_costs(name):
     game = auditing.AUDITS[name].make()
     keys = jax.random.split(dpjax.random_key(), 2)
-    traced = jax.make_jaxpr(games.program(game))(keys, game.worlds.canary)
+    traced = jax.make_jaxpr(games.program(game))(keys, game.pair.canary)
     assert written_out(traced.jaxpr) == 0
 
 

@@ -346,8 +346,8 @@ def test_neighbours_in_any_order_are_summed_from_materialized_gradients():
     kinds = [type(part).__name__ for part in bookkeeping.read(loss, params, records, True).parts]
     assert kinds == ["Materialized", "Rank1", "Materialized"]
     total = clipped_grad(loss, clip_norm=1.0, method="book_keeping")
-    there = total.wide(params, records, None, True).narrow
-    back = total.wide(params, records[::-1], None, True).narrow
+    there = total.wide(params, records, None, True).leading
+    back = total.wide(params, records[::-1], None, True).leading
     assert np.array_equal(there, back)
 
 

@@ -100,13 +100,13 @@ def test_every_row_is_summed_once(n, rows):
     x = jnp.arange(1.0, n + 1)
     zero = _wide.zeros((), x.dtype)
     total = sum_chunks(n, rows, lambda c: jnp.where(c.fresh, c.of(x), 0), zero)
-    assert total.narrow == n * (n + 1) / 2
+    assert total.leading == n * (n + 1) / 2
 
 
 def test_c22_chunks_are_added_in_float64():
     x = jnp.float32([2.0**30, 1.0, -(2.0**30)])
     total = sum_chunks(3, 1, lambda c: c.of(x), _wide.zeros((), x.dtype))
-    assert total.narrow == 1
+    assert total.leading == 1
     assert jnp.cumsum(x)[-1] == 0  # planted: one float32 sum
 
 
@@ -345,8 +345,10 @@ def test_c22_rounding_stays_within_the_slack_that_is_charged(relation):
         removed = np.delete(x, n // 2, axis=0)
     total = clipped_grad(lambda w, x: w @ x, clip_norm=0.1 * 1.001)
     any_order = not keeps_positions(relation)
-    sums = [total.wide(jnp.zeros(p), rows, any_order=any_order) for rows in (x, removed)]
-    first, second = (np.sum(np.asarray(s.words, np.float64), axis=0) for s in sums)
+    sums = [
+        total.wide(jnp.zeros(p), rows, permutation_invariant=any_order) for rows in (x, removed)
+    ]
+    first, second = (np.sum(np.asarray(s.terms, np.float64), axis=0) for s in sums)
     slack = rounding_slack(n, relation)
     assert abs(np.linalg.norm(first - second) - np.linalg.norm(x[0])) <= slack * 0.1
     # Planted: one float32 sum over all rows, in order, is off by far more.

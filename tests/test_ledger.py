@@ -27,8 +27,8 @@ from dpjax.accounting import (
     LedgerError,
     PoissonRelease,
     Release,
-    chain,
     epsilon,
+    hash_chain,
     renyi,
 )
 from dpjax.cli import main
@@ -378,7 +378,7 @@ def test_one_byte_flipped_anywhere_is_noticed(filled):
             broken = bytearray(whole)
             broken[place] ^= flip
             with pytest.raises(LedgerError):
-                chain.parse(bytes(broken))
+                hash_chain.parse(bytes(broken))
 
 
 def test_the_flip_test_would_notice_a_missing_seal(filled, monkeypatch):
@@ -393,9 +393,9 @@ def test_the_flip_test_would_notice_a_missing_seal(filled, monkeypatch):
         return found if found.get("previous") == previous else None
 
     with pytest.raises(LedgerError):
-        chain.parse(broken)
-    monkeypatch.setattr(chain, "_unseal", linked_only)
-    assert chain.parse(broken).lines[-1]["run"] == "sEcond"
+        hash_chain.parse(broken)
+    monkeypatch.setattr(hash_chain, "_unseal", linked_only)
+    assert hash_chain.parse(broken).lines[-1]["run"] == "sEcond"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_the_flip_test_would_notice_a_missing_seal(filled, monkeypatch):
         lambda lines: [b"\xff\xfe", *lines],
         lambda lines: [],
         lambda lines: [b"\0" * 100],
-        lambda lines: [chain.line({"kind": "intent"}, "0" * 64)],
+        lambda lines: [hash_chain.line({"kind": "intent"}, "0" * 64)],
     ],
     ids=[
         "a line removed",
@@ -613,7 +613,8 @@ def test_an_append_that_is_interrupted_is_taken_back(error, filled, monkeypatch)
 def test_a_ledger_that_is_open_when_the_program_ends_says_nothing(filled):
     """The modules that closing needs may be gone by then."""
     source = (
-        f"from dpjax.accounting import Ledger, chain\nchain.kept = Ledger.open({str(filled)!r})\n"
+        "from dpjax.accounting import Ledger, hash_chain\n"
+        f"hash_chain.kept = Ledger.open({str(filled)!r})\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True

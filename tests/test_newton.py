@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax._wide import join
+from dpjax._wide import to_float64
 from dpjax.accounting import RELATIONS, records_moved
 from dpjax.oracles import NewtonQuery, bind
 
@@ -29,7 +29,7 @@ def asked(relation, modification, objective=None):
 def exact(query, rows, along):
     (found,) = query.exact(bind(query, rows), jnp.zeros(P), along=along)
     with jax.enable_x64(True):
-        return np.asarray(join(found))
+        return np.asarray(to_float64(found))
 
 
 @pytest.mark.parametrize("modification", ["add", "clip"])

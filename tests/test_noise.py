@@ -17,8 +17,10 @@ MANY = 10**7
 
 def wide_normals(key, count):
     """Draws before the grid and the cast, as NumPy float64."""
-    draw = jax.jit(lambda key: _wide.split(standard_normal(key, (count,)), jnp.dtype("float32")))
-    return sum(np.asarray(word, np.float64) for word in draw(key).words)
+    draw = jax.jit(
+        lambda key: _wide.from_float64(standard_normal(key, (count,)), jnp.dtype("float32"))
+    )
+    return sum(np.asarray(term, np.float64) for term in draw(key).terms)
 
 
 def tails_fit(draws):
@@ -53,7 +55,7 @@ def test_c1_ten_million_draws_have_the_moments_law_and_tails_of_the_gaussian():
 
 def test_c1_float32_normals_are_cut_off_and_ours_are_not():
     words = jnp.array([[0, 1], [0, 0]], jnp.uint32)
-    assert float(jnp.abs(_narrow(normal_from_bits(words))).min()) > 9.1
+    assert float(jnp.abs(_leading(normal_from_bits(words))).min()) > 9.1
     # What jax.random.normal can reach at most in float32.
     ends = np.sqrt(2) * jax.lax.erf_inv(jnp.nextafter(jnp.float32(1), jnp.float32(0)))
     assert float(ends) < 5.5
@@ -68,21 +70,23 @@ def test_c1_the_noise_that_is_added_reaches_nine_sigma(monkeypatch):
 
 
 @jax.jit
-def _narrow(value):
-    return _wide.split(value, jnp.dtype("float32")).narrow
+def _leading(value):
+    return _wide.from_float64(value, jnp.dtype("float32")).leading
 
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_c1_chosen_bits_give_the_right_quantile_out_to_nine_sigma(x64):
-    """Also where the two words meet, at the median and at both ends."""
+    """Also where the two terms meet, at the median and at both ends."""
     z = np.concatenate([np.linspace(1e-6, 9.1, 400), [1e-9, 0.6744897501960817]])
     tails = 2 * stats.norm.sf(z)
     m = np.array([int(t * 2.0**63) for t in tails], dtype=np.uint64)
     high, low = (m >> np.uint64(32)).astype(np.uint32), m.astype(np.uint32)
     with jax.enable_x64(x64):
         bits = jnp.asarray(np.stack([high << np.uint32(1), low]))
-        words = jax.jit(lambda b: _wide.split(normal_from_bits(b), jnp.dtype("float32")))(bits)
-    got = sum(np.asarray(word, np.float64) for word in words.words)
+        drawn = jax.jit(lambda b: _wide.from_float64(normal_from_bits(b), jnp.dtype("float32")))(
+            bits
+        )
+    got = sum(np.asarray(term, np.float64) for term in drawn.terms)
     exact = stats.norm.isf((m.astype(np.float64) + 0.5) * 2.0**-64)
     np.testing.assert_allclose(got, exact, rtol=1e-10, atol=1e-12)
     assert np.max(got) > 9
@@ -161,9 +165,9 @@ def test_the_grid_is_below_every_entrys_noise():
 def test_all_digits_of_a_wide_sum_are_perturbed():
     """Noise is added before the cast: a small sum beside a large one is not rounded away first."""
     with jax.enable_x64(True):
-        total = _wide.split(jnp.float64([2.0**24 + 0.5]), jnp.dtype("float32"))
+        total = _wide.from_float64(jnp.float64([2.0**24 + 0.5]), jnp.dtype("float32"))
     rounded = perturb(KEY, total, 2.0**-3)
-    assert total.narrow == 2.0**24
+    assert total.leading == 2.0**24
     assert rounded.dtype == jnp.float32
     draws = jax.vmap(lambda key: perturb(key, total, 4.0))(jax.random.split(KEY, 4096))
     assert abs(np.asarray(draws, np.float64).mean() - 2.0**24 - 0.5) < 5 * 4 / 64

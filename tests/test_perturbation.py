@@ -10,7 +10,7 @@ import pytest
 from scipy import special, stats
 
 import dpjax
-from dpjax._wide import join
+from dpjax._wide import to_float64
 from dpjax.accounting import records_moved
 from dpjax.accounting.filters import Filter
 from dpjax.auditing import canaries
@@ -50,7 +50,7 @@ def minimizer(relation, objective=OBJECTIVE, iterations=None):
 def exact(query, data):
     (found,) = query.exact(bind(query, data), jnp.zeros(data[0].shape[1]))
     with jax.enable_x64(True):
-        return np.asarray(join(found))
+        return np.asarray(to_float64(found))
 
 
 def without_one(relation, x, y, instead):

@@ -14,7 +14,7 @@ from scipy import stats
 from dpjax import sampling, transforms
 from dpjax.accounting import PrivacyBudget
 from dpjax.auditing import estimators, games
-from dpjax.auditing.canaries import Worlds
+from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import claim_of
 from dpjax.derivatives import most_rows, rounding_slack
 from dpjax.objectives import Objective
@@ -36,13 +36,13 @@ def half_of_them():
 def game_of(others, n):
     """One answer, scored by itself: record 0 contributes 1, all others ``others``."""
     rest = jnp.full((n - 1, 1), float(others))
-    worlds = Worlds(rest, jnp.concatenate([jnp.ones((1, 1)), rest]), "add_or_remove_one")
+    pair = NeighbouringPair(rest, jnp.concatenate([jnp.ones((1, 1)), rest]), "add_or_remove_one")
     query = GradientQuery(0.5, 1.0, LINEAR, DECLARED, "add_or_remove_one", half_of_them())
 
     def run(key, data):
         return query.answer(key, data, jnp.zeros(1))[0]
 
-    return games.Game(claim_of(query.event(1)), worlds, run, 2**10)
+    return games.Game(claim_of(query.event(1)), pair, run, 2**10)
 
 
 @pytest.mark.parametrize("others", [0, -1])

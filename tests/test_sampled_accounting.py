@@ -24,9 +24,9 @@ from dpjax.accounting import (
     compose,
     epsilon,
     gaussian_multiplier,
-    grids,
     losses,
     parallel,
+    pld,
     renyi,
 )
 from dpjax.accounting import sampled as sampled_room
@@ -197,7 +197,7 @@ def hockey_stick(kind, q, mu, eps):
 @pytest.mark.parametrize(("q", "mu"), [(1e-3, 1.0), (0.1, 2.0), (0.5, 0.3), (0.9, 4.0)])
 def test_one_step_is_the_divergence_of_the_densities(kind, q, mu):
     found = kind(q, mu, 2.0**-12)
-    profile = grids.profile(found[0] if kind is losses.poisson else found)
+    profile = pld.profile(found[0] if kind is losses.poisson else found)
     for eps in (0.01, 0.3, 2.0):
         delta = hockey_stick(kind, q, mu, eps)
         if delta > 1e-9:
@@ -207,7 +207,7 @@ def test_one_step_is_the_divergence_of_the_densities(kind, q, mu):
 
 def test_a_loss_of_another_pair_is_told_apart():
     """Planted: half the probability."""
-    wrong = grids.profile(losses.poisson(0.05, 2.0, 2.0**-12)[0])
+    wrong = pld.profile(losses.poisson(0.05, 2.0, 2.0**-12)[0])
     assert wrong.epsilon(hockey_stick(losses.poisson, 0.1, 2.0, 2.0)) < 1.9
 
 
@@ -216,7 +216,7 @@ def test_rounding_of_long_compositions_stays_below_its_charge(count):
     mu = 1.0
     step = mu / math.sqrt(count)
     gap = 2.0 ** math.floor(math.log2(max(step / 32, 24 * mu / 2**20)))
-    profile = grids.profile(grids.power(losses.gaussian(step, gap), count))
+    profile = pld.profile(pld.power(losses.gaussian(step, gap), count))
     for eps in (4.5, 6.5, 7.5):
         place = math.ceil((eps - profile.start) / gap)
         at = profile.start + place * gap

@@ -223,7 +223,7 @@ def query_of(relation, log_range=1.0, regularizer=steep, **more):
 def scores_of(query, rows, norms, filled=K):
     points = jnp.arange(K * P, dtype=jnp.float32).reshape(K, P) / 10
     found = query.exact(bind(query, rows), points, gradient_norms=norms, filled=filled)[0]
-    return np.sum([np.asarray(word, float) for word in found.words], axis=0)
+    return np.sum([np.asarray(word, float) for word in found.terms], axis=0)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

@@ -349,7 +349,7 @@ def test_one_record_moves_the_scores_by_their_sensitivity(relation):
     other = x.copy()
     other[5] = 0 if relation == "zero_out" else -x[5]
     points = jnp.stack([jnp.zeros(P), jnp.ones(P), -3 * jnp.ones(P)])
-    found = [np.asarray(query.exact((rows, y), points, filled=3)[0].narrow) for rows in (x, other)]
+    found = [np.asarray(query.exact((rows, y), points, filled=3)[0].leading) for rows in (x, other)]
     moved = np.linalg.norm(found[0] - found[1])
     assert 0 < moved <= query.sensitivity
     # No more than sqrt(2 K) of what one number may move.

@@ -137,7 +137,7 @@ def secret_words(solution):
     (one,) = solution.algorithm.queries
     examples = bind(one, records())
     total = one.remember(examples, jnp.zeros(P))
-    found = [np.asarray(word) for word in total.words[:2]]
+    found = [np.asarray(term) for term in total.terms[:2]]
     found += [found[0] / np.float32(N), found[0] * np.float32(5 / N)]
     return [entry.tobytes() for leaf in found for entry in np.ravel(leaf) if entry != 0]
 

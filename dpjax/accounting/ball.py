@@ -1,4 +1,4 @@
-"""Noise uniform in a ball: the release, and its delta in closed form, sampled or not, and many."""
+"""Noise uniform in a ball: its releases, and their delta in closed form."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ _LAW = LawWords(
     drawn="Noise is drawn as direction times length,",
 )
 
-# What SciPy's incomplete beta function may be off by, and more: 6e-16 was measured against 50
+# More than the relative error of SciPy's incomplete beta function: 6e-16 was measured against 50
 # digits, for distances from 1e-12 to 1.2 R and dimensions up to 10^5.
 _ROUNDING = 1e-12
 
@@ -68,8 +68,8 @@ def ball_delta(distance: float, radius: float, dimension: int) -> float:
             "their balls do not overlap, and every answer distinguishes the two data sets with "
             "certainty. Choose a larger radius."
         )
-    share = special.betainc(0.5, (dimension + 1) / 2, (distance / (2 * radius)) ** 2)
-    return min(float(share) * (1 + _ROUNDING), 1.0)
+    delta = special.betainc(0.5, (dimension + 1) / 2, (distance / (2 * radius)) ** 2)
+    return min(float(delta) * (1 + _ROUNDING), 1.0)
 
 
 def ball_radius(distance: float, delta: float, dimension: int) -> float:
@@ -116,12 +116,12 @@ def ball_composition(delta: float, count: int, probability: float = 1.0) -> floa
     >>> round(ball_composition(ball_delta(0.1, 1.0, 22), 35_000, 1 / 35_000), 3)
     0.171
     """
-    each = probability * delta
-    return 1.0 if each >= 1 else -math.expm1(count * math.log1p(-each))
+    sampled = probability * delta
+    return 1.0 if sampled >= 1 else -math.expm1(count * math.log1p(-sampled))
 
 
 def ball_share(total: float, count: int, probability: float = 1.0) -> float:
-    """Returns the delta that one of ``count`` releases may have, the inverse of the composition.
+    """Returns the delta per release at which ``count`` releases compose to ``total``.
 
     Args:
       total: strictly between 0 and 1.
@@ -129,7 +129,7 @@ def ball_share(total: float, count: int, probability: float = 1.0) -> float:
       probability: q, with which a record is drawn.
 
     Raises:
-      ValueError: where 1 or more is allowed, so that any noise would do.
+      ValueError: if a delta of 1 or more is allowed, so that any noise meets it.
 
     >>> share = ball_share(1e-5, 100, probability=0.1)
     >>> round(ball_composition(share, 100, probability=0.1), 12)
@@ -147,12 +147,12 @@ def ball_share(total: float, count: int, probability: float = 1.0) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BallRelease(Release):
-    """Noise uniform in a ball, on all records.
+    """Noise uniform in a ball, added to a function of all records.
 
     Args:
       dimension: d of the ball, whose radius is sqrt(d + 2) standard deviations of a coordinate.
-      **others: as ``Release``; ``sensitivity`` is how far one record moves the mean, sampled or
-        not, where it is drawn.
+      **others: as ``Release``; ``sensitivity`` is the distance by which one record, if it is in the
+        batch, moves the mean.
 
     Raises:
       ValueError: for balls that do not overlap.
@@ -179,11 +179,11 @@ class BallRelease(Release):
         )
 
     def law_words(self, releases: Sequence[Release]) -> LawWords | None:
-        """Returns the words for an event of ball noise alone."""
+        """Returns the text for an event of ball noise alone."""
         return _LAW if all(isinstance(release, BallRelease) for release in releases) else None
 
     def meaning(self, delta: float, data_size: int) -> str:
-        """Returns what this noise leaves open: a delta that is met by publishing records."""
+        """Returns a sentence on the delta of ball noise, compared with publishing records."""
         shown = delta * data_size
         met = (
             f"{ceil(shown)} random records in full"
@@ -214,9 +214,9 @@ class BallRelease(Release):
 
     @property
     def total_variation(self) -> float:
-        """What one release tells neighbours apart by: q I_{(D / 2R)^2}(...).
+        """Total variation between one release on neighbours: q I_{(D / 2R)^2}(...).
 
-        Whatever else is drawn beside a record, by convexity of the total variation. A mechanism of
+        It holds for any other records in the batch, by convexity. A mechanism of
         total variation t is dominated by the pair that has loss 0 with probability 1 - t and
         infinite loss else, in both directions, so this is all that accounting needs.
 
@@ -228,15 +228,15 @@ class BallRelease(Release):
 
     @property
     def certain_delta(self) -> float:
-        """Probability with which all ``count`` releases together tell neighbours apart."""
+        """Probability that the ``count`` releases distinguish neighbours with certainty."""
         return ball_composition(self.total_variation, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
-        """None: ``certain_delta`` says all."""
+        """Returns None: ``certain_delta`` is the whole privacy loss."""
         del relation
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Raises: no divergence is finite."""
+        """Raises ``ValueError``: no divergence is finite."""
         del orders, relation
         raise ValueError(
             f"ball noise, as of {self.name!r}, has no finite Renyi divergence: some answers "
@@ -245,7 +245,7 @@ class BallRelease(Release):
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """None that ``dp_accounting`` knows."""
+        """An unsupported event: ``dp_accounting`` has none for it."""
         return dp_accounting.UnsupportedDpEvent()
 
 
@@ -257,7 +257,7 @@ class PoissonBallRelease(BallRelease, BatchRelease):
     draw_error: ClassVar[str] = POISSON_ERROR
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns which records each release uses, and what its sums are divided by."""
+        """Returns the sentence on the records of each release and the divisor of its sums."""
         return poisson_words(self, data_size, relation)
 
     def validate(self) -> None:
@@ -279,7 +279,7 @@ class SubsetBallRelease(PoissonBallRelease):
     draw_error: ClassVar[str] = SUBSET_ERROR
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns which records each release uses, and what its sums are divided by."""
+        """Returns the sentence on the records of each release and the divisor of its sums."""
         del data_size, relation
         return subset_words(self)
 

@@ -1,4 +1,4 @@
-"""``PrivacyBudget``, its neighbouring relation, and warnings about weak or useless budgets."""
+"""``PrivacyBudget``, its neighbouring relation, and warnings about weak or unusable budgets."""
 
 import dataclasses
 from typing import get_args
@@ -32,7 +32,7 @@ def records_moved(relation: Relation) -> int:
     return 2 if relation == "replace_one" else 1
 
 
-# Above it a guarantee is hardly one: "weak to no formal privacy" in Ponomareva et al. (2023).
+# A larger epsilon guarantees little: "weak to no formal privacy" in Ponomareva et al. (2023).
 _WEAK_EPSILON = 10.0
 
 
@@ -103,23 +103,23 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
     >>> print(*remarks(1.0, 0.01, 3_000))  # doctest: +ELLIPSIS
     delta = 0.01 is not below 1/n = 0.000333333 for 3,000 declared records: publishing 30 ...
     """
-    records, found = f"{data_size:,} declared records", []
+    records, warnings = f"{data_size:,} declared records", []
     # A delta of exactly 1/n may have gone through float32.
     if (published := delta * data_size) >= 1 - 1e-6:
         many = f"{published:.4g} random records" if published >= 2 else "one random record"
-        found.append(
+        warnings.append(
             f"delta = {delta:.4g} is not below 1/n = {1 / data_size:.6g} for {records}: publishing "
             f"{many} in full would meet it. Use 1/(10 n) = {1 / (10 * data_size):.4g} or less."
         )
     if epsilon > _WEAK_EPSILON:
-        found.append(
+        warnings.append(
             f"epsilon = {epsilon:g} gives little protection: an attacker who starts at even odds "
             "can become almost certain that a record is present. An epsilon up to 1 is strong; "
             "up to 10 is common."
         )
     elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
-        found.append(
+        warnings.append(
             f"epsilon = {epsilon:g} is too small to learn from {records}: the noise that hides one "
             "record exceeds the sum over all records. Raise epsilon, or use more records."
         )
-    return found
+    return warnings

@@ -1,4 +1,4 @@
-"""``calibrate``: the noise scale that meets a budget, and the multiplier for many Gaussians."""
+"""Calibration: the smallest noise scale or noise multiplier that meets a budget."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ _LARGEST = 2.0**100
 
 
 class _Recount:
-    """An accountant of one whole event, in the shape that ``calibrate_dp_mechanism`` asks for."""
+    """The accountant interface that ``calibrate_dp_mechanism`` needs, around one event."""
 
     ledger = dp_accounting.NoOpDpEvent()
 
@@ -61,8 +61,8 @@ def calibrate(
     """
 
     def fits(scale: float) -> bool:
-        made = events.epsilon(make_event(scale), budget.delta, budget.relation, accountant)
-        return made <= budget.epsilon
+        spent = events.epsilon(make_event(scale), budget.delta, budget.relation, accountant)
+        return spent <= budget.epsilon
 
     high = 1.0
     while not fits(high):
@@ -111,12 +111,12 @@ def round_up(value: float) -> float:
 
 
 class Sampler(Protocol):
-    """Whoever draws the records and knows the release that its draws make: ``dpjax.sampling``."""
+    """A sampler of ``dpjax.sampling``: it draws the records and builds the release of its draws."""
 
     def release(
         self, name: str, count: int, *, noise_multiplier: float, relation: Relation
     ) -> events.Release:
-        """Returns ``count`` releases, each on a draw of its own."""
+        """Returns ``count`` releases, each on an independent draw."""
         ...
 
 
@@ -126,14 +126,14 @@ def gaussian_multiplier(
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
 
     Args:
-      budget: what may be spent.
+      budget: epsilon, delta and relation to meet.
       count: number of releases of equal multiplier.
       accountant: as in ``epsilon``.
-      sampler: who draws the records of each release; None where all are read.
+      sampler: draws the records of each release; None if every release reads all of them.
 
     Returns:
       Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's
-      part (see ``Release``).
+      contribution (see ``Release``).
 
     Raises:
       ValueError: as ``calibrate``, or if the sampler has no accounting for the budget's relation.
@@ -162,10 +162,10 @@ def check_spent(event: events.Event, budget: PrivacyBudget, accountant: str, adv
     """Returns the epsilon of ``event``, or raises if it exceeds the budget.
 
     Args:
-      event: what the algorithm will release.
-      budget: what it may spend.
+      event: the releases of the algorithm.
+      budget: its privacy budget.
       accountant: as in ``epsilon``.
-      advice: what the user can do, appended to the error.
+      advice: a remedy for the user, appended to the error.
 
     Raises:
       ValueError: naming the epsilon that the noise really gives.

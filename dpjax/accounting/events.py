@@ -1,4 +1,4 @@
-"""``Event``: everything that a training releases, and the one function from it to epsilon."""
+"""``Event``: all releases of a training, and ``epsilon``, which accounts for them."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ ACCOUNTANTS = ("pld", "rdp")
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Releases that together are what a training publishes, and the relation they were built for.
+    """All releases of a training, and the neighbouring relation they were built for.
 
     Args:
       releases: at least one ``Release``.
@@ -46,7 +46,7 @@ class Event:
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether all is Gaussian and not drawn: one number, ``gaussian_mu``, is the profile."""
+        """Whether all releases are unsampled Gaussians, so that ``gaussian_mu`` is exact."""
         return all(release.is_gaussian for release in self.releases)
 
     @property
@@ -66,7 +66,7 @@ class Event:
 
     @property
     def failure_probability(self) -> float:
-        """Bound on the total variation between all draws and selections as made and as accounted.
+        """Bound on the total variation between actual and accounted draws and selections.
 
         ``epsilon`` charges delta with (1 + e^epsilon) times this (for selections with (1 + e^r), r
         their own pure epsilon); whoever accounts by ``renyi`` alone must do the same.
@@ -75,7 +75,7 @@ class Event:
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The same as a ``dp_accounting`` event, for comparison under the event's own relation.
+        """The equivalent ``dp_accounting`` event, for comparison under the event's relation.
 
         Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
         reads std over 2 C. Under ``replace_one`` PLD reads std over C for unsampled releases too,
@@ -88,7 +88,7 @@ class Event:
 
 
 def compose(events: Iterable[Event]) -> Event:
-    """Returns the event of all ``events`` together.
+    """Returns the composition of ``events``.
 
     Args:
       events: at least one; each may have been chosen after seeing the answers of those before.
@@ -96,8 +96,8 @@ def compose(events: Iterable[Event]) -> Event:
     Raises:
       ValueError: if their relations differ.
 
-    >>> one = Event((Release("gradient", 1, noise_multiplier=2.0),), "zero_out")
-    >>> compose([one, one]).gaussian_mu == 2 ** 0.5 / 2
+    >>> event = Event((Release("gradient", 1, noise_multiplier=2.0),), "zero_out")
+    >>> compose([event, event]).gaussian_mu == 2 ** 0.5 / 2
     True
     """
     events = list(events)
@@ -113,7 +113,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
     """Returns the epsilon that ``event`` spends at ``delta``.
 
     Args:
-      event: what is released.
+      event: the releases.
       delta: strictly between 0 and 1.
       relation: must be the one the event was built for.
       accountant: ``"pld"`` (the closed form of Gaussian differential privacy while nothing is
@@ -129,7 +129,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
     Raises:
       ValueError: for another relation than the event's, a delta out of range or below the charge at
-        epsilon = 0, an accountant that does not exist or has no bound for the event.
+        epsilon = 0, an unknown accountant, or one that has no bound for the event.
 
     Reference: Dong, Roth and Su, "Gaussian differential privacy" (2022), corollary 2.13.
 
@@ -156,26 +156,26 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 @functools.lru_cache(maxsize=4096)
 def _epsilon(event: Event, delta: float, accountant: str) -> float:
     for release in event.releases:
-        found = release.whole_epsilon(event.releases, event.relation, delta, accountant)
-        if found is not None:
-            return found
+        spent = release.whole_epsilon(event.releases, event.relation, delta, accountant)
+        if spent is not None:
+            return spent
     if not event.is_gaussian:
-        spent = _sampled.pld_epsilon if accountant == "pld" else _sampled.rdp_epsilon
-        return spent(event.releases, event.relation, delta)
+        account = _sampled.pld_epsilon if accountant == "pld" else _sampled.rdp_epsilon
+        return account(event.releases, event.relation, delta)
     if accountant == "pld":
         # On its way the root finder meets deltas too small to represent, and takes their log.
         with np.errstate(divide="ignore"):
-            found = dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta)
+            spent = dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta)
         # It stops within 1e-12 on either side; the sum errs on the safe one.
-        return found + 2e-12
+        return spent + 2e-12
     return float(gaussian_accountant(accountant).compose(event.dp_event).get_epsilon(delta))
 
 
 def renyi(event: Event, order: float) -> float:
-    """Returns the Renyi divergence of the whole event at one order.
+    """Returns the Renyi divergence of an event at one order.
 
     Args:
-      event: what is released.
+      event: the releases.
       order: finite, above 1.
 
     Returns:

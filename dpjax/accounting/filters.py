@@ -1,7 +1,7 @@
-"""Privacy filters: how much a ledger may admit in total, and the cost of one run.
+"""Privacy filters: the total that a ledger admits, and the cost of one run.
 
-A filter stays sound when each run is chosen after seeing the results of those before; adding up
-epsilons found by other accountants does not.
+A filter is sound even if each run is chosen after seeing the results of earlier ones. Adding up
+epsilons computed by other accountants is not.
 """
 
 import functools
@@ -17,16 +17,16 @@ from dpjax.accounting.events import Event, Release, epsilon, renyi
 
 # The root finders stop within 1e-12 on either side.
 _SLACK = 4e-12
-# Of delta, set aside by a Renyi filter for overflows, which no divergence covers. Chosen once: a
-# filter whose parts could borrow from each other as runs go by would be none.
+# Part of delta that a Renyi filter reserves for overflowing batches, which no divergence covers. It
+# is fixed: a filter that moved delta between its two parts as runs go by would not be sound.
 _OVERFLOW_SHARE = 0.01
 
 
 class Filter:
-    """What a budget admits in all, in units that add up however the runs were chosen.
+    """The total cost that a budget admits, in a unit that adds up over adaptively chosen runs.
 
     Args:
-      budget: what is declared.
+      budget: the declared budget.
       renyi_order: alpha > 1 for runs that sample or select; None for unsampled Gaussians, which is
         exact.
 
@@ -53,11 +53,11 @@ class Filter:
         """Largest sum of probabilities that a batch overflows."""
 
     def cost(self, event: Event) -> float:
-        """Returns what ``event`` takes of ``limit``.
+        """Returns the cost of ``event``, in the unit of ``limit``.
 
         Raises:
-          ValueError: for an event of another relation, one of unsafe noise, ball noise or with an
-            ``idle`` part, or at a Gaussian filter one that samples or selects.
+          ValueError: for an event of another relation, one of unsafe noise, ball noise or with a
+            positive ``undrawn_shift``, or at a Gaussian filter one that samples or selects.
 
         >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
         >>> Filter(PrivacyBudget(epsilon=1.0, delta=1e-5)).cost(event)
@@ -80,9 +80,9 @@ class Filter:
         if self.order is not None:
             return renyi(event, self.order)
         if not event.is_gaussian:
-            what = [r.renyi_reason for r in event.releases if not r.is_gaussian][-1]
+            reason = [r.renyi_reason for r in event.releases if not r.is_gaussian][-1]
             raise ValueError(
-                f"this run {what}, and this ledger admits unsampled Gaussian releases only; "
+                f"this run {reason}, and this ledger admits unsampled Gaussian releases only; "
                 "create one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
             )
         return math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
@@ -97,11 +97,11 @@ class Filter:
         return math.fsum(costs) <= self.limit and math.fsum(overflows) <= self.overflow_limit
 
     def left(self, costs: Iterable[float]) -> float:
-        """Returns how much of ``limit`` remains after ``costs``."""
+        """Returns the part of ``limit`` that remains after ``costs``."""
         return max(0.0, self.limit - math.fsum(costs))
 
     def further_epsilon(self, left: float) -> float:
-        """Returns the epsilon, rounded down, of the one unsampled release that uses up ``left``.
+        """Returns the epsilon, rounded down, of one unsampled release that costs ``left``.
 
         It is at the budget's delta.
 
@@ -112,7 +112,7 @@ class Filter:
         return max(0.0, self._equivalent(left) - _SLACK)
 
     def advise(self, left: float) -> str:
-        """Returns ``further_epsilon`` in words, with a number that a run calibrated to it fits.
+        """Returns ``further_epsilon`` as a sentence; a run calibrated to its number fits.
 
         >>> held = Filter(PrivacyBudget(epsilon=1.0, delta=1e-5))
         >>> held.advise(held.limit)
@@ -125,7 +125,7 @@ class Filter:
         )
 
     def show(self, amount: float) -> str:
-        """Returns an amount in the units of ``limit`` as a person reads it."""
+        """Returns an amount in the unit of ``limit`` as text."""
         if self.order is None:
             return f"mu = {math.sqrt(amount):.6g}"
         return f"rho({self.order:g}) = {amount:.6g}"
@@ -184,8 +184,8 @@ def _gaussian_limit(budget: PrivacyBudget) -> float:
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
-    one = Event((Release("one", 1, noise_multiplier=1 / mu),), "zero_out")
-    return epsilon(one, delta, "zero_out")
+    event = Event((Release("gaussian", 1, noise_multiplier=1 / mu),), "zero_out")
+    return epsilon(event, delta, "zero_out")
 
 
 def _converted(order: float, rho: float, delta: float) -> float:

@@ -19,11 +19,11 @@ GUMBEL = math.pi / math.sqrt(6)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectionRelease(Release):
-    """Of scores plus Gumbel noise only the place of the largest: the exponential mechanism.
+    """The index of the largest score plus Gumbel noise: the exponential mechanism.
 
     Args:
       failure_probability: bound on the total variation between a selection in floating point and
-        the one of real numbers.
+        one in real numbers.
       **others: as ``Release``; the multiplier is the standard deviation of the noise over the
         sensitivity of every score.
 
@@ -55,7 +55,7 @@ class SelectionRelease(Release):
 
     @property
     def pure_epsilon(self) -> float:
-        """How far the log-likelihood ratios of one selection are spread.
+        """The pure epsilon of one selection: the range of its log-likelihood ratios.
 
         Two neighbours move every score by the sensitivity at most, so the log-ratios of all
         outcomes lie within 2 sensitivity / scale of each other, rounded up.
@@ -64,12 +64,12 @@ class SelectionRelease(Release):
 
     @property
     def growing_charge(self) -> float:
-        """Nothing: see ``constant_charge``."""
+        """0: see ``constant_charge``."""
         return 0.0
 
     @property
     def constant_charge(self) -> float:
-        """What rounding in all selections costs of delta, whatever the epsilon of the whole.
+        """The part of delta charged for rounding in all selections, at any epsilon.
 
         With t the total variation between a selection as made and as accounted, whose pure epsilon
         is r, its profile rises by t (1 + e^e) at most while e <= r, and above r it was 0 and only
@@ -79,12 +79,12 @@ class SelectionRelease(Release):
         return self.count * self.failure_probability * grown
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
-        """Returns the law of the loss of the pair that dominates every such mechanism."""
+        """Returns the loss of a pair that dominates every exponential mechanism of this range."""
         del relation
         return losses.selection, (self.pure_epsilon,)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns what Cesar and Rogers (2021) prove for any spread of log-ratios, at most that."""
+        """Returns the bound of Cesar and Rogers (2021) for log-ratios of this range."""
         del relation
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
@@ -98,7 +98,7 @@ def gumbel_multiplier(pure_epsilon: float) -> float:
     """Returns the noise multiplier of a selection of this pure epsilon.
 
     Args:
-      pure_epsilon: of one selection, above 0: how far its log-ratios are spread.
+      pure_epsilon: of one selection, above 0: the range of its log-ratios.
 
     Raises:
       ValueError: if it is not a finite number above 0.
@@ -110,7 +110,7 @@ def gumbel_multiplier(pure_epsilon: float) -> float:
 
 
 def gumbel_scale(noise_multiplier: Any) -> Any:
-    """Returns the scale of the Gumbel noise over the sensitivity, also of a traced multiplier.
+    """Returns the scale of the Gumbel noise over the sensitivity; the multiplier may be traced.
 
     >>> round(gumbel_scale(gumbel_multiplier(1.0)), 9)
     2.0

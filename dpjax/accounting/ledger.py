@@ -1,37 +1,54 @@
-"""``Ledger``: the budget of one data set, and what each run has spent of it."""
+"""``Ledger``: the privacy budget of one data set, and the runs that have spent it."""
 
 import datetime
 import json
 import math
 import os
 import uuid
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, NoReturn
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
-from dpjax.accounting import chain
+from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
-from dpjax.accounting.chain import LedgerError
-from dpjax.accounting.entries import Entry, read_entries
 from dpjax.accounting.events import Event
 from dpjax.accounting.filters import Filter
+from dpjax.accounting.hash_chain import LedgerError
 
 _FORMAT = "dpjax-ledger-1"
+
+
+class Entry(NamedTuple):
+    """One run in a ledger."""
+
+    run_id: str
+    label: str
+    """The caller's name for the data."""
+    config_hash: str
+    parent: str | None
+    """The run this one was forked from, or chosen after."""
+    cost: float
+    """Its cost in the filter's unit: mu^2, or rho at the ledger's order."""
+    overflow: float
+    """Probability that one of its batches exceeds the maximum size."""
+    started: str
+    finished: str | None
+    """None while unfinished; the cost is spent in either case."""
 
 
 class Ledger(HasCard):
     """A declared budget and the runs that spend it, in an append-only file.
 
-    An intent is on the disk before anything is released, so a run that dies stays spent. A run is
-    admitted by a privacy filter, which is sound when it was chosen after seeing the results of the
-    runs before it. A Ledger holds a lock on its file until ``close``; use it in a ``with``. Threads
-    may share it. A process that is forked from this one may not: there ``reserve`` raises.
+    An intent is on the disk before anything is released, so the budget of a run that dies stays
+    spent. A run is admitted by a privacy filter, which is sound even if the run was chosen after
+    seeing the results of earlier ones. A Ledger holds a lock on its file until ``close``; use it
+    in a ``with``. Threads may share it. A forked process may not: there ``reserve`` raises.
 
-    Privacy: the file holds no data and no key; labels and settings of runs, and what they spent. It
-      shows what remains of the declared budget. It never shows an epsilon so far, for such a
-      number is not a guarantee where the next run depends on the last one. Whoever can write the
-      file can rewrite all of it: keep ``anchor`` elsewhere to notice.
+    Privacy: the file holds no data and no key; labels and settings of runs, and their costs. It
+      shows the remaining part of the declared budget. It never shows an epsilon spent so far:
+      such a number is no guarantee if the next run depends on the last one. Anyone who can write
+      the file can rewrite all of it: keep ``anchor`` elsewhere to notice.
 
     >>> import tempfile
     >>> from dpjax.accounting import Event, Release
@@ -45,11 +62,16 @@ class Ledger(HasCard):
     (1.0, 0.9211)
     """
 
-    def __init__(self, path: str | os.PathLike, file: chain.ChainFile | None, held: chain.Chain):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        file: hash_chain.HashChainFile | None,
+        content: hash_chain.HashChain,
+    ):
         self.path = os.fspath(path)
         self._file = file
-        self._held = held
-        declared = held.lines[0] if held.lines else {}
+        self._content = content
+        declared = content.lines[0] if content.lines else {}
         if declared.get("format") != _FORMAT:
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
@@ -58,14 +80,14 @@ class Ledger(HasCard):
         self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
         self.renyi_order: float | None = declared["renyi_order"]
         self.filter = Filter(self.budget, self.renyi_order)
-        if any(one["kind"] not in ("intent", "completion") for one in held.lines[1:]):
+        if any(line["kind"] not in ("intent", "completion") for line in content.lines[1:]):
             raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
 
     @classmethod
     def create(
         cls, path: str | os.PathLike, budget: PrivacyBudget, *, renyi_order: float | None = None
     ) -> "Ledger":
-        """Makes the file and returns its ledger, open.
+        """Creates a ledger file and returns the ledger, open for writing.
 
         Args:
           path: a file that does not exist yet.
@@ -95,7 +117,7 @@ class Ledger(HasCard):
             "at": _now(),
         }
         try:
-            file = chain.ChainFile(path, first)
+            file = hash_chain.HashChainFile(path, first)
         except FileExistsError:
             raise FileExistsError(f"{os.fspath(path)} exists; a budget is declared once.") from None
         return cls(path, file, file.chain)
@@ -107,10 +129,10 @@ class Ledger(HasCard):
         Raises:
           LedgerError: if the file is damaged, or open for writing elsewhere. A last line that a
             crash has torn is dropped: its run had not begun.
-          FileNotFoundError: if there is none.
+          FileNotFoundError: if there is no such file.
         """
         try:
-            file = chain.ChainFile(path)
+            file = hash_chain.HashChainFile(path)
         except FileNotFoundError:
             raise _absent(path) from None
         try:
@@ -121,29 +143,29 @@ class Ledger(HasCard):
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Ledger":
-        """Returns the ledger in a file to look at; takes no lock.
+        """Returns the ledger in a file for reading only; takes no lock.
 
         Raises:
           LedgerError: if the file is damaged.
-          FileNotFoundError: if there is none.
+          FileNotFoundError: if there is no such file.
         """
         try:
-            return cls(path, None, chain.read(path))
+            return cls(path, None, hash_chain.read(path))
         except FileNotFoundError:
             raise _absent(path) from None
 
     @property
-    def _lines(self) -> chain.Chain:
-        return self._held if self._file is None else self._file.chain
+    def _lines(self) -> hash_chain.HashChain:
+        return self._content if self._file is None else self._file.chain
 
     @property
     def identity(self) -> str:
-        """Hash of the declaration, by which a checkpoint knows its ledger."""
+        """Hash of the declaration; a checkpoint stores it to identify its ledger."""
         return self._lines.heads[0]
 
     @property
     def anchor(self) -> str:
-        """Hash of the last line. Kept elsewhere, it shows later whether lines were taken away."""
+        """Hash of the last line. A copy kept elsewhere shows later whether lines were removed."""
         return self._lines.head
 
     @property
@@ -154,21 +176,21 @@ class Ledger(HasCard):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every run, in order."""
-        return read_entries(self._lines.lines)
+        return _read_entries(self._lines.lines)
 
     @property
     def remaining(self) -> float:
-        """What is left of the filter's limit: mu^2 of Gaussian DP, or rho at the order."""
+        """The unspent part of the filter's limit: mu^2 of Gaussian DP, or rho at the order."""
         return self.filter.left(entry.cost for entry in self.entries)
 
     @property
     def remaining_overflow(self) -> float:
-        """The probability with which batches of further runs may overflow, all of them together."""
+        """The probability that may still be spent on batches that exceed their maximum size."""
         return self.filter.overflow_limit - math.fsum(entry.overflow for entry in self.entries)
 
     @property
     def remaining_epsilon(self) -> float:
-        """The epsilon that one further unsampled release may have at the budget's delta."""
+        """The epsilon still available to one unsampled release at the budget's delta."""
         return self.filter.further_epsilon(self.remaining)
 
     def _card(self) -> Card:
@@ -193,7 +215,7 @@ class Ledger(HasCard):
         return anchor in self._lines.heads
 
     def check(self, event: Event) -> float:
-        """Returns what ``event`` would take of the filter's limit. Nothing is written.
+        """Returns the cost of ``event`` in the filter's unit, and writes nothing.
 
         Another thread may spend what is left before this one does; ``reserve`` checks again.
 
@@ -228,21 +250,21 @@ class Ledger(HasCard):
         parent: str | None = None,
         resumed: bool = False,
     ) -> None:
-        """Writes that a run is about to release, and returns once that is on the disk.
+        """Records that a run is about to release, and returns once that is on the disk.
 
         Of several threads whose runs do not fit the budget together, one is admitted.
 
         Args:
-          run_id: names the run; new, unless it is resumed.
-          event: all that the run may release.
-          label: the caller's word for the data.
+          run_id: name of the run; it must be new unless the run is resumed.
+          event: everything that the run may release.
+          label: the caller's name for the data.
           config_hash: of the algorithm.
           parent: a run in this ledger that this one was forked from or chosen after.
           resumed: whether the run may be here already, because it goes on bit for bit from a
             checkpoint. If it is, with the same arguments, nothing more is spent.
 
         Raises:
-          ValueError: as ``check``; for a parent that is not here, or a run id that is taken.
+          ValueError: as ``check``; for a parent that is not here, or a run id that is in use.
           LedgerError: if the ledger is closed, was opened to read, or was opened by the process
             from which this one was forked.
           OSError: if it cannot be written. Then nothing may be released.
@@ -271,7 +293,7 @@ class Ledger(HasCard):
         self._append(admitted)
 
     def complete(self, run_id: str) -> None:
-        """Writes that a run has ended.
+        """Records that a run has ended.
 
         Raises:
           ValueError: if the ledger has no such run.
@@ -286,7 +308,7 @@ class Ledger(HasCard):
         self._append(ended)
 
     def close(self) -> None:
-        """Lets the file go; what was written stays."""
+        """Closes the file and releases its lock."""
         if self._file is not None:
             self._file.close()
 
@@ -296,7 +318,7 @@ class Ledger(HasCard):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    # Two objects would share the descriptor, and each know the lines that it wrote itself.
+    # Two objects would share the descriptor, and each would know only the lines it wrote itself.
     def __copy__(self) -> "Ledger":
         return self
 
@@ -310,7 +332,7 @@ class Ledger(HasCard):
         )
 
     def _is_booked(self, intent: dict[str, Any], resumed: bool) -> bool:
-        """Whether a resumed run's intent is here; raises where its name stands for another."""
+        """Whether this run is booked already; raises where another run has its name."""
         run_id = intent["run"]
         for booked in self._lines.lines:
             if booked["kind"] != "intent" or booked["run"] != run_id:
@@ -345,4 +367,24 @@ def _absent(path: str | os.PathLike) -> FileNotFoundError:
     return FileNotFoundError(
         f"there is no ledger {os.fspath(path)}; declare its budget first: "
         f"`dpjax ledger create {os.fspath(path)} --epsilon E --delta D [--relation R]`."
+    )
+
+
+def _read_entries(lines: Iterable[dict[str, Any]]) -> tuple[Entry, ...]:
+    """Returns the runs in a ledger's lines, in order."""
+    lines = tuple(lines)
+    ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
+    return tuple(
+        Entry(
+            run_id=line["run"],
+            label=line["label"],
+            config_hash=line["config"],
+            parent=line["parent"],
+            cost=line["cost"],
+            overflow=line["overflow"],
+            started=line["at"],
+            finished=ended.get(line["run"]),
+        )
+        for line in lines
+        if line["kind"] == "intent"
     )

@@ -1,100 +1,104 @@
-"""Discretised privacy losses of one sampled release or selection, rounded up.
+"""Discretised privacy loss distributions of one sampled release or selection, rounded up.
 
-Every function takes ``mu``, one over the noise multiplier of the pair (of a selection its range),
-and ``gap``, the distance of the grid points; ``cells`` puts the loss on them.
+Every function takes ``mu``, one over the noise multiplier of the pair (for a selection, the range
+of its log-ratios), and ``gap``, the distance of the grid points.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from dpjax.accounting.cells import REACH, Cells, cut, dots
-from dpjax.accounting.grids import Loss
+from dpjax.accounting.discretization import REACH, IntervalMasses, connect_dots, discretize
+from dpjax.accounting.pld import PrivacyLossDistribution
 
 # Newton's method ends where a loss is met up to this, or it is lost in rounding.
 _EXCESS, _ITERATIONS = 1e-13, 200
 
 
-def gaussian(mu: float, gap: float) -> Loss:
+def gaussian(mu: float, gap: float) -> PrivacyLossDistribution:
     """Returns the loss of N(mu, 1) against N(0, 1), the same in both directions.
 
-    >>> from dpjax.accounting.grids import profile
+    >>> from dpjax.accounting.pld import profile
     >>> round(profile(gaussian(1.0, 1e-2)).epsilon(1e-5), 4)
     4.3772
     """
-    return dots(_removal(1.0, mu, gap), gap)
+    return connect_dots(_removal(1.0, mu, gap), gap)
 
 
-def poisson(probability: float, mu: float, gap: float) -> tuple[Loss, Loss]:
-    """Returns the losses of removing and of adding a record that is drawn with ``probability``.
+def poisson(
+    probability: float, mu: float, gap: float
+) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
+    """Returns the losses of removing and of adding a record that is sampled with ``probability``.
 
     (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1), and the other way round. Between two data sets
     the direction is the same at every step, so each is composed with itself.
 
-    >>> from dpjax.accounting.grids import profile
+    >>> from dpjax.accounting.pld import profile
     >>> removed, added = poisson(0.1, 2.0, 1e-2)
     >>> round(profile(removed).epsilon(1e-5), 3)
     6.576
     """
-    cells = _removal(probability, mu, gap)
-    return dots(cells, gap), dots(cells.flipped(), gap)
+    intervals = _removal(probability, mu, gap)
+    return connect_dots(intervals, gap), connect_dots(intervals.flipped(), gap)
 
 
-def anchored(probability: float, mu: float, idle: float, gap: float) -> tuple[Loss, Loss]:
-    """Returns the losses of a record that moves every release a little, and more where it is drawn.
+def anchored(
+    probability: float, mu: float, undrawn_shift: float, gap: float
+) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
+    """Returns the losses of a record that shifts every release, and shifts it more when drawn.
 
-    (1 - q) N(idle mu, 1) + q N(mu, 1) against N(0, 1), and the other way round, each composed with
+    (1 - q) N(u mu, 1) + q N(mu, 1) against N(0, 1), and the other way round, each composed with
     itself as in ``poisson``. For vectors the pair dominates whatever the directions of the two
     moves: the likelihood ratio is largest in convex order where they are parallel.
 
     Args:
       probability: q, of being drawn.
-      mu: of a record that is drawn.
-      idle: from 0 to 1, the move of a record that is not drawn over that of one that is.
+      mu: shift by a record that is drawn, over the standard deviation.
+      undrawn_shift: from 0 to 1, the shift by a record that is not drawn, over ``mu``.
       gap: distance of the grid points.
 
-    >>> from dpjax.accounting.grids import profile
+    >>> from dpjax.accounting.pld import profile
     >>> removed, added = anchored(0.1, 2.0, 0.5, 1e-2)
     >>> round(profile(removed).epsilon(1e-5), 3)
     6.768
     """
-    if idle == 0:
+    if undrawn_shift == 0:
         return poisson(probability, mu, gap)
-    q, small = probability, idle * mu
+    q, small = probability, undrawn_shift * mu
 
     def parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.log1p(-q) + small * (x - small / 2), np.log(q) + mu * (x - mu / 2)
 
     def loss(x: np.ndarray) -> np.ndarray:
-        return _mixture_loss(q, mu, x, idle)
+        return _mixture_loss(q, mu, x, undrawn_shift)
 
     def point(losses: np.ndarray) -> np.ndarray:
-        idly, drawn = parts(np.zeros(()))
+        undrawn, drawn = parts(np.zeros(()))
         # Each part alone is below the loss, so the point is left of both of theirs; from the right
         # Newton's method descends on a convex function.
-        x = np.minimum((losses - idly) / small, (losses - drawn) / mu)
+        x = np.minimum((losses - undrawn) / small, (losses - drawn) / mu)
         for _ in range(_ITERATIONS):
-            idly, drawn = parts(x)
-            found = np.logaddexp(idly, drawn)
-            excess = np.maximum(found - losses, 0)
+            undrawn, drawn = parts(x)
+            total = np.logaddexp(undrawn, drawn)
+            excess = np.maximum(total - losses, 0)
             if np.all(excess <= _EXCESS * (1 + np.abs(losses))):
                 break
-            x = x - excess / (small * np.exp(idly - found) + mu * np.exp(drawn - found))
+            x = x - excess / (small * np.exp(undrawn - total) + mu * np.exp(drawn - total))
         return x
 
     upper = [(1 - q, small), (q, mu)]
-    cells = cut(loss, point, upper, [(1.0, 0.0)], mu, gap)
-    return dots(cells, gap), dots(cells.flipped(), gap)
+    intervals = discretize(loss, point, upper, [(1.0, 0.0)], mu, gap)
+    return connect_dots(intervals, gap), connect_dots(intervals.flipped(), gap)
 
 
-def poisson_swap(probability: float, mu: float, gap: float) -> Loss:
-    """Returns the loss of replacing a record that is drawn with ``probability``.
+def poisson_swap(probability: float, mu: float, gap: float) -> PrivacyLossDistribution:
+    """Returns the loss of replacing a record that is sampled with ``probability``.
 
     (1 - q) N(0, 1) + q N(mu, 1) against (1 - q) N(0, 1) + q N(-mu, 1), with mu the bound on *one*
     record over the standard deviation; the same in both directions. That opposite records of full
     norm are the worst pair is what dp_accounting assumes too; it is proved for parallel ones.
 
-    >>> from dpjax.accounting.grids import profile
+    >>> from dpjax.accounting.pld import profile
     >>> round(profile(poisson_swap(0.1, 2.0, 1e-2)).epsilon(1e-5), 3)
     6.681
     """
@@ -111,11 +115,11 @@ def poisson_swap(probability: float, mu: float, gap: float) -> Loss:
     def loss(x: np.ndarray) -> np.ndarray:
         return _mixture_loss(q, mu, x) - _mixture_loss(q, mu, -x)
 
-    cells = cut(loss, point, [(1 - q, 0.0), (q, mu)], [(1 - q, 0.0), (q, -mu)], mu, gap)
-    return dots(cells, gap)
+    intervals = discretize(loss, point, [(1 - q, 0.0), (q, mu)], [(1 - q, 0.0), (q, -mu)], mu, gap)
+    return connect_dots(intervals, gap)
 
 
-def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
+def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistribution:
     """Returns the loss of replacing a record where each batch is a uniformly random subset.
 
     The symmetric profile h(a) = H_a((1 - q) N(0, 1) + q N(mu, 1) || N(0, 1)) for a >= 1 and
@@ -130,12 +134,12 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
     Reference: Zhu, Dong and Wang, "Optimal accounting of differential privacy via characteristic
       function" (2022), theorem 11.
 
-    >>> from dpjax.accounting.grids import profile
+    >>> from dpjax.accounting.pld import profile
     >>> round(profile(subset_swap(1 - 1e-9, 1.0, 1e-2)).epsilon(1e-5), 4)
     4.3772
     """
     half = _removal(fraction, mu, gap, positive=True)
-    both = Cells(
+    both = IntervalMasses(
         -len(half.upper),
         np.concatenate([half.lower[::-1], half.upper]),
         np.concatenate([half.upper[::-1], half.lower]),
@@ -143,10 +147,10 @@ def subset_swap(fraction: float, mu: float, gap: float) -> Loss:
         half.above,
     )
     atom = 1 - both.upper.sum() - both.below[0] - both.above[0]
-    return dots(both, gap, atom=max(atom, 0.0))
+    return connect_dots(both, gap, atom=max(atom, 0.0))
 
 
-def selection(log_range: float, gap: float) -> Loss:
+def selection(log_range: float, gap: float) -> PrivacyLossDistribution:
     """Returns the loss of an exponential mechanism, the same in both directions.
 
     The log-ratios of its outcomes lie within some [t - r, t], r the range, 0 <= t <= r. So for one
@@ -166,29 +170,30 @@ def selection(log_range: float, gap: float) -> Loss:
     Reference: Dong, Durfee and Rogers, "Optimal differential privacy composition for exponential
       mechanisms" (2020), lemma 3.2 for one t; Zhu, Dong and Wang (2022), for the pair.
 
-    >>> from dpjax.accounting.grids import profile
+    >>> from dpjax.accounting.pld import profile
     >>> tail = 1 - np.exp(-0.2), 1 - np.exp(-1.0)
     >>> round(profile(selection(1.0, 2.0**-10)).epsilon(tail[0] ** 2 / tail[1]), 4)
     0.6
     """
     high = int(np.ceil(log_range / gap))
     edges = np.clip(np.arange(-high, high + 1) * gap, -log_range, log_range)
-    # Masses of cells by differences that keep their digits.
+    # Masses of intervals by differences that keep their digits.
     widths = -np.expm1(-np.diff(edges) / 2)
     upper = np.exp((edges[1:] - log_range) / 2) * widths / -np.expm1(-log_range)
     lower = np.exp((-edges[:-1] - log_range) / 2) * widths / -np.expm1(-log_range)
-    return dots(Cells(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
+    return connect_dots(IntervalMasses(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
 
 
 def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
-    """Returns how far a loss strays where the record is not there, and the width of its range.
+    """Returns the standard deviation of a loss and the width of its range.
 
     Args:
       kind: one of the functions above.
-      *numbers: what it is called with, without the gap.
+      *numbers: its arguments, without the gap.
 
     Returns:
-      The standard deviation (with the record it is larger), and the range.
+      The standard deviation in the absence of the record (in its presence it is larger), and the
+      range.
 
     >>> deviation, span = deviation_and_span(gaussian, 0.5)
     >>> round(deviation, 3), round(span, 3)
@@ -196,21 +201,21 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """
     if kind is selection:
         return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
-    q, mu, idle = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
+    q, mu, shift = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
     x = np.linspace(-REACH, REACH, 2001)
     weight = np.exp(-(x**2) / 2)
     weight /= weight.sum()
     swap = kind is poisson_swap
     ends = np.array([-REACH - (mu if swap else 0), mu + REACH])
     loss, (first, last) = (
-        _mixture_loss(q, mu, at, idle) - (_mixture_loss(q, mu, -at) if swap else 0)
+        _mixture_loss(q, mu, at, shift) - (_mixture_loss(q, mu, -at) if swap else 0)
         for at in (x, ends)
     )
     mean = weight @ loss
     return float(np.sqrt(weight @ (loss - mean) ** 2)), float(last - first)
 
 
-def _removal(q: float, mu: float, gap: float, positive: bool = False) -> Cells:
+def _removal(q: float, mu: float, gap: float, positive: bool = False) -> IntervalMasses:
     def point(loss: np.ndarray) -> np.ndarray:
         # log((e^loss - 1 + q) / q), without overflow; losses below log(1 - q) are never taken.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -224,15 +229,15 @@ def _removal(q: float, mu: float, gap: float, positive: bool = False) -> Cells:
     def loss(x: np.ndarray) -> np.ndarray:
         return _mixture_loss(q, mu, x)
 
-    return cut(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
+    return discretize(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
 
 
-def _mixture_loss(q: float, mu: float, x: np.ndarray, idle: float = 0.0) -> np.ndarray:
-    """The log of ((1 - q) N(idle mu, 1) + q N(mu, 1)) / N(0, 1) at x."""
+def _mixture_loss(q: float, mu: float, x: np.ndarray, shift: float = 0.0) -> np.ndarray:
+    """The log of ((1 - q) N(u mu, 1) + q N(mu, 1)) / N(0, 1) at x."""
     shifted = mu * (x - mu / 2)
     if q == 1:
         return shifted
-    return np.logaddexp(np.log1p(-q) + idle * mu * (x - idle * mu / 2), np.log(q) + shifted)
+    return np.logaddexp(np.log1p(-q) + shift * mu * (x - shift * mu / 2), np.log(q) + shifted)
 
 
 def _asinh_exp(log_value: np.ndarray) -> np.ndarray:

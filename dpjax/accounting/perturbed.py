@@ -25,16 +25,16 @@ _LAW = LawWords(
         "its proof assumes real arithmetic. Noise on the minimizer is drawn in the same way,"
     ),
 )
-# Of delta, what the Gaussian noise on the minimiser may fail by.
+# Part of delta spent on the Gaussian noise on the minimiser.
 _SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PerturbationRelease(Release):
-    """The minimum of an objective with Gaussian noise in its gradient: objective perturbation.
+    """Objective perturbation: the minimum of an objective with a random linear term.
 
     Args:
-      log_shift: log(1 + M / (n mu)), what the Hessian of the objective tells of a record.
+      log_shift: log(1 + M / (n mu)), the privacy loss through the determinant of the Hessian.
       **others: as ``Release``; ``count`` is 1.
     """
 
@@ -48,7 +48,7 @@ class PerturbationRelease(Release):
     )
 
     def law_words(self, releases: Sequence[Release]) -> LawWords:
-        """Returns the words for an event that holds this release."""
+        """Returns the text for an event with this release."""
         del releases
         return _LAW
 
@@ -64,17 +64,17 @@ class PerturbationRelease(Release):
     def whole_epsilon(
         self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str
     ) -> float:
-        """Returns the epsilon of an event that this release is one of; see there."""
+        """Returns the epsilon of an event with this release; see ``perturbed_epsilon``."""
         return perturbed_epsilon(self, releases, relation, delta, accountant)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Raises: no divergence is known."""
+        """Raises ``ValueError``: no divergence is known."""
         del orders, relation
         raise ValueError("no Renyi bound is known for objective perturbation.")
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """None that ``dp_accounting`` knows."""
+        """An unsupported event: ``dp_accounting`` has none for it."""
         return dp_accounting.UnsupportedDpEvent()
 
 
@@ -85,7 +85,7 @@ def perturbed_epsilon(
     delta: float,
     accountant: str,
 ) -> float:
-    """Returns the epsilon of one objective perturbation and of Gaussian releases beside it.
+    """Returns the epsilon of one objective perturbation together with Gaussian releases.
 
     The epsilon of the former at 0.999 delta plus that of the latter at 0.001 delta: basic
     composition, since the noise on the minimiser is chosen to cost next to nothing.
@@ -140,7 +140,7 @@ def perturbed_epsilon(
 def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: float) -> float:
     """Returns delta(epsilon) of one objective perturbation, an upper bound for either order.
 
-    What is minimised is sum f_i(w) + n mu |w|^2 / 2 + <b, w>, b ~ N(0, s^2 I), with f_i(w) =
+    The objective is sum f_i(w) + n mu |w|^2 / 2 + <b, w>, b ~ N(0, s^2 I), with f_i(w) =
     phi(<z_i, w>), -G <= phi' <= 0 <= phi'' <= M and |z_i| <= 1. At the minimum b_D(w) = -(sum
     grad f_i(w) + n mu w), and w <-> b is one to one, so that w has the density N(b_D(w); 0, s^2 I)
     det(A_D(w)), A_D the Hessian, which is n mu I at least.
@@ -153,11 +153,11 @@ def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: f
     The last term is log(1 + phi'' <z, A_D'^-1 z>), between 0 and k = log(1 + M / (n mu)). In the
     first one a depends on b, but z does not: 2 a <b, z> + a^2 |z|^2 <= 2 G s X + G^2, X the
     positive part of the normal -<b, z> / s. So with t = G / s the loss is at most t X + t^2 / 2 +
-    k; from D' to D likewise, without k. Hence delta(e) <= E (1 - exp(e - k - t^2/2 - t X))_+, which
-    from e = k + t^2/2 on is the Gaussian mechanism's at e - k.
+    k; from D' to D the same holds without k. Hence delta(e) <= E (1 - exp(e - k - t^2/2 - t X))_+.
+    From e = k + t^2/2 on this is the delta of the Gaussian mechanism at e - k.
 
-    Of a record that is replaced a z - a' z' has length 2 G at most and lies in a plane that b does
-    not choose: t = 2 G / s, and X has the Rayleigh distribution of the length of b / s in it.
+    If a record is replaced, a z - a' z' has length at most 2 G and lies in a plane that does not
+    depend on b: t = 2 G / s, and X has the Rayleigh distribution of the length of b / s in it.
 
     Args:
       release: 1 / t is its multiplier, k its ``log_shift``.

@@ -1,4 +1,4 @@
-"""``Release``, one kind of release, and the base of the kinds that are sampled."""
+"""``Release``: unsampled Gaussian noise, and the base class of all other kinds of release."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -32,14 +32,14 @@ class Release:
     a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is saved.
 
     Args:
-      name: what is released, for people.
+      name: of the released quantity, as printed.
       count: number of releases, at least 1.
       noise_multiplier: standard deviation over the l2 sensitivity for the relation of the event; of
         batches that are drawn, over C, the bound on *one* record's part.
-      sensitivity: what the multiplier is relative to, in the units of the released mean.
-      components: standard deviation of each part of the release, in that part's own units.
+      sensitivity: the number that the multiplier is relative to, in the units of the released mean.
+      components: standard deviation of each part of the release, in that part's units.
       unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
-      words: what the guarantee says of it beside the numbers.
+      words: text for the guarantee beside the numbers.
 
     Raises:
       ValueError: for a number out of range.
@@ -60,15 +60,15 @@ class Release:
     sampling: ClassVar[str] = "none"
     std_of: ClassVar[str] = "mean"
     is_gaussian: ClassVar[bool] = True
-    """Whether a record sees one Gaussian mechanism of this multiplier, and nothing else."""
+    """Whether it is exactly a Gaussian mechanism of this multiplier for every record."""
     is_subsampled: ClassVar[bool] = False
-    """Whether chance decides which records are read, and so hides them."""
+    """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
     renyi_reason: ClassVar[str] = "has releases of another kind"
     """Why a ledger of Gaussians alone cannot book it, as the end of "this run ..."."""
     draw_error: ClassVar[str] = ""
-    """Why what is drawn may differ from what is accounted for; empty where it cannot."""
+    """Why actual draws may differ from accounted ones; empty where they cannot."""
     ends_early: ClassVar[bool] = False
     """Whether a run ends when its records are used up."""
 
@@ -100,26 +100,26 @@ class Release:
 
     @property
     def failure_probability(self) -> float:
-        """Bound on the total variation between one release as made and as accounted: 0."""
+        """Bound on the total variation between an actual and an accounted release: 0."""
         return 0.0
 
     @property
     def constant_charge(self) -> float:
-        """What all ``count`` releases cost of delta whatever the epsilon: 0."""
+        """The part of delta charged for all ``count`` releases at any epsilon: 0."""
         return 0.0
 
     @property
     def growing_charge(self) -> float:
-        """What all ``count`` releases cost of delta, over 1 + e^epsilon: that they may fail."""
+        """The charge to delta for failures of all ``count`` releases, over 1 + e^epsilon."""
         return self.count * self.failure_probability
 
     @property
     def certain_delta(self) -> float:
-        """Probability with which all ``count`` releases together tell neighbours apart: 0."""
+        """Probability that the ``count`` releases distinguish neighbours with certainty: 0."""
         return 0.0
 
     def parts(self) -> Sequence["Release"]:
-        """Returns the releases about disjoint sets of records that this one is made of: itself."""
+        """Returns the releases on disjoint sets of records that make up this one: itself."""
         return (self,)
 
     def check_relation(self, relation: Relation) -> None:
@@ -130,13 +130,13 @@ class Release:
         """
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
-        """Returns the law of the privacy loss of one release.
+        """Returns the privacy loss distribution of one release.
 
         Args:
           relation: the one that the multiplier refers to.
 
         Returns:
-          None where ``certain_delta`` says all.
+          None if ``certain_delta`` is the whole privacy loss.
         """
         del relation
         # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
@@ -145,7 +145,7 @@ class Release:
     def whole_epsilon(
         self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str
     ) -> float | None:
-        """Returns the epsilon of an event that holds this release, where that has a law of its own.
+        """Returns the epsilon of an event with this release, if it is not computed by composition.
 
         Args:
           releases: all of the event.
@@ -189,7 +189,7 @@ class Release:
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns which records each release uses, and what its sums are divided by.
+        """Returns the sentence on the records of each release and the divisor of its sums.
 
         Args:
           data_size: the declared n.
@@ -202,7 +202,7 @@ class Release:
         )
 
     def law_words(self, releases: Sequence["Release"]) -> LawWords | None:
-        """Returns the words for an event that holds this release, where it has a law of its own.
+        """Returns the text for an event with this release, if it is not accounted by composition.
 
         Args:
           releases: all of the event.
@@ -214,7 +214,7 @@ class Release:
         return None
 
     def meaning(self, delta: float, data_size: int) -> str:
-        """Returns what a budget is worth where epsilon and delta do not say it, or nothing."""
+        """Returns a sentence on what the delta means, where epsilon and delta do not say it."""
         del delta, data_size
         return ""
 
@@ -251,20 +251,20 @@ class Release:
         return _KINDS[kind](**fields)
 
     def to_fields(self) -> dict[str, Any]:
-        """Returns all that ``from_fields`` needs, in types that JSON has."""
+        """Returns the fields that ``from_fields`` needs, as JSON types."""
         kind = {"mechanism": self.mechanism, "sampling": self.sampling}
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        own["words"] = self.words._asdict()
-        if "disjoint_parts" in own:
-            own["disjoint_parts"] = [part.to_fields() for part in own["disjoint_parts"]]
-        return kind | own
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["words"] = self.words._asdict()
+        if "disjoint_parts" in fields:
+            fields["disjoint_parts"] = [part.to_fields() for part in fields["disjoint_parts"]]
+        return kind | fields
 
     def to_json(self) -> dict[str, Any]:
-        """The release as the command line prints it.
+        """Returns the release as the command line prints it.
 
         ``multiplier`` is ``stddev / sensitivity``: where ``sampling`` is ``"none"`` over the
-        sensitivity for the relation, else over the bound on one record's part of the mean. Of a
-        selection it is the noise on the scores that is described.
+        sensitivity for the relation, else over the bound on one record's part of the mean. A
+        selection describes the noise on its scores.
         """
         return {
             "name": self.name,
@@ -289,7 +289,7 @@ class Release:
 _KINDS[Release.mechanism, Release.sampling] = Release
 
 
-# Fields that dpjax 0.1 saved of every release, and what they are called now.
+# Names of fields in files of dpjax 0.1, and their present names.
 _RENAMED = {
     "capacity": "max_batch_size",
     "overflow": "failure_probability",
@@ -299,7 +299,7 @@ _RENAMED = {
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns saved fields under today's names, without those that say nothing of their kind."""
+    """Returns saved fields under their present names, without those that their kind lacks."""
     if "capacity" not in fields:
         return dict(fields)
     named = {_RENAMED.get(name, name): value for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Epsilon of everything but plain Gaussians, by privacy loss distributions or Renyi accounting."""
+"""Epsilon of events with sampling, selections or ball noise, by PLD or Renyi accounting."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 
 from dpjax._typing import Relation
-from dpjax.accounting import grids, losses
+from dpjax.accounting import losses, pld
 from dpjax.accounting.release import Release
 
 # Those of dp_accounting, whose own sums lose fractional ones for large probabilities.
@@ -52,15 +52,15 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       batches have that of ``losses.poisson_swap``, whose multiplier is relative to one record's
       bound C; subsets that of ``losses.subset_swap``, relative to 2 C.
     """
-    surely = _certain_delta(releases)
+    certain = _certain_delta(releases)
     pieces = _pieces(releases, relation)
-    if not pieces or surely >= delta:
-        # At epsilon 0, where (1 + e^epsilon) is 2; a larger one helps what is certain in nothing.
+    if not pieces or certain >= delta:
+        # At epsilon 0, where (1 + e^epsilon) is 2; a larger one does not reduce the certain part.
         failed = 2 * math.fsum(release.growing_charge for release in releases)
-        return 0.0 if not pieces and surely + failed <= delta else math.inf
+        return 0.0 if not pieces and certain + failed <= delta else math.inf
     profiles = _profiles(tuple(pieces), relation == "replace_one")
     composed = sum(release.count for release in releases if release.privacy_loss(relation))
-    slack = _ROUNDING * composed + _constant_charge(releases) + surely
+    slack = _ROUNDING * composed + _constant_charge(releases) + certain
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
@@ -83,8 +83,7 @@ def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     divergences = renyi_divergences(releases, relation, np.array(ORDERS))
 
     def find(allowed: float) -> float:
-        found = dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)
-        return float(found[0])
+        return float(dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)[0])
 
     return _with_failures(find, releases, delta, _constant_charge(releases))
 
@@ -101,7 +100,7 @@ def renyi_divergences(
 
     Raises:
       ValueError: for an order that is not above 1, for Poisson batches under ``replace_one`` or
-        with an ``idle`` part, or if an order has no finite divergence: none is dropped silently.
+        with an ``undrawn_shift``, or if an order has no finite divergence: no order is dropped.
 
     >>> releases = [Release("gradient", 4, noise_multiplier=2.0)]
     >>> renyi_divergences(releases, "zero_out", np.array([2.0, 8.0]))
@@ -111,8 +110,7 @@ def renyi_divergences(
         raise ValueError(f"order must be a finite number above 1, got {orders!r}.")
     total = np.zeros(len(orders))
     for release in releases:
-        each = release.renyi(orders, relation)
-        total = total + release.count * each
+        total = total + release.count * release.renyi(orders, relation)
     if not np.all(np.isfinite(total)):
         raise ValueError(
             f"no finite Renyi divergence at orders {orders[~np.isfinite(total)]}; the noise "
@@ -137,22 +135,22 @@ def _with_failures(
         charge = slack + ((1 + math.exp(epsilon)) * overflow if overflow else 0.0)
         if charge >= delta:
             return math.inf
-        found = find(delta - charge)
-        if found <= epsilon or overflow == 0:
-            return max(found, epsilon)
-        if found > 700:  # e^epsilon of any overflow is more than delta
+        larger = find(delta - charge)
+        if larger <= epsilon or overflow == 0:
+            return max(larger, epsilon)
+        if larger > 700:  # e^epsilon of any overflow is more than delta
             return math.inf
         # A little above, so that it ends: where the next is not above it, it fits with its charge.
-        epsilon = found * (1 + 1e-9) + 1e-12
+        epsilon = larger * (1 + 1e-9) + 1e-12
 
 
 def _certain_delta(releases: Sequence[Release]) -> float:
-    """The probability with which all releases together tell neighbours apart for certain."""
-    each = [delta for release in releases if (delta := release.certain_delta)]
-    if max(each, default=0.0) >= 1:
+    """The probability that all releases together distinguish neighbours with certainty."""
+    deltas = [delta for release in releases if (delta := release.certain_delta)]
+    if max(deltas, default=0.0) >= 1:
         return 1.0
     # Composed like releases of one kind, and rounded up: every part errs on that side already.
-    return -math.expm1(math.fsum(math.log1p(-share) for share in each)) if each else 0.0
+    return -math.expm1(math.fsum(math.log1p(-delta) for delta in deltas)) if deltas else 0.0
 
 
 def _constant_charge(releases: Sequence[Release]) -> float:
@@ -184,22 +182,22 @@ def _gap(pieces: Sequence[_Piece]) -> float:
 
 
 @functools.lru_cache(maxsize=8)
-def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[grids.Profile]:
+def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[pld.Profile]:
     gap = _gap(pieces)
     while True:
-        directions: list[list[grids.Loss]] = [[]] if symmetric else [[], []]
+        directions: list[list[pld.PrivacyLossDistribution]] = [[]] if symmetric else [[], []]
         for kind, numbers, _ in pieces:
             single = kind(*numbers, gap)
-            both = (single,) * 2 if isinstance(single, grids.Loss) else single
+            both = (single,) * 2 if isinstance(single, pld.PrivacyLossDistribution) else single
             for direction, loss in zip(directions, both, strict=False):
                 direction.append(loss)
         counts = [piece.count for piece in pieces]
-        width = max(sum(map(grids.width, direction, counts)) for direction in directions)
+        width = max(sum(map(pld.width, direction, counts)) for direction in directions)
         if width <= _LARGEST:
             break
         # Noise so small that its losses need another scale: coarser is still an upper bound.
         gap *= 2.0 ** math.ceil(math.log2(width / _LARGEST))
     return [
-        grids.profile(functools.reduce(grids.compose, map(grids.power, direction, counts)))
+        pld.profile(functools.reduce(pld.compose, map(pld.power, direction, counts)))
         for direction in directions
     ]

@@ -1,4 +1,4 @@
-"""Releases whose records are drawn: Poisson batches, uniform subsets, and single passes."""
+"""Releases on sampled records: Poisson batches, uniform subsets, and single passes."""
 
 import dataclasses
 import math
@@ -23,13 +23,13 @@ _LOG_ROUNDING = 2.0**-48
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchRelease(Release):
-    """What Poisson batches and subsets share.
+    """Base class of releases on Poisson batches and on uniform subsets.
 
     Args:
       sampling_probability: of a record being drawn, exact.
       max_batch_size: the most records a batch holds.
       data_size: the declared n that is drawn from.
-      failure_probability: bound on the total variation between one draw as made and as accounted,
+      failure_probability: bound on the total variation between an actual and an accounted draw,
         such as the probability that more than ``max_batch_size`` records were drawn.
     """
 
@@ -89,7 +89,7 @@ class PoissonRelease(BatchRelease):
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns which records each release uses, and what its sums are divided by."""
+        """Returns the sentence on the records of each release and the divisor of its sums."""
         return poisson_words(self, data_size, relation)
 
     @property
@@ -104,7 +104,7 @@ class PoissonRelease(BatchRelease):
         )
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises for an exact part of all records under ``replace_one``."""
+        """Raises under ``replace_one`` if there is an exact term over all records."""
         if relation == "replace_one" and self.undrawn_shift:
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "
@@ -114,7 +114,7 @@ class PoissonRelease(BatchRelease):
             )
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
-        """Returns the law of the loss; under ``replace_one`` that of two opposite records."""
+        """Returns the privacy loss; under ``replace_one`` that of two opposite records."""
         numbers = (self.sampling_probability, 1 / self.noise_multiplier)
         if self.undrawn_shift:
             return losses.anchored, (*numbers, self.undrawn_shift)
@@ -132,16 +132,16 @@ class PoissonRelease(BatchRelease):
                 "no Renyi bound is known for Poisson batches under replace_one; use "
                 "accountant='pld', relation='zero_out', or batches of fixed size."
             )
-        whole, found = orders == np.floor(orders), np.empty(len(orders))
-        if whole.any():
-            accountant = dp_accounting.rdp.RdpAccountant(orders[whole].tolist())
-            found[whole] = accountant.compose(self.dp_event).rdp
-        if not whole.all():
-            found[~whole] = _fractional(
-                self.sampling_probability, 1 / self.noise_multiplier, orders[~whole]
+        integer, divergences = orders == np.floor(orders), np.empty(len(orders))
+        if integer.any():
+            accountant = dp_accounting.rdp.RdpAccountant(orders[integer].tolist())
+            divergences[integer] = accountant.compose(self.dp_event).rdp
+        if not integer.all():
+            divergences[~integer] = _fractional(
+                self.sampling_probability, 1 / self.noise_multiplier, orders[~integer]
             )
         # dp_accounting takes an epsilon of 0 from a negative divergence.
-        return np.maximum(found, 0.0) + _LOG_ROUNDING / np.minimum(orders - 1, 1.0)
+        return np.maximum(divergences, 0.0) + _LOG_ROUNDING / np.minimum(orders - 1, 1.0)
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
@@ -166,12 +166,12 @@ class SubsetRelease(BatchRelease):
     draw_error: ClassVar[str] = SUBSET_ERROR
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns which records each release uses, and what its sums are divided by."""
+        """Returns the sentence on the records of each release and the divisor of its sums."""
         del data_size, relation
         return subset_words(self)
 
     def validate(self) -> None:
-        """Raises for a number out of range, or a probability that is not the subset's share."""
+        """Raises for a number out of range, or a probability that is not the subset's fraction."""
         super().validate()
         if self.sampling_probability != self.max_batch_size / self.data_size:
             raise ValueError(
@@ -185,7 +185,7 @@ class SubsetRelease(BatchRelease):
         check_subsets(relation)
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
-        """Returns the law of the loss, relative to 2 C, the bound on a difference of records."""
+        """Returns the privacy loss, relative to 2 C, the bound on a difference of records."""
         del relation
         return losses.subset_swap, (self.sampling_probability, 2 / self.noise_multiplier)
 
@@ -208,7 +208,7 @@ class SubsetRelease(BatchRelease):
 
 
 def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> str:
-    """Returns which records a Poisson batch holds, and what its sums are divided by."""
+    """Returns the sentence on the records of a Poisson batch and the divisor of its sums."""
     record, more = f"of the {data_size:,} declared records", " records"
     if relation == "add_or_remove_one":
         record = "record"
@@ -224,7 +224,7 @@ def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> 
 
 
 def subset_words(release: BatchRelease) -> str:
-    """Returns which records a uniform subset holds, and what its sums are divided by."""
+    """Returns the sentence on the records of a uniform subset and the divisor of its sums."""
     return (
         "sampling without replacement, anew for each release; a uniformly random "
         f"{release.max_batch_size:,} of the declared {release.data_size:,} records. Sums are "
@@ -248,13 +248,13 @@ def check_subsets(relation: Relation) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SinglePassRelease(Release):
-    """A pass that reads each record in one answer at most, in an order that no record decides.
+    """One pass that uses each record in at most one answer, in an order independent of the data.
 
     To one record it is one Gaussian mechanism, however many answers there are.
 
     Args:
       data_size: the declared n.
-      disjoint_parts: what disjoint sets of the records release, made by ``parallel``.
+      disjoint_parts: the releases on disjoint sets of records, made by ``parallel``.
       **others: as ``Release``; ``count`` is 1.
     """
 
@@ -294,7 +294,7 @@ class SinglePassRelease(Release):
         return "\n  - ".join(part.describe_alone() for part in parts) + disjoint
 
     def describe_alone(self) -> str:
-        """Returns the line about this pass without its parts."""
+        """Returns the line of the guarantee about this pass without its parts."""
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
         return (
             f"{self.name}: for any one record, all answers together are one Gaussian mechanism "
@@ -303,7 +303,7 @@ class SinglePassRelease(Release):
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns which records each release uses, and what its sums are divided by."""
+        """Returns the sentence on the records of each release and the divisor of its sums."""
         del relation
         return (
             f"one pass over the {data_size:,} declared records, in a random order that does not "
@@ -312,7 +312,7 @@ class SinglePassRelease(Release):
         )
 
     def parts(self) -> Sequence["SinglePassRelease"]:
-        """Returns what disjoint sets of records release; of one set the pass itself."""
+        """Returns the releases on disjoint sets of records; the pass itself if there is one set."""
         return self.disjoint_parts or (self,)
 
     def check_relation(self, relation: Relation) -> None:
@@ -332,19 +332,19 @@ class SinglePassRelease(Release):
 
 
 def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
-    """Returns the release of one pass whose answers are about disjoint sets of records.
+    """Returns the release of one pass whose answers use disjoint sets of records.
 
-    A record is in one set, chosen by no record, so what it loses is what is released of that set:
-    the largest loss of any part is that of the whole.
+    Each record is in one set, chosen independently of the data, so only the release on that set
+    costs it privacy. The largest loss of any part is that of the pass (parallel composition).
 
     Args:
-      name: of the whole, for people.
+      name: of the pass, as printed.
       parts: on the same data; at least one.
 
     Raises:
       ValueError: for other releases.
 
-    Privacy: the caller answers for the sets being disjoint: a release does not say which it reads.
+    Privacy: the caller must ensure that the sets are disjoint: a release does not name its records.
 
     Reference: McSherry (2009), theorem 4, for Gaussian differential privacy.
 
@@ -359,8 +359,8 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
     for part in parts:
         if not isinstance(part, SinglePassRelease):
             raise ValueError(
-                f"parallel needs single passes, and the part {part.name!r} is none: only a single "
-                "pass reads disjoint records."
+                f"parallel needs single passes, and the part {part.name!r} is not one: only a "
+                "single pass reads disjoint records."
             )
         passes.append(part)
     largest_loss = min(passes, key=lambda part: part.noise_multiplier)
@@ -380,7 +380,7 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     fails for some and drops them.
     """
     unsampled = orders * mu**2 / 2
-    if mu > 8:  # sampling never loses privacy, and there is none to speak of
+    if mu > 8:  # sampling never loses privacy, so this is a bound; there is little to gain
         return unsampled
     step = 0.1 * min(1.0, 1 / mu)
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)

@@ -1,4 +1,4 @@
-"""What a guarantee says of a release and of its accounting, beside the numbers."""
+"""Texts of the printed guarantee about a release and its accounting."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ LOSSES = "privacy loss distributions, discretised so that epsilon is rounded up"
 
 
 class ReleaseWords(NamedTuple):
-    """What the query that makes a release says of it.
+    """Text about a release, from the query that makes it.
 
     Attributes:
       noise: which noise is added to what.
       bound: what enforces the bound on one record.
-      note: what else is to be known of the bound and the noise, or nothing.
+      note: a remark on the bound and the noise, or nothing.
       sums: how the contributions of records are added up.
     """
 
@@ -25,12 +25,12 @@ class ReleaseWords(NamedTuple):
 
 
 class LawWords(NamedTuple):
-    """What a kind of release says of an event that is not accounted by composing privacy losses.
+    """Text about an event that is not accounted by composing privacy losses.
 
     Attributes:
       accounting: how epsilon is computed.
-      profile: what holds at other deltas.
-      group: what k records together are protected by.
+      profile: the guarantee at other deltas.
+      group: the guarantee for a group of k records.
       drawn: how the noise is drawn, the beginning of a sentence.
     """
 
@@ -41,7 +41,7 @@ class LawWords(NamedTuple):
 
 
 def times(count: int) -> str:
-    """Returns how often, in words.
+    """Returns a count as English: once, or how many times.
 
     >>> times(1), times(3)
     ('once', '3 times')

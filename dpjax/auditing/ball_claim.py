@@ -1,4 +1,4 @@
-"""The claim of ball noise, a delta at epsilon 0, and how an audit scores it; NOT PRIVATE."""
+"""The claim of ball noise, a delta at epsilon 0, and its log-density; NOT PRIVATE."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from dpjax.accounting import BallRelease, Event, ball_composition, ball_delta
 class BallClaim:
     """Releases with noise uniform in a ball: f(a) = max(0, 1 - delta - a), exact.
 
-    Its epsilon at a usual delta is infinite, so what is claimed and audited is delta at epsilon 0,
-    the total variation between what is released on neighbours.
+    Its epsilon at a usual delta is infinite, so the claim is delta at epsilon 0,
+    the total variation between the releases on neighbours.
 
     Args:
-      event: what the mechanism itself says it releases, balls alone.
+      event: the mechanism's event, with ball noise alone.
 
     Raises:
       ValueError: for an event with other noise.
 
     >>> from dpjax.accounting import BallRelease
-    >>> release = BallRelease("one", 1, 5.0, dimension=2)
+    >>> release = BallRelease("ball", 1, 5.0, dimension=2)
     >>> claim = BallClaim(Event((release,), "zero_out"))
     >>> round(claim.delta(), 4), round(float(claim.curve()(0.5)), 4)
     (0.0636, 0.4364)
@@ -50,13 +50,13 @@ class BallClaim:
         """Returns delta at epsilon 0 with radii ``scale`` times as large, overflows included."""
         if np.isinf(scale):
             return 0.0
-        kept = 1.0
+        overlap = 1.0
         for release in self._balls:
             radius = scale * release.radius
-            apart = release.sensitivity >= 2 * radius
-            own = 1.0 if apart else ball_delta(release.sensitivity, radius, release.dimension)
-            kept *= 1 - ball_composition(own, release.count, release.probability)
-        return min(1 - kept + 2 * self.event.failure_probability, 1.0)
+            disjoint = release.sensitivity >= 2 * radius
+            delta = 1.0 if disjoint else ball_delta(release.sensitivity, radius, release.dimension)
+            overlap *= 1 - ball_composition(delta, release.count, release.probability)
+        return min(1 - overlap + 2 * self.event.failure_probability, 1.0)
 
     def epsilon(self, delta: float, scale: float = 1.0) -> float:
         """Returns 0, or infinity where ``delta`` is below that of the noise."""

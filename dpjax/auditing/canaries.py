@@ -1,7 +1,7 @@
 """Worst-case neighbouring data sets, and losses that expose them; NOT PRIVATE by design.
 
 The loss is public, so the attacker chooses it: one record, the canary, contributes the full clip
-norm wherever the training goes, and all others contribute nothing.
+norm at all parameters, and all others contribute nothing.
 """
 
 import dataclasses
@@ -14,18 +14,18 @@ import numpy as np
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.objectives import L2, Constants, Objective
 
-_LOUD = 1e3
+_SCALE = 1e3
 # The mean of 20 unit steps, from anchor to anchor.
 _ANCHORS = 10.5
 
 
-class Worlds(NamedTuple):
+class NeighbouringPair(NamedTuple):
     """Two neighbouring data sets.
 
     Attributes:
       without: D.
       canary: D', which differs from D in one record.
-      relation: in which sense they are neighbours.
+      relation: their neighbouring relation.
     """
 
     without: PyTree
@@ -33,13 +33,13 @@ class Worlds(NamedTuple):
     relation: Relation
 
 
-def records(relation: Relation = "zero_out", null: int = 1) -> Worlds:
-    """Returns data sets of one feature that scales a record's loss.
+def records(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
+    """Returns a pair of data sets with one feature, which scales a record's loss.
 
     Args:
       relation: ``"zero_out"`` (the canary 1 becomes the null record 0), ``"replace_one"`` (it
         becomes -1, whose derivatives are opposite), ``"add_or_remove_one"`` (it is absent).
-      null: number of null records beside it.
+      null: number of null records beside the canary.
 
     >>> records("replace_one").without.ravel().tolist()
     [-1.0, 0.0]
@@ -47,32 +47,32 @@ def records(relation: Relation = "zero_out", null: int = 1) -> Worlds:
     rest = jnp.zeros((null, 1))
     first = {"zero_out": [[0.0]], "replace_one": [[-1.0]], "add_or_remove_one": []}[relation]
     without = jnp.concatenate([jnp.asarray(first).reshape(-1, 1), rest])
-    return Worlds(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
+    return NeighbouringPair(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
 
 
-def telling(worlds: Worlds) -> tuple[PyTree, PyTree]:
-    """Returns the examples of D and of D' without the null records beside the first two rows.
+def without_nulls(pair: NeighbouringPair) -> tuple[PyTree, PyTree]:
+    """Returns the examples of D and of D' without the null records after the first two rows.
 
-    Nulls contribute nothing wherever the training goes, so that the attacker need not add them up.
+    Null records contribute nothing at any parameters, so the attacker need not add them up.
 
-    >>> [len(rows) for rows in telling(records(null=9))]
+    >>> [len(rows) for rows in without_nulls(records(null=9))]
     [2, 2]
     """
-    both = worlds.without, worlds.canary
+    both = pair.without, pair.canary
     rest = [np.asarray(leaf)[2:] for leaf in jax.tree.leaves(both)]
     if any(rows.any() for rows in rest):
         return both
     return jax.tree.map(lambda rows: rows[:2], both)
 
 
-def nulled() -> Worlds:
-    """Returns data sets in which the canary has label 1, or an impossible one: a null record.
+def nulled() -> NeighbouringPair:
+    """Returns a pair of data sets in which the canary has label 1, or is a null record.
 
     >>> nulled().without[1].tolist()
     [0.0, 0.0]
     """
     x = jnp.zeros((2, 1))
-    return Worlds((x, jnp.zeros(2)), (x, jnp.array([1.0, 0.0])), "zero_out")
+    return NeighbouringPair((x, jnp.zeros(2)), (x, jnp.array([1.0, 0.0])), "zero_out")
 
 
 def certain() -> Objective:
@@ -94,10 +94,10 @@ class _Certain:
 
 
 def alternating() -> Objective:
-    """Returns a loss whose gradient changes sign at every step of unit length, for p of at least 2.
+    """Returns a loss whose gradient changes sign at every step of unit length; p is at least 2.
 
-    The public regularizer moves the second parameter by one each step, and the canary reads it as a
-    clock. Noise that repeats over steps is then cancelled by the very sum that adds up the canary.
+    The public regularizer moves the second parameter by one each step, which the canary's loss
+    uses as a clock. Noise that repeats over steps then cancels in the sum that adds up the canary.
 
     >>> objective = alternating()
     >>> jax.grad(objective.loss)(jnp.array([0.0, 1.0]), jnp.ones(1)).tolist()
@@ -116,7 +116,7 @@ def winding() -> Objective:
 
 
 def dirac() -> Objective:
-    """Returns a loss whose gradient is one coordinate's, wherever the parameters are.
+    """Returns a loss whose gradient is along one coordinate at all parameters.
 
     >>> jax.grad(dirac().loss)(jnp.ones(3), jnp.ones(1)).tolist()
     [1000.0, 0.0, 0.0]
@@ -125,7 +125,7 @@ def dirac() -> Objective:
 
 
 def dense() -> Objective:
-    """Returns a dense layer with one output, whose loud input book-keeping has to measure.
+    """Returns a dense layer with one output and a large input, whose norm book-keeping must find.
 
     >>> jax.grad(dense().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
     [600.0, 800.0]
@@ -136,7 +136,7 @@ def dense() -> Objective:
 def network() -> Objective:
     """Returns the output of a network of 7 parameters: two tanh units and a dense one.
 
-    Its last bias makes a record loud at any parameters, the start at zero included.
+    Its last bias gives a record a large gradient at all parameters, including zero.
 
     >>> jax.grad(network().loss)(jnp.zeros(7), jnp.ones(1)).tolist()[-1]
     1000.0
@@ -147,7 +147,7 @@ def network() -> Objective:
 def bowl() -> Objective:
     """Returns a loss whose Hessian is a multiple of the identity.
 
-    Spectral clipping lets it pass sqrt(p) times larger than clipping in the Frobenius norm does.
+    Spectral clipping would leave it sqrt(p) times larger than Frobenius clipping does.
 
     >>> jax.hessian(bowl().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
     [[1000.0, 0.0], [0.0, 1000.0]]
@@ -158,8 +158,8 @@ def bowl() -> Objective:
 def seesaw() -> Objective:
     """Returns a loss whose gradient and curvature both change sign at every step of unit length.
 
-    As ``alternating``; the public regularizer adds constant negative curvature along the first
-    parameter and no slope, so that the smallest eigenvalue is always the one that the canary moves.
+    Like ``alternating``. The public regularizer adds constant negative curvature along the first
+    parameter and no gradient, so that the canary always changes the smallest eigenvalue.
 
     >>> jax.hessian(seesaw().loss)(jnp.array([0.0, 1.0]), jnp.ones(1))[0, 0].item()
     -1000.0
@@ -170,9 +170,9 @@ def seesaw() -> Objective:
 
 
 def falling() -> Objective:
-    """Returns a loss of the margin with slope -1 everywhere, beside half the squared norm.
+    """Returns a loss of the margin with derivative -1, plus half the squared norm.
 
-    The minimum of such losses moves by the largest step that any convex loss of slope 1 allows.
+    It moves the minimum by the largest distance that a convex loss with derivative 1 allows.
 
     >>> falling().margin(jnp.array(2.0)).item()
     -2.0
@@ -180,26 +180,26 @@ def falling() -> Objective:
     return Objective(_falling_loss, L2(1.0), _falling, Constants(1.0, 1e-6, 1e-6), "falling canary")
 
 
-def labelled(relation: Relation = "zero_out") -> Worlds:
-    """Returns data sets as ``records`` for losses of the margin: (x, y), one feature, label 1.
+def labelled(relation: Relation = "zero_out") -> NeighbouringPair:
+    """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1.
 
     >>> labelled().canary[0].ravel().tolist()
     [1.0, 0.0]
     """
-    worlds = records(relation)
-    without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (worlds.without, worlds.canary))
-    return Worlds(without, canary, relation)
+    pair = records(relation)
+    without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (pair.without, pair.canary))
+    return NeighbouringPair(without, canary, relation)
 
 
 def departing() -> Objective:
-    """Returns a loss whose gradient turns around at the first step away from an anchor of SVRG.
+    """Returns a loss whose gradient changes sign at the first step away from an SVRG anchor.
 
     For epochs of 20 unit steps and p of at least 2. The public regularizer, by its proximal
     operator, moves the second parameter by one each step, so that anchors are at multiples of 10.5
     and no other iterate is.
 
-    >>> slope = jax.grad(departing().loss)
-    >>> [slope(jnp.array([0.0, at]), jnp.ones(1))[0].item() for at in (10.5, 11.5, 21.0)]
+    >>> gradient = jax.grad(departing().loss)
+    >>> [gradient(jnp.array([0.0, at]), jnp.ones(1))[0].item() for at in (10.5, 11.5, 21.0)]
     [-1000.0, 1000.0, -1000.0]
     """
     return Objective(_departing_loss, regularizer=_Clock(), name="departing canary")
@@ -233,12 +233,12 @@ def _falling_loss(params: Array, example: tuple[Array, Array]) -> Array:
 
 def _alternating_loss(params: Array, example: Array) -> Array:
     sign = jnp.sign(jnp.cos(jnp.pi * params[1]))
-    return _LOUD * example[0] * jax.lax.stop_gradient(sign) * params[0]
+    return _SCALE * example[0] * jax.lax.stop_gradient(sign) * params[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Clock:
-    """The linear penalty of ``alternating``, for algorithms that ask a regularizer for its prox."""
+    """The linear penalty of ``alternating`` with a prox, for proximal algorithms."""
 
     def __call__(self, params: Array) -> Array:
         return _clock(params)
@@ -248,14 +248,14 @@ class _Clock:
 
 
 def _departing_loss(params: Array, example: Array) -> Array:
-    place = jax.lax.stop_gradient(params[1]) / _ANCHORS
-    sign = jnp.where(jnp.abs(place - jnp.round(place)) < 0.25 / _ANCHORS, -1.0, 1.0)
-    return _LOUD * example[0] * sign * params[0]
+    epoch = jax.lax.stop_gradient(params[1]) / _ANCHORS
+    sign = jnp.where(jnp.abs(epoch - jnp.round(epoch)) < 0.25 / _ANCHORS, -1.0, 1.0)
+    return _SCALE * example[0] * sign * params[0]
 
 
 def _seesaw_loss(params: Array, example: Array) -> Array:
     sign = jax.lax.stop_gradient(jnp.sign(jnp.cos(jnp.pi * params[1])))
-    return _LOUD * example[0] * sign * (params[0] + params[0] ** 2 / 2)
+    return _SCALE * example[0] * sign * (params[0] + params[0] ** 2 / 2)
 
 
 def _dome(params: Array) -> Array:
@@ -268,22 +268,22 @@ def _clock(params: Array) -> Array:
 
 
 def _winding_loss(params: Array, example: Array) -> Array:
-    return _LOUD * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
+    return _SCALE * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
 
 
 def _dirac_loss(params: Array, example: Array) -> Array:
-    return _LOUD * example[0] * params[0]
+    return _SCALE * example[0] * params[0]
 
 
 def _dense_loss(params: Array, example: Array) -> Array:
     rest = jnp.zeros(params.size - 2)
-    return params @ (_LOUD * example[0] * jnp.concatenate([jnp.array([0.6, 0.8]), rest]))
+    return params @ (_SCALE * example[0] * jnp.concatenate([jnp.array([0.6, 0.8]), rest]))
 
 
 def _network_loss(params: Array, example: Array) -> Array:
     hidden = jnp.tanh(params[:2] * example[0] + params[2:4])
-    return _LOUD * example[0] * (params[4:6] @ hidden + params[6])
+    return _SCALE * example[0] * (params[4:6] @ hidden + params[6])
 
 
 def _bowl_loss(params: Array, example: Array) -> Array:
-    return _LOUD * example[0] * (jnp.sum(params) + params @ params / 2)
+    return _SCALE * example[0] * (jnp.sum(params) + params @ params / 2)

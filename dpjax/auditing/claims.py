@@ -1,7 +1,7 @@
-"""What a mechanism claims, as trade-off curves at any noise scale; NOT PRIVATE.
+"""Claimed guarantees as trade-off curves at any noise scale; NOT PRIVATE.
 
-A claim is a family of trade-off curves in one number, the noise *relative* to what is claimed: 1 is
-the claim itself, 0.95 the curve of a mechanism that adds 5 % too little noise.
+A claim is a family of trade-off curves in one parameter, the noise *relative* to the claim: 1 is
+the claim, 0.95 the curve of a mechanism that adds 5 % too little noise.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ Curve = Callable[[np.ndarray], np.ndarray]
 
 
 class Claim(Protocol):
-    """A mechanism's guarantee as an attacker reads it."""
+    """A mechanism's guarantee, as an audit tests it."""
 
     @property
     def relation(self) -> Relation:
-        """The neighbouring relation the claim speaks of."""
+        """The neighbouring relation of the claim."""
         ...
 
     def epsilon(self, delta: float, scale: float = 1.0) -> float:
@@ -54,12 +54,12 @@ class GaussianClaim:
     """Gaussian releases, adaptively composed: f(a) = Phi(Phi^-1(1 - a) - mu), exact.
 
     Args:
-      event: what the mechanism itself says it releases.
+      event: the mechanism's event.
 
     Reference: Dong, Roth and Su (2022), definition 2.6 and corollary 3.3.
 
     >>> from dpjax.accounting import Release
-    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> round(claim.epsilon(1e-5), 3), round(float(claim.curve()(0.3085)), 3)
     (4.377, 0.309)
     """
@@ -86,7 +86,7 @@ class SelectionClaim:
     """One selection by the exponential mechanism, composed with any number of Gaussian releases.
 
     Args:
-      event: what the mechanism itself says it releases.
+      event: the mechanism's event.
 
     The profile is the mean of the Gaussians' over the losses of the pair that dominates a
     selection, by quadrature; the accounting of the product has it on a grid.
@@ -94,7 +94,7 @@ class SelectionClaim:
     Reference: Dong, Durfee and Rogers (2020); see ``dpjax.accounting.losses.selection``.
 
     >>> from dpjax.accounting import SelectionRelease, gumbel_multiplier
-    >>> release = SelectionRelease("one", 1, gumbel_multiplier(3.0))
+    >>> release = SelectionRelease("selection", 1, gumbel_multiplier(3.0))
     >>> claim = SelectionClaim(Event((release,), "zero_out"))
     >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.5)), 3)
     (2.99, 0.047)
@@ -124,7 +124,7 @@ class SelectionClaim:
         return lambda alpha: np.interp(alpha, alphas, betas)
 
     def delta(self, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
-        """Returns the profile at ``epsilons``, any numbers."""
+        """Returns delta at ``epsilons``, any numbers."""
         squares, spread = 0.0, 0.0
         for release in _scaled(self.event, scale).releases:
             if isinstance(release, SelectionRelease):
@@ -143,10 +143,10 @@ class SelectionClaim:
 
 @dataclasses.dataclass(frozen=True)
 class PerturbationClaim:
-    """One objective perturbation, with noise on its minimiser that costs next to nothing.
+    """One objective perturbation, with little privacy spent on noise on its minimiser.
 
     Args:
-      event: what the mechanism itself says it releases, the perturbation first.
+      event: the mechanism's event, the perturbation first.
 
     Reference: see ``dpjax.accounting.perturbed_delta``.
     """
@@ -163,13 +163,13 @@ class PerturbationClaim:
         return epsilon(_scaled(self.event, scale), delta, self.relation)
 
     def curve(self, scale: float = 1.0) -> Curve:
-        """Returns a lower bound on the curve of what is released, for either order."""
+        """Returns a lower bound on the curve, for either order of the neighbours."""
         first, *others = _scaled(self.event, scale).releases
         assert isinstance(first, PerturbationRelease)  # see ``claim_of``
-        # What the noise on the minimiser may cost beside, for all but 1e-9 of its losses.
-        room = sum(6.0 * release.count / release.noise_multiplier for release in others)
+        # The privacy loss of the noise on the minimiser, for all but 1e-9 of its probability.
+        extra = sum(6.0 * release.count / release.noise_multiplier for release in others)
         sizes = np.abs(LOSSES)
-        deltas = np.array([perturbed_delta(first, self.relation, e - room) for e in sizes]) + 1e-9
+        deltas = np.array([perturbed_delta(first, self.relation, e - extra) for e in sizes]) + 1e-9
         # In the other order, at e^-e: 1 - e^-e + e^-e delta(e).
         deltas = np.where(LOSSES < 0, -np.expm1(-sizes) + np.exp(-sizes) * deltas, deltas)
         alphas, betas = envelope(deltas, np.exp(LOSSES))
@@ -177,13 +177,13 @@ class PerturbationClaim:
 
 
 def claim_of(event: Event) -> Claim:
-    """Returns the claim of an event, of one release if it is sampled.
+    """Returns the claim of an event.
 
     Raises:
       ValueError: for an event whose trade-off curves are not known here.
 
     >>> from dpjax.accounting import Release
-    >>> type(claim_of(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))).__name__
+    >>> type(claim_of(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))).__name__
     'GaussianClaim'
     """
     release = event.releases[0]
@@ -228,10 +228,10 @@ class SampledGaussianClaim:
       sampling_probability: q, of each record in each release.
       count: number of releases.
       relation: one record more or less: ``"add_or_remove_one"`` or ``"zero_out"``.
-      event: what the mechanism says of itself; None where it is a bare draw with noise.
+      event: the mechanism's event; None for a bare Poisson sample with noise.
 
     The curve is the upper envelope of the lines 1 - delta(epsilon) - e^epsilon a, with delta never
-    below the true one: it lies under the true curve, so that no sound mechanism is called broken.
+    below the true one. It lies under the true curve, so that no sound mechanism is refuted.
 
     >>> claim = SampledGaussianClaim(0.5, 0.1, 1)
     >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.02)), 3)
@@ -265,7 +265,7 @@ class SampledGaussianClaim:
 
 
 def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
-    """Returns the epsilon that is claimed for ``claim``, by the accounting of the product.
+    """Returns the claimed epsilon of ``claim``, by dpjax's accounting.
 
     >>> round(sampled_epsilon(SampledGaussianClaim(0.5, 0.1, 1), 1e-5), 3)
     6.576
@@ -288,10 +288,10 @@ def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class ComposedClaim(GaussianClaim):
-    """Gaussian releases, of Poisson samples, of all records or of both, one kind after the other.
+    """Gaussian releases on Poisson samples, on all records, or on both.
 
     Args:
-      event: what the mechanism itself says it releases, not under ``replace_one``.
+      event: the mechanism's event, not under ``replace_one``.
 
     Epsilon and curve are those of ``SampledGaussianClaim``, with all losses composed.
     """

@@ -1,4 +1,4 @@
-"""Errors of a distinguishing test and exact bounds on their rates; NOT PRIVATE."""
+"""Errors of a distinguishing test, and exact bounds on error rates; NOT PRIVATE."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from dpjax import _validate
 
 
 class Counts(NamedTuple):
-    """Errors of one test, counted on runs that did not choose its threshold.
+    """Errors of one test, counted on runs independent of its threshold.
 
     Attributes:
-      false_positives: runs on D that were called D'.
+      false_positives: runs on D that were taken for D'.
       negatives: runs on D.
-      false_negatives: runs on D' that were called D.
+      false_negatives: runs on D' that were taken for D.
       positives: runs on D'.
     """
 
@@ -42,8 +42,8 @@ def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) ->
     """Returns Clopper and Pearson's upper bound on a probability.
 
     Args:
-      count: how often it happened, any shape.
-      runs: in how many independent runs.
+      count: number of occurrences, any shape.
+      runs: number of independent runs.
       level: probability that the bound is too low, at most; any shape that goes with ``count``.
 
     Returns:
@@ -83,7 +83,7 @@ def clopper_pearson_delta(counts: Counts, level: float) -> float:
 
 
 def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray | float) -> Counts:
-    """Returns the errors of 'D' where the score exceeds the threshold'.
+    """Returns the errors of the test that decides for D' above a threshold.
 
     Args:
       scores: of the runs on D, shape (m,).

@@ -15,7 +15,7 @@ _CELL = 4e-3
 
 @functools.lru_cache(maxsize=256)
 def composed_curve(event: Event) -> np.ndarray:
-    """Returns corners of a curve below that of all releases, false positive rates first.
+    """Returns corners of a lower bound on the trade-off curve, false positive rates first.
 
     Raises:
       ValueError: for an event whose losses are not known here.
@@ -47,7 +47,7 @@ def _losses(release: Release) -> privacy_loss_distribution.PrivacyLossDistributi
 def sampled_losses(
     multiplier: float, probability: float, count: int
 ) -> tuple[np.ndarray, Callable[[float], float]]:
-    """Returns such corners for Poisson samples alone, and epsilon as a function of delta."""
+    """Returns the corners for Poisson samples alone, and epsilon as a function of delta."""
     losses = privacy_loss_distribution.from_gaussian_mechanism(
         multiplier, sampling_prob=probability, value_discretization_interval=_CELL
     )
@@ -57,9 +57,9 @@ def sampled_losses(
 
 
 def envelope(deltas: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Returns corners of the highest of the lines 1 - delta - slope a, a rising."""
-    # Steeper lines meet at smaller a. Left of the last corner the curve is cut off flat, which is
-    # below it.
+    """Returns the corners of the maximum of the lines 1 - delta - slope a, by increasing a."""
+    # Steeper lines meet at smaller a. Left of the last corner the curve is extended flat, a lower
+    # bound.
     alphas = np.minimum.accumulate(-np.diff(deltas) / np.diff(slopes))
     alphas = np.concatenate([[1.0], np.clip(alphas, 0, 1)])
     betas = 1 - deltas - slopes * alphas

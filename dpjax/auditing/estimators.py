@@ -1,7 +1,7 @@
 """Lower bounds on epsilon from the scores of an attacker; NOT PRIVATE, for synthetic records only.
 
-An attacker sees one output, knows that it came from D or from D', and says D' where a score
-exceeds a threshold. A false positive is D called D', a false negative D' called D. Any
+An attacker sees one output, knows that it came from D or from D', and decides for D' if a score
+exceeds a threshold. A false positive is D taken for D', a false negative D' taken for D. Any
 (epsilon, delta)-private mechanism forces
 
     1 - false_negative <= e^epsilon false_positive + delta, and the same with the two exchanged,
@@ -33,7 +33,7 @@ _P_VALUES = np.geomspace(0.98, 1e-12, 1400)
 
 
 def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) -> np.ndarray:
-    """Returns a lower bound on epsilon at ``delta`` that assumes nothing of the mechanism.
+    """Returns a lower bound on epsilon at ``delta`` that assumes nothing about the mechanism.
 
     With a and b upper bounds on the two error rates, both at level / 2, epsilon is at least
     log((1 - b - delta) / a) and log((1 - a - delta) / b).
@@ -80,7 +80,7 @@ def curve_p_value(counts: Counts, claim: Claim, scale: float = 1.0) -> float:
 
     >>> from dpjax.accounting import Event, Release
     >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> curve_p_value(Counts(3_000, 10_000, 3_000, 10_000), claim) < 0.1
     True
     >>> curve_p_value(Counts(3_085, 10_000, 3_085, 10_000), claim) > 0.5
@@ -101,7 +101,7 @@ def rejects(counts: Counts, claim: Claim, level: float = LEVEL, scale: float = 1
 
     >>> from dpjax.accounting import Event, Release
     >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> rejects(Counts(2_900, 10_000, 2_900, 10_000), claim)
     True
     """
@@ -129,7 +129,7 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
 
     >>> from dpjax.accounting import Event, Release
     >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> round(audited_scale(Counts(30_854, 100_000, 30_854, 100_000), claim), 2)
     1.02
     """
@@ -153,7 +153,7 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
 
 
 class Thresholds(NamedTuple):
-    """Where to cut: for the curve, and for the two directions of the assumption-free bound."""
+    """Thresholds for the curve, and for the two directions of the assumption-free bound."""
 
     curve: float
     directions: tuple[float, float]
@@ -162,18 +162,18 @@ class Thresholds(NamedTuple):
 def choose_thresholds(
     scores: np.ndarray, other: np.ndarray, claim: Claim, delta: float, level: float = LEVEL
 ) -> Thresholds:
-    """Returns the thresholds that look best on these runs; count the errors on other runs.
+    """Returns the best thresholds on these runs; errors must be counted on other runs.
 
     Args:
       scores: of runs on D, shape (m,).
       other: of runs on D', shape (n,).
-      claim: what is attacked.
+      claim: the attacked guarantee.
       delta: of the claim.
       level: at which the bounds will be taken.
 
     >>> from dpjax.accounting import Event, Release
     >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))
     >>> -1 < choose_thresholds(draws[0], draws[1] + 1, claim, 1e-5).curve < 2
     True
@@ -187,8 +187,8 @@ def choose_thresholds(
     near = claim.curve()(false_positive) - false_negative
     far = claim.curve(_STEP)(false_positive) - false_negative
     scale = 1 - (_STEP - 1) * near / np.maximum(far - near, 1e-12)
-    # Neighbours share most of their errors but not all: the mean of some is less led by chance. Of
-    # a ball the best threshold is its edge, which a mean would miss.
+    # Neighbouring thresholds share most of their errors: a moving mean is less noisy. For a ball
+    # the best threshold is its edge, which a mean would miss.
     window = 1 if isinstance(claim, BallClaim) else _WINDOW
     best = ndimage.uniform_filter1d(np.clip(scale, 0, 10), window, mode="nearest").argmin()
     return Thresholds(
@@ -198,15 +198,15 @@ def choose_thresholds(
 
 
 class Estimate(NamedTuple):
-    """What an attack proves of epsilon.
+    """Lower bounds on epsilon from an attack.
 
     Attributes:
       epsilon_clopper_pearson: lower bound that assumes nothing.
       epsilon_curve: lower bound within the claimed family of curves.
-      scale: the noise that it belongs to, relative to the claim.
+      scale: the noise of ``epsilon_curve``, relative to the claim.
       counts: errors at the threshold of the curve.
       false_positive_rates: measured, at thresholds all along the scores.
-      false_negative_rates: likewise.
+      false_negative_rates: measured, at the same thresholds.
     """
 
     epsilon_clopper_pearson: float
@@ -229,54 +229,55 @@ def estimate(
     Args:
       scores: of independent runs on D, shape (m,), m at least 2; NaN counts as the largest score.
       other: of independent runs on D', shape (n,), n at least 2.
-      claim: what is attacked.
+      claim: the attacked guarantee.
       delta: at which epsilon is bounded.
       level: see above.
 
     Raises:
       ValueError: for fewer than 2 runs, or a level or delta that is not strictly between 0 and 1.
 
-    Privacy: NOT PRIVATE; run it on made-up records.
+    Privacy: NOT PRIVATE; run it on synthetic records.
 
     >>> from dpjax.accounting import Event, Release
     >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("one", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))
     >>> 0.9 < estimate(draws[0], draws[1] + 1, claim, 1e-5).epsilon_curve / 4.377 < 1
     True
     """
     delta = _validate.open_unit("delta", delta)
     scores, other = (
-        np.where(np.isnan(each), np.inf, each) for each in (np.asarray(scores), np.asarray(other))
+        np.where(np.isnan(values), np.inf, values)
+        for values in (np.asarray(scores), np.asarray(other))
     )
     if min(scores.size, other.size) < 2:
         raise ValueError("an audit needs at least 2 runs on each data set; raise runs.")
     half, other_half = scores.size // 2, other.size // 2
     thresholds = choose_thresholds(scores[:half], other[:other_half], claim, delta, level)
-    kept = scores[half:], other[other_half:]
-    free = [
-        clopper_pearson_epsilon(count_errors(*kept, cut), delta, level / 2)
-        for cut in thresholds.directions
+    second_half = scores[half:], other[other_half:]
+    assumption_free = [
+        clopper_pearson_epsilon(count_errors(*second_half, threshold), delta, level / 2)
+        for threshold in thresholds.directions
     ]
-    counts = count_errors(*kept, thresholds.curve)
+    counts = count_errors(*second_half, thresholds.curve)
     scale = audited_scale(counts, claim, level)
-    pooled = np.sort(np.concatenate(kept))
+    pooled = np.sort(np.concatenate(second_half))
     along = pooled[_spread(pooled.size, 60)]
     return Estimate(
-        float(max(free)),
+        float(max(assumption_free)),
         0.0 if math.isinf(scale) else claim.epsilon(delta, scale),
         scale,
         counts,
-        *count_errors(*kept, along).rates(),
+        *count_errors(*second_half, along).rates(),
     )
 
 
 def _directions(counts: Counts, delta: float, level: float) -> np.ndarray:
     false_positive, false_negative = counts.upper_rates(level)
     with np.errstate(divide="ignore", invalid="ignore"):
-        one = np.log((1 - false_negative - delta) / false_positive)
-        two = np.log((1 - false_positive - delta) / false_negative)
-    return np.nan_to_num(np.maximum([one, two], 0), nan=0.0)
+        first = np.log((1 - false_negative - delta) / false_positive)
+        second = np.log((1 - false_positive - delta) / false_negative)
+    return np.nan_to_num(np.maximum([first, second], 0), nan=0.0)
 
 
 def _spread(size: int, count: int) -> np.ndarray:

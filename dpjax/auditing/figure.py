@@ -1,4 +1,4 @@
-"""NOT PRIVATE: the picture of an audit, measured errors over the claimed trade-off curve."""
+"""NOT PRIVATE: figures of audits, with measured errors over the claimed trade-off curve."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from dpjax.auditing.registry import Audit
 
 
 def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
-    """Draws one panel an audit: what attacks achieve, over the curve no attack may cross.
+    """Draws one panel per audit: measured errors, over the curve that none may lie below.
 
     Args:
       audits: at least one.
@@ -22,27 +22,29 @@ def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
       ImportError: if matplotlib is not installed.
       ValueError: if there is no audit, or the ending names no format.
 
-    Privacy: NOT PRIVATE; the records are made up.
+    Privacy: NOT PRIVATE; the records are synthetic.
     """
     if not audits:
         raise ValueError("plot_audits needs at least one audit.")
     columns = math.ceil(math.sqrt(len(audits)))
     rows = math.ceil(len(audits) / columns)
     measures = {
-        f"epsilon at delta = {one.delta:g}" if one.measure == "epsilon" else "delta at epsilon = 0"
-        for one in audits
+        f"epsilon at delta = {audit.delta:g}"
+        if audit.measure == "epsilon"
+        else "delta at epsilon = 0"
+        for audit in audits
     }
     title = f"{' and '.join(sorted(measures))}; both axes logarithmic"
     with plotting.panels(path, rows, columns, title, size=(4.2, 3.6), legend="inside") as grid:
-        for axes, found in zip(grid.flat, audits, strict=False):
-            _panel(axes, found)
+        for axes, audit in zip(grid.flat, audits, strict=False):
+            _panel(axes, audit)
 
 
-def _panel(axes: Any, found: Audit) -> None:
-    order = found.tradeoff[:, 0].argsort()
-    positive, negative, claimed = found.tradeoff[order].T
+def _panel(axes: Any, audit: Audit) -> None:
+    order = audit.tradeoff[:, 0].argsort()
+    positive, negative, claimed = audit.tradeoff[order].T
     seen = (positive > 0) & (negative > 0)
-    floor = 10 / found.runs
+    floor = 10 / audit.runs
     drawn = (claimed > 0) & (positive > 0)
     plotting.band(
         axes,
@@ -66,6 +68,6 @@ def _panel(axes: Any, found: Audit) -> None:
         ylim=(floor, 1.3),
         xlabel="false positive rate",
         ylabel="false negative rate",
-        title=f"{found.name}\n{found.measure}: "
-        f"claimed {found.claimed:.3g}, audited {found.audited:.3g}",
+        title=f"{audit.name}\n{audit.measure}: "
+        f"claimed {audit.claimed:.3g}, audited {audit.audited:.3g}",
     )

@@ -1,6 +1,6 @@
-"""Distinguishing games: whole runs on D and on D', scored by an attacker; NOT PRIVATE.
+"""Distinguishing games: full runs on D and on D', scored by an attacker; NOT PRIVATE.
 
-Every game takes the mechanism it attacks as an argument, so that a broken one can take its place.
+Every game takes the attacked mechanism as an argument, so that a test can pass a broken one.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from dpjax.accounting import BallRelease, Event, Release, ball_radius
 from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
 from dpjax.auditing.ball_claim import BallClaim
-from dpjax.auditing.canaries import Worlds
+from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim, claim_of
 from dpjax.auditing.recorder import Recorder, log_ratio
 from dpjax.driver import solve
@@ -34,14 +34,14 @@ class Game:
     """An attack on one mechanism.
 
     Args:
-      claim: what the mechanism says of itself.
-      worlds: the neighbouring data sets.
-      run: ``run(key, data) -> score``, one whole run; larger scores speak for the canary.
-      batch: runs at once; bounds the memory.
+      claim: the guarantee of the mechanism.
+      pair: the neighbouring data sets.
+      run: ``run(key, data) -> score`` of one run; larger scores indicate the canary.
+      batch: number of runs at once, which bounds the memory.
     """
 
     claim: Claim
-    worlds: Worlds
+    pair: NeighbouringPair
     run: Callable[[Array, PyTree], Array]
     batch: int = 8192
 
@@ -49,7 +49,7 @@ class Game:
 def play(
     game: Game, key: Array, runs: int, progress: Callable[[int], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the scores of half the runs on D and of half on D'.
+    """Returns the scores of the attack, half of the runs on D and half on D'.
 
     Args:
       game: the attack.
@@ -63,24 +63,23 @@ def play(
     Raises:
       ValueError: if ``key`` is not a key.
 
-    Privacy: NOT PRIVATE; the records are made up.
+    Privacy: NOT PRIVATE; the records are synthetic.
 
     >>> on_d, on_other = play(gaussian(), jax.random.key(0), 2_000)
     >>> bool(0.8 < on_other.mean() - on_d.mean() < 1.2)
     True
     """
     key = as_key(key)
-    each = runs // 2
-    batch = min(game.batch, max(each, 1))
+    count = runs // 2
+    batch = min(game.batch, max(count, 1))
 
-    many = program(game)
-
+    run_batch = program(game)
     scores = []
-    for side, data in enumerate((game.worlds.without, game.worlds.canary)):
+    for side, data in enumerate((game.pair.without, game.pair.canary)):
         pieces = []
-        for start in range(0, each, batch):
-            own = jax.random.fold_in(jax.random.fold_in(key, side), start)
-            pieces.append(np.asarray(many(_run_keys(own, batch), data))[: each - start])
+        for start in range(0, count, batch):
+            batch_key = jax.random.fold_in(jax.random.fold_in(key, side), start)
+            pieces.append(np.asarray(run_batch(_run_keys(batch_key, batch), data))[: count - start])
             if progress is not None:
                 progress(pieces[-1].size)
         scores.append(np.concatenate(pieces) if pieces else np.zeros(0, np.float32))
@@ -88,17 +87,17 @@ def play(
 
 
 def program(game: Game) -> Callable[[Array, PyTree], Array]:
-    """Returns ``program(keys, data) -> scores``: as many runs as there are keys, compiled as one.
+    """Returns ``program(keys, data) -> scores``: one run for each key, compiled together.
 
     Args:
       game: the attack.
 
     >>> game = gaussian()
-    >>> program(game)(jax.random.split(jax.random.key(0), 3), game.worlds.canary).shape
+    >>> program(game)(jax.random.split(jax.random.key(0), 3), game.pair.canary).shape
     (3,)
     """
-    # The keys of the runs are made outside: XLA writes out a hash that reads another one for each
-    # of the four words it reads.
+    # The keys of the runs are derived outside: XLA repeats a hash that another hash reads once for
+    # each of its four words.
     return jax.jit(jax.vmap(game.run, (0, None)))
 
 
@@ -121,11 +120,11 @@ def gaussian(mechanism: Callable = add_gaussian, noise_multiplier: float = 1.0) 
     release = Release("gaussian", 1, noise_multiplier=noise_multiplier)
 
     def run(key: Array, tree: PyTree) -> Array:
-        seen = mechanism(key, tree, noise_multiplier)
-        return sum(jnp.vdot(seen[name], canary[name]) for name in canary)  # pyright: ignore
+        answer = mechanism(key, tree, noise_multiplier)
+        return sum(jnp.vdot(answer[name], canary[name]) for name in canary)  # pyright: ignore
 
-    worlds = Worlds(jax.tree.map(jnp.zeros_like, canary), canary, "zero_out")
-    return Game(GaussianClaim(Event((release,), "zero_out")), worlds, run, 2**15)
+    pair = NeighbouringPair(jax.tree.map(jnp.zeros_like, canary), canary, "zero_out")
+    return Game(GaussianClaim(Event((release,), "zero_out")), pair, run, 2**15)
 
 
 def sampled_gaussian(
@@ -134,10 +133,10 @@ def sampled_gaussian(
     sampling_probability: float = 0.1,
     count: int = 1,
 ) -> Game:
-    """Returns the attack on Poisson samples: DP-SGD seen along the canary's gradient alone.
+    """Returns the attack on Poisson samples: DP-SGD along the canary's gradient alone.
 
-    Against other records that contribute a known constant, this reduction loses nothing: what is
-    released along the gradient is N(0, s^2) on D, and on D' N(1, s^2) in a step that has drawn
+    If other records contribute a known constant, this reduction loses nothing: the answer along
+    the gradient is N(0, s^2) on D, and on D' N(1, s^2) in a step whose batch holds
     the canary.
 
     Args:
@@ -153,12 +152,12 @@ def sampled_gaussian(
 
     def run(key: Array, canary: Array) -> Array:
         drawn = jax.random.bernoulli(derive(key, "sample", 0), sampling_probability, (count,))
-        seen = mechanism(derive(key, "noise", 0), drawn * canary, noise_multiplier)
-        gain = jnp.expm1((2 * seen - 1) / (2 * noise_multiplier**2))
+        answer = mechanism(derive(key, "noise", 0), drawn * canary, noise_multiplier)
+        gain = jnp.expm1((2 * answer - 1) / (2 * noise_multiplier**2))
         return jnp.sum(jnp.log1p(sampling_probability * gain))
 
-    worlds = Worlds(jnp.zeros(()), jnp.ones(()), claim.relation)
-    return Game(claim, worlds, run, 2**15 if count == 1 else 2**13)
+    pair = NeighbouringPair(jnp.zeros(()), jnp.ones(()), claim.relation)
+    return Game(claim, pair, run, 2**15 if count == 1 else 2**13)
 
 
 def symmetric(
@@ -184,20 +183,20 @@ def symmetric(
     def run(key: Array, exact: Array) -> Array:
         return jnp.vdot(mechanism(key, exact, query.stddev), canary)
 
-    worlds = Worlds(jnp.zeros_like(canary), canary, query.relation)
-    return Game(GaussianClaim(query.event(1)), worlds, run)
+    pair = NeighbouringPair(jnp.zeros_like(canary), canary, query.relation)
+    return Game(GaussianClaim(query.event(1)), pair, run)
 
 
 def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> Game:
     """Returns the attack on one release with noise uniform in the unit ball.
 
-    An answer farther from D's sum than the radius comes from D' for certain. The score is that
-    distance, so that a ball that is smaller is seen too.
+    An answer farther from D's sum than the radius is certain to come from D'. The score is that
+    distance, so that a ball that is too small is detected as well.
 
     Args:
       dimension: d.
       mechanism: ``mechanism(key, vector, radius) -> vector``.
-      delta: what the canary's distance is chosen for; its epsilon is 0, or infinite below that.
+      delta: fixes the canary's distance; epsilon is 0 at this delta, and infinite below it.
 
     >>> round(ball(10).claim.delta(), 9)
     0.3
@@ -210,98 +209,98 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
         return jnp.linalg.norm(mechanism(key, exact, 1.0))
 
     canary = jnp.full(dimension, distance / np.sqrt(dimension), jnp.float32)
-    worlds = Worlds(jnp.zeros_like(canary), canary, "zero_out")
-    return Game(BallClaim(Event((release,), "zero_out")), worlds, run, 2**15)
+    pair = NeighbouringPair(jnp.zeros_like(canary), canary, "zero_out")
+    return Game(BallClaim(Event((release,), "zero_out")), pair, run, 2**15)
 
 
-def answered(query: Query, worlds: Worlds, dimension: int) -> Game:
+def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
     """Returns the attack on one answer of an oracle at w = 0, by the log-likelihood ratio.
 
     Args:
-      query: the oracle; its own event is what is claimed.
-      worlds: the neighbouring data sets.
+      query: the oracle; its event is the claim.
+      pair: the neighbouring data sets.
       dimension: number of parameters p.
 
     Raises:
-      ValueError: if the worlds are neighbours in another sense than the query's.
+      ValueError: if the pair has another relation than the query.
 
     >>> from dpjax.oracles import GradientQuery
     >>> query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
-    >>> round(answered(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
+    >>> round(single_answer(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
     4.377
     """
-    _same_relation(query.relation, worlds)
+    _same_relation(query.relation, pair)
 
     def run(key: Array, examples: PyTree) -> Array:
         params = jnp.zeros(dimension)
         answer = query.answer(key, bind(query, examples), params)
-        return log_ratio(query, answer, params, worlds)
+        return log_ratio(query, answer, params, pair)
 
-    return Game(claim_of(query.event(1)), worlds, run, 2**12)
+    return Game(claim_of(query.event(1)), pair, run, 2**12)
 
 
-def selected(query: SelectionQuery, worlds: Worlds, candidates: Array) -> Game:
-    """Returns the attack on one selection, by the log-likelihood ratio of the place chosen.
+def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: Array) -> Game:
+    """Returns the attack on one selection, by the log-likelihood ratio of the chosen index.
 
     Args:
-      query: the oracle; its own event is what is claimed.
-      worlds: the neighbouring data sets.
+      query: the oracle; its event is the claim.
+      pair: the neighbouring data sets.
       candidates: (K, p), with gradients released as 0.
 
     Raises:
-      ValueError: if the worlds are neighbours in another sense than the query's.
+      ValueError: if the pair has another relation than the query.
     """
-    _same_relation(query.relation, worlds)
+    _same_relation(query.relation, pair)
     public = {"gradient_norms": jnp.zeros(len(candidates)), "filled": len(candidates)}
 
     def run(key: Array, examples: PyTree) -> Array:
-        place = query.answer(key, bind(query, examples), candidates, **public)
-        return log_ratio(query, place, candidates, worlds, **public)
+        index = query.answer(key, bind(query, examples), candidates, **public)
+        return log_ratio(query, index, candidates, pair, **public)
 
-    return Game(claim_of(query.event(1)), worlds, run, 2**12)
+    return Game(claim_of(query.event(1)), pair, run, 2**12)
 
 
 Train = Callable[..., Any]
 
 
-def whole(algorithm: Algorithm, worlds: Worlds, train: Train = solve) -> Game:
-    """Returns the attack on a whole training, by an attacker who sees every noisy answer.
+def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve) -> Game:
+    """Returns the attack on a full training, by an attacker who sees every noisy answer.
 
     Args:
-      algorithm: made by a factory; its own event is what is claimed.
-      worlds: the neighbouring data sets.
+      algorithm: from a factory; its event is the claim.
+      pair: the neighbouring data sets.
       train: ``train(algorithm, data, key=key) -> Solution``.
 
     Raises:
-      ValueError: if the worlds are neighbours in another sense than the algorithm's.
+      ValueError: if the pair has another relation than the algorithm.
 
-    The score adds up the log-likelihood ratios of all answers, each given those before, that is at
-    the parameters where it was asked: the best test there is.
+    The score is the sum of the log-likelihood ratios of all answers, each given the earlier ones,
+    that is, at the parameters of its query. By Neyman and Pearson this is the optimal test.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
     ...     canaries.alternating(), dpjax.PrivacyBudget(4.0, 1e-5), data_size=2, dimension=2,
     ...     steps=4, step_size=1.0, clip_norm=1e-3, certify=None)
-    >>> on_d, on_other = play(whole(algorithm, canaries.records()), jax.random.key(0), 1_000)
+    >>> on_d, on_other = play(training(algorithm, canaries.records()), jax.random.key(0), 1_000)
     >>> bool(on_d.mean() < on_other.mean())
     True
     """
-    _same_relation(algorithm.relation, worlds)
-    told = canaries.telling(worlds)
+    _same_relation(algorithm.relation, pair)
+    examples_of_pair = canaries.without_nulls(pair)
 
     def run(key: Array, examples: PyTree) -> Array:
-        recorder = Recorder(algorithm, *told, int(algorithm.steps))
+        recorder = Recorder(algorithm, *examples_of_pair, int(algorithm.steps))
         solution = train(recorder, examples, key=key)
-        # Not nansum: an answer that is not a number has to stand out.
-        taken = jnp.arange(recorder.max_steps) < solution.steps
-        return jnp.sum(solution.history.log_ratio, where=taken)
+        # Not nansum: a NaN answer must show in the score.
+        done = jnp.arange(recorder.max_steps) < solution.steps
+        return jnp.sum(solution.history.log_ratio, where=done)
 
-    return Game(claim_of(algorithm.event), worlds, run, 2**10)
+    return Game(claim_of(algorithm.event), pair, run, 2**10)
 
 
-def _same_relation(relation: str, worlds: Worlds) -> None:
-    if relation != worlds.relation:
+def _same_relation(relation: str, pair: NeighbouringPair) -> None:
+    if relation != pair.relation:
         raise ValueError(
-            f"the mechanism protects {relation!r} neighbours, the worlds are {worlds.relation!r} "
-            "ones; build both with the same relation."
+            f"the mechanism protects {relation!r} neighbours, the data sets are "
+            f"{pair.relation!r} neighbours; build both with the same relation."
         )

@@ -1,4 +1,4 @@
-"""Every audit by name, and ``audit``, which runs one; NOT PRIVATE, on synthetic records only."""
+"""The registry of audits, and ``audit``, which runs one; NOT PRIVATE, synthetic records only."""
 
 import dataclasses
 import time
@@ -10,7 +10,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Relation
-from dpjax.auditing import answers, chains, comparisons, estimators, games, passes, trainings
+from dpjax.auditing import estimators, games, scenarios, single_pass_scenarios
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
@@ -18,7 +18,7 @@ from dpjax.auditing.games import Game
 DELTA = 1e-5
 
 
-# Of an attack that came out below its gate: they halve the distance of its ratio from the true one.
+# Factor of the runs when an attack below its gate is repeated: it halves the error of the ratio.
 _MORE_RUNS = 4
 
 
@@ -29,9 +29,9 @@ class Row(NamedTuple):
       make: returns the game.
       runs: total number of runs of a full audit.
       gate: least ratio of audited to claimed epsilon (of ball noise: delta) at ``runs``; below it
-        the attack has lost its power, and so its meaning.
-      quick_runs: the same for ``quick``.
-      quick_gate: likewise.
+        the attack has lost its power and proves nothing.
+      quick_runs: total number of runs of a quick audit.
+      quick_gate: the least ratio at ``quick_runs``.
     """
 
     make: Callable[[], Game]
@@ -51,62 +51,66 @@ AUDITS: dict[str, Row] = {
         200_000,
         0.80,
     ),
-    "subsampled-query": Row(answers.sampled, 1_000_000, 0.90, 200_000, 0.80),
-    "subsampled-joint": Row(answers.sampled_joint, 1_000_000, 0.90, 500_000, 0.80),
+    "subsampled-query": Row(scenarios.sampled_gradient, 1_000_000, 0.90, 200_000, 0.80),
+    "subsampled-joint": Row(scenarios.sampled_joint, 1_000_000, 0.90, 500_000, 0.80),
     "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
     "symmetric-off-diagonal": Row(
         lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
     ),
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
-    "hessian": Row(answers.hessian, 1_000_000, 0.94, 100_000, 0.85),
-    "joint": Row(answers.joint, 1_000_000, 0.94, 100_000, 0.85),
-    "accuracy": Row(answers.accuracy, 1_000_000, 0.94, 100_000, 0.85),
+    "hessian": Row(scenarios.hessian, 1_000_000, 0.94, 100_000, 0.85),
+    "joint": Row(scenarios.joint, 1_000_000, 0.94, 100_000, 0.85),
+    "accuracy": Row(scenarios.accuracy, 1_000_000, 0.94, 100_000, 0.85),
     "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
     "ball-10": Row(lambda: games.ball(10), 1_000_000, 0.97, 200_000, 0.94),
     "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),
-    "dp-gd": Row(trainings.gradient_descent, 100_000, 0.90, 20_000, 0.75),
+    "dp-gd": Row(scenarios.gradient_descent, 100_000, 0.90, 20_000, 0.75),
     "dp-gd-replace-one": Row(
-        lambda: trainings.gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75
+        lambda: scenarios.gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75
     ),
-    "selection": Row(comparisons.selection, 200_000, 0.90, 50_000, 0.80),
-    "dp-gd-selected": Row(comparisons.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
-    "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
-    "dp-newton": Row(comparisons.newton, 100_000, 0.90, 20_000, 0.75),
-    "dp-sgd": Row(comparisons.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
-    "dp-sgd-step": Row(comparisons.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),
-    "book-keeping": Row(comparisons.book_keeping, 400_000, 0.90, 100_000, 0.70),
-    "optax-chain": Row(chains.with_momentum, 400_000, 0.90, 40_000, 0.70),
-    "objective-perturbation": Row(comparisons.inside_objective, 200_000, 0.90, 50_000, 0.80),
-    "output-perturbation": Row(comparisons.output, 200_000, 0.90, 50_000, 0.80),
-    "dp-tr": Row(trainings.trust_region, 40_000, 0.80, 20_000, 0.75),
-    "dp-str": Row(trainings.stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
-    "dpagem": Row(trainings.stagewise, 100_000, 0.90, 20_000, 0.75),
-    "dp-accmd": Row(trainings.accelerated_mirror_descent, 100_000, 0.90, 20_000, 0.75),
-    "dp-subspace-tr": Row(trainings.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
-    "dp-svrg": Row(trainings.variance_reduced, 100_000, 0.85, 10_000, 0.65),
-    "svrg-exact": Row(trainings.printed_variance_reduced, 200_000, 0.85, 10_000, 0.45),
-    "tree": Row(passes.prefix_sums, 500_000, 0.95, 200_000, 0.90),
-    "spider": Row(passes.spider, 100_000, 0.90, 20_000, 0.70),
-    "spider-tree": Row(lambda: passes.spider(noise="tree"), 200_000, 0.75, 20_000, 0.65),
-    "spider-fixed": Row(passes.fixed_batches, 100_000, 0.85, 20_000, 0.70),
-    "spider-boost": Row(passes.boost, 100_000, 0.85, 20_000, 0.70),
-    "gauss-psgd": Row(passes.staying, 100_000, 0.85, 20_000, 0.70),
-    "refresh-and-difference": Row(lambda: passes.spider(2, 1), 100_000, 0.90, 20_000, 0.70),
-    "prgd": Row(trainings.perturbed_descent, 100_000, 0.92, 20_000, 0.80),
-    "dp-svrg++": Row(lambda: trainings.variance_reduced(True), 100_000, 0.85, 10_000, 0.65),
+    "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
+    "dp-gd-selected": Row(scenarios.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
+    "dp-adam": Row(scenarios.adam, 100_000, 0.90, 20_000, 0.75),
+    "dp-newton": Row(scenarios.newton, 100_000, 0.90, 20_000, 0.75),
+    "dp-sgd": Row(scenarios.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
+    "dp-sgd-step": Row(scenarios.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),
+    "book-keeping": Row(scenarios.book_keeping, 400_000, 0.90, 100_000, 0.70),
+    "optax-chain": Row(scenarios.optax_chain, 400_000, 0.90, 40_000, 0.70),
+    "objective-perturbation": Row(scenarios.perturbed_objective, 200_000, 0.90, 50_000, 0.80),
+    "output-perturbation": Row(scenarios.output, 200_000, 0.90, 50_000, 0.80),
+    "dp-tr": Row(scenarios.trust_region, 40_000, 0.80, 20_000, 0.75),
+    "dp-str": Row(scenarios.stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
+    "dpagem": Row(scenarios.stagewise, 100_000, 0.90, 20_000, 0.75),
+    "dp-accmd": Row(scenarios.accelerated_mirror_descent, 100_000, 0.90, 20_000, 0.75),
+    "dp-subspace-tr": Row(scenarios.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
+    "dp-svrg": Row(scenarios.variance_reduced, 100_000, 0.85, 10_000, 0.65),
+    "svrg-exact": Row(scenarios.exact_anchor_svrg, 200_000, 0.85, 10_000, 0.45),
+    "tree": Row(single_pass_scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
+    "spider": Row(single_pass_scenarios.spider, 100_000, 0.90, 20_000, 0.70),
+    "spider-tree": Row(
+        lambda: single_pass_scenarios.spider(noise="tree"), 200_000, 0.75, 20_000, 0.65
+    ),
+    "spider-fixed": Row(single_pass_scenarios.fixed_batches, 100_000, 0.85, 20_000, 0.70),
+    "spider-boost": Row(single_pass_scenarios.boost, 100_000, 0.85, 20_000, 0.70),
+    "gauss-psgd": Row(single_pass_scenarios.gauss_psgd_near_saddle, 100_000, 0.85, 20_000, 0.70),
+    "refresh-and-difference": Row(
+        lambda: single_pass_scenarios.spider(2, 1), 100_000, 0.90, 20_000, 0.70
+    ),
+    "prgd": Row(scenarios.perturbed_descent, 100_000, 0.92, 20_000, 0.80),
+    "dp-svrg++": Row(lambda: scenarios.variance_reduced(True), 100_000, 0.85, 10_000, 0.65),
 }
-"""All audits; a later algorithm joins by one line."""
+"""All audits by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The result of one audit.
 
     Args:
       name: of the audit.
       relation: the neighbouring relation.
-      epsilon: what the mechanism claims at ``delta``; 0 for ball noise.
-      delta: of the claim; of ball noise what is claimed, at epsilon 0.
+      epsilon: the claimed epsilon at ``delta``; 0 for ball noise.
+      delta: of the claim; for ball noise the claimed delta at epsilon 0.
       runs: total number of runs.
       cp_epsilon: lower bound that assumes nothing of the mechanism, 99.9 % confidence.
       fdp_epsilon: lower bound within the claimed family of trade-off curves, 99.9 % confidence.
@@ -114,8 +118,8 @@ class Audit:
       level: 0.001 divided by the number of audits.
       gate: least ratio, or None if too few runs were made to ask for one.
       seconds: wall clock, compilation included.
-      cp_delta: as ``cp_epsilon``, of delta at epsilon 0; None unless that is what is claimed.
-      fdp_delta: as ``fdp_epsilon``, likewise.
+      cp_delta: as ``cp_epsilon``, for delta at epsilon 0; None unless that is claimed.
+      fdp_delta: as ``fdp_epsilon``, for delta at epsilon 0; None unless that is claimed.
       tradeoff: rows (false positive rate, false negative rate, claimed least false negative rate).
     """
 
@@ -136,37 +140,37 @@ class Audit:
 
     @property
     def measure(self) -> str:
-        """What is claimed and audited: ``"epsilon"`` at delta, or ``"delta(0)"``, at epsilon 0."""
+        """The audited quantity: ``"epsilon"`` at delta, or ``"delta(0)"``, delta at epsilon 0."""
         return "epsilon" if self.fdp_delta is None else "delta(0)"
 
     @property
     def claimed(self) -> float:
-        """The claim, in ``measure``."""
+        """The claimed value of ``measure``."""
         return self.epsilon if self.fdp_delta is None else self.delta
 
     @property
     def audited(self) -> float:
-        """Lower bound by the trade-off curve, in ``measure``."""
+        """Lower bound on ``measure`` by the trade-off curve."""
         return self.fdp_epsilon if self.fdp_delta is None else self.fdp_delta
 
     @property
     def assumption_free(self) -> float:
-        """Lower bound that assumes nothing, in ``measure``."""
+        """Lower bound on ``measure`` that assumes nothing."""
         return self.cp_epsilon if self.cp_delta is None else self.cp_delta
 
     @property
     def ratio(self) -> float:
-        """Audited over claimed, by the trade-off curve: of epsilons, or for balls of deltas."""
+        """Audited over claimed ``measure``, by the trade-off curve."""
         return self.audited / self.claimed
 
     @property
     def passed(self) -> bool:
-        """Whether the claim stands and the attack was strong enough to matter."""
+        """Whether the claim stands and the attack passed its gate."""
         return not self.refuted and (self.gate is None or self.ratio >= self.gate)
 
     @property
     def verdict(self) -> str:
-        """One line for people."""
+        """The result as one line of text."""
         if self.refuted and self.fdp_delta is not None:
             return (
                 f"{self.name}: CLAIM REFUTED: delta at epsilon 0 is not {self.delta:.4g} but at "
@@ -205,38 +209,38 @@ def audit(
     quick: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Attacks one mechanism of dpjax and returns what was found.
+    """Returns the result of the attack on one mechanism of dpjax.
 
-    Chance may carry a sound attack below its gate. One that is below is made once more, with four
-    times the runs, and the second result is returned.
+    A sound attack may fall below its gate by chance. It is then repeated with four times the runs,
+    and the second result is returned.
 
     Args:
       name: one of ``AUDITS``.
       key: required; ``dpjax.random_key()`` for a fresh attack, a fixed one for tests.
       runs: total number of runs; by default the audit's own.
-      quick: takes the smaller number, and its gate.
+      quick: whether to take the smaller number of runs, and its gate.
       progress: called with the number of runs done since the last call.
 
     Raises:
       ValueError: for an unknown name, or fewer than 4 runs.
 
-    Privacy: NOT PRIVATE; it reads made-up records only.
+    Privacy: NOT PRIVATE; it reads synthetic records only.
 
     >>> import jax
     >>> audit("gaussian", key=jax.random.key(0), runs=20_000).refuted
     False
     """
     runs, gate = plan(name, runs, quick)
-    found = attack(AUDITS[name].make(), name=name, key=key, gates=(runs, gate), progress=progress)
-    if found.passed or found.refuted:
-        return found
+    result = attack(AUDITS[name].make(), name=name, key=key, gates=(runs, gate), progress=progress)
+    if result.passed or result.refuted:
+        return result
     _, again = jax.random.split(key)
     more = (_MORE_RUNS * runs, gate)
     return attack(AUDITS[name].make(), name=name, key=again, gates=more, progress=progress)
 
 
 def plan(name: str, runs: int | None = None, quick: bool = False) -> tuple[int, float | None]:
-    """Returns how many runs an audit makes, and the gate that so many runs can pass.
+    """Returns the number of runs of an audit, and its gate at that number.
 
     Raises:
       ValueError: as ``audit``.
@@ -263,45 +267,45 @@ def attack(
     delta: float = DELTA,
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Plays a game and returns what was found; for mechanisms that are not in ``AUDITS``.
+    """Returns the result of an attack, also for mechanisms that are not in ``AUDITS``.
 
     Args:
-      game: made by one of ``dpjax.auditing.games``.
-      name: printed.
+      game: from ``dpjax.auditing.games``.
+      name: of the audit, as printed.
       key: required.
       gates: number of runs, and the least ratio to ask for, or None.
-      delta: at which epsilon is bounded; of ball noise its own delta is bounded instead.
+      delta: at which epsilon is bounded; for ball noise its delta at epsilon 0 is bounded instead.
       progress: as ``audit``.
 
-    Privacy: NOT PRIVATE; it reads made-up records only.
+    Privacy: NOT PRIVATE; it reads synthetic records only.
 
     >>> import jax
-    >>> found = attack(games.gaussian(), name="own", key=jax.random.key(0), gates=(20_000, 0.7))
-    >>> found.passed
+    >>> result = attack(games.gaussian(), name="mine", key=jax.random.key(0), gates=(20_000, 0.7))
+    >>> result.passed
     True
     """
     begin = time.perf_counter()
     runs, gate = gates
     on_d, on_other = games.play(game, key, runs, progress)
-    # An audit may be made twice, see ``audit``: over all of them together the level is LEVEL.
+    # ``audit`` may repeat an audit; the level of all audits together is LEVEL.
     claim, level = game.claim, estimators.LEVEL / (2 * len(AUDITS))
-    own = claim if isinstance(claim, BallClaim) else None
-    delta = delta if own is None else own.delta()
-    found = estimators.estimate(on_d, on_other, claim, delta)
-    rates = np.stack([found.false_positive_rates, found.false_negative_rates])
+    ball = claim if isinstance(claim, BallClaim) else None
+    delta = delta if ball is None else ball.delta()
+    estimate = estimators.estimate(on_d, on_other, claim, delta)
+    rates = np.stack([estimate.false_positive_rates, estimate.false_negative_rates])
     return Audit(
         name=name,
         relation=claim.relation,
         epsilon=claim.epsilon(delta),
         delta=delta,
         runs=runs,
-        cp_epsilon=found.epsilon_clopper_pearson,
-        fdp_epsilon=found.epsilon_curve,
-        refuted=estimators.rejects(found.counts, claim, level),
+        cp_epsilon=estimate.epsilon_clopper_pearson,
+        fdp_epsilon=estimate.epsilon_curve,
+        refuted=estimators.rejects(estimate.counts, claim, level),
         level=level,
         gate=gate,
         seconds=time.perf_counter() - begin,
-        cp_delta=None if own is None else clopper_pearson_delta(found.counts, estimators.LEVEL),
-        fdp_delta=None if own is None else own.delta(found.scale),
+        cp_delta=None if ball is None else clopper_pearson_delta(estimate.counts, estimators.LEVEL),
+        fdp_delta=None if ball is None else ball.delta(estimate.scale),
         tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
     )

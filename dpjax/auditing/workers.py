@@ -21,47 +21,47 @@ _MOST_WORKERS = 4
 def audit_many(
     names: Sequence[str], *, key: Array, runs: int | None = None, quick: bool = False
 ) -> Iterator[tuple[Audit, ...]]:
-    """Makes several audits and yields their results: once a second those that have ended since.
+    """Runs several audits and yields the results of finished ones, about once a second.
 
-    On a CPU in processes, as many as there are cores and at most four: the steps of an audit are
-    too small for more than one core, and its compilation takes one. On an accelerator, whose memory
-    is not shared, one after the other.
+    On a CPU they run in processes, one per core and at most four: the steps of an audit are too
+    small for more than one core, and its compilation takes one. On an accelerator, whose memory
+    processes cannot share, they run one after the other.
 
     Args:
-      names: of ``AUDITS``; the audit at place i takes ``key`` folded with i.
+      names: of ``AUDITS``; the audit at index i takes ``key`` folded with i.
       key: as in ``audit``.
-      runs: likewise.
-      quick: likewise.
+      runs: as in ``audit``.
+      quick: as in ``audit``.
 
     Raises:
       ValueError: as ``audit``.
       BrokenProcessPool: if a process is killed, as when memory runs out.
 
-    Privacy: NOT PRIVATE; made-up records only.
+    Privacy: NOT PRIVATE; synthetic records only.
 
     >>> import jax
-    >>> found = audit_many(["gaussian"], key=jax.random.key(0), runs=20_000)
-    >>> [one.name for some in found for one in some]
+    >>> batches = audit_many(["gaussian"], key=jax.random.key(0), runs=20_000)
+    >>> [result.name for batch in batches for result in batch]
     ['gaussian']
     """
     keys = [jax.random.fold_in(key, i) for i in range(len(names))]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     workers = min(_MOST_WORKERS, len(cores) or os.cpu_count() or 1, len(names))
     if workers == 1 or jax.default_backend() != "cpu":
-        for name, own in zip(names, keys, strict=True):
-            yield (audit(name, key=own, runs=runs, quick=quick),)
+        for name, audit_key in zip(names, keys, strict=True):
+            yield (audit(name, key=audit_key, runs=runs, quick=quick),)
         return
     before = set(multiprocessing.active_children())
     # A fork would inherit the locks of XLA's threads.
     context = multiprocessing.get_context("spawn")
-    shares = context.SimpleQueue()
+    core_sets = context.SimpleQueue()
     for i in range(workers):
-        shares.put(cores[i::workers])
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(shares,))
+        core_sets.put(cores[i::workers])
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(core_sets,))
     try:
         pending = {
-            pool.submit(_audit, name, *_words(own), runs, quick)
-            for name, own in zip(names, keys, strict=True)
+            pool.submit(_audit, name, *_key_data(audit_key), runs, quick)
+            for name, audit_key in zip(names, keys, strict=True)
         }
         while pending:
             done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
@@ -72,20 +72,20 @@ def audit_many(
             process.terminate()
 
 
-def _begin(shares: Any) -> None:
-    # Ctrl-C is for the one that prints.
+def _begin(core_sets: Any) -> None:
+    # Only the parent process handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if own := shares.get():
-        # XLA's threads wait for work by spinning, at the cost of whoever has some: with both cores
-        # for each of two processes, all audits took 282 s.
-        os.sched_setaffinity(0, own)
+    if cores := core_sets.get():
+        # XLA's threads spin while they wait, which slows busy ones: with both cores for each of two
+        # processes, all audits took 282 s.
+        os.sched_setaffinity(0, cores)
 
 
-def _words(key: Array) -> tuple[np.ndarray, str]:
+def _key_data(key: Array) -> tuple[np.ndarray, str]:
     return np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))
 
 
-def _audit(name: str, words: np.ndarray, implementation: str, *plan: int | None) -> Audit:
-    key = jax.random.wrap_key_data(jnp.asarray(words), impl=implementation)
+def _audit(name: str, key_data: np.ndarray, implementation: str, *plan: int | None) -> Audit:
+    key = jax.random.wrap_key_data(jnp.asarray(key_data), impl=implementation)
     runs, quick = plan
     return audit(name, key=key, runs=runs, quick=bool(quick))

@@ -4,9 +4,8 @@ from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.check import CheckReport, check
 from dpjax.datasets.labels import encode_labels
 from dpjax.datasets.loaders import DatasetInfo, describe, load
-from dpjax.datasets.made import sparse_high_dimensional
-from dpjax.datasets.planted import Planted, planted_phases
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
+from dpjax.datasets.synthetic import Planted, planted_phases, sparse_high_dimensional
 
 __all__ = [
     "COVTYPE_RANGES",

@@ -1,4 +1,4 @@
-"""Finds the archive of a named data set on this machine, or fetches it from its publisher."""
+"""Archives of the named data sets: found on this machine, or downloaded from the publisher."""
 
 import bz2
 import hashlib
@@ -21,12 +21,12 @@ LIBSVM_MD5 = {
     "ijcnn1.t.bz2": "66433ab8089acee9e56dc61ac89a2fe2",
 }
 
-# What NumPy raises for a file that is no archive of plain arrays.
+# Errors of NumPy for a file that is not an archive of plain arrays.
 DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def cache_folder() -> pathlib.Path:
-    """Where downloads are kept: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``.
+    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``.
 
     >>> cache_folder().is_absolute()
     True
@@ -36,7 +36,7 @@ def cache_folder() -> pathlib.Path:
 
 
 class Named(Protocol):
-    """What has an archive."""
+    """A data set with an archive."""
 
     @property
     def archive(self) -> str:
@@ -45,7 +45,7 @@ class Named(Protocol):
 
 
 def find(entry: Named) -> pathlib.Path | None:
-    """The archive of a named data set, if this machine has it.
+    """Returns the path of a named data set's archive on this machine, or None.
 
     Args:
       entry: the data set.
@@ -65,13 +65,13 @@ def find(entry: Named) -> pathlib.Path | None:
 
 
 def downloaded(entry: Spec) -> bool:
-    """Whether the publisher's own files are in the cache already.
+    """Returns whether the publisher's files are in the cache.
 
     Args:
       entry: the data set.
 
     Returns:
-      True where ``arrays`` needs no network although ``find`` finds no archive.
+      True if ``arrays`` needs no network although ``find`` returns None.
     """
     cache = cache_folder()
     if entry.archive == "ijcnn1.npz":
@@ -80,7 +80,7 @@ def downloaded(entry: Spec) -> bool:
 
 
 def arrays(entry: Spec) -> dict[str, np.ndarray]:
-    """The arrays of a named data set as published, from this machine or from the publisher.
+    """Returns the arrays of a named data set, from this machine or from its publisher.
 
     Args:
       entry: the data set.
@@ -89,15 +89,15 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
       Arrays by name, as in the archive.
 
     Raises:
-      FileNotFoundError: if it is not here and cannot be fetched, with what to set or install.
-      ValueError: if a file has another checksum than the publisher's.
+      FileNotFoundError: if it is not on this machine and cannot be downloaded, with a remedy.
+      ValueError: if a file's checksum differs from the publisher's.
 
     >>> from dpjax.datasets.registry import spec
     >>> arrays(spec("randhie"))["x"].shape
     (20190, 9)
     """
     path = find(entry)
-    found = _from_publisher(entry) if path is None else read(path, entry.checksum)
+    result = _from_publisher(entry) if path is None else read(path, entry.checksum)
     declared = os.environ.get("DPJAX_DATA")
     if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):
         warnings.warn(
@@ -105,7 +105,7 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
             f"({path or cache_folder()}).",
             stacklevel=5,  # the caller of load
         )
-    return found
+    return result
 
 
 def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
@@ -113,10 +113,10 @@ def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
 
     Args:
       path: of the archive.
-      checksum: its sha256, or None for one that has no published form.
+      checksum: its sha256, or None for an archive without a published form.
 
     Raises:
-      ValueError: if it has another checksum, or is no archive of plain arrays.
+      ValueError: if its checksum differs, or it is not an archive of plain arrays.
     """
     if checksum is not None:
         _verify(path, "sha256", checksum)
@@ -129,7 +129,7 @@ def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
 
 
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a LIBSVM file, bzip2-compressed, with the help of scikit-learn.
+    """Returns features and labels of a bzip2-compressed LIBSVM file, by scikit-learn.
 
     Args:
       path: lines of ``label index:value ...``, the index from 1.
@@ -199,9 +199,9 @@ def _download(url: str, path: pathlib.Path):
 
 def _verify(path: pathlib.Path, algorithm: str, expected: str):
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, algorithm).hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+    if digest != expected:
         raise ValueError(
             f"{str(path)!r} is another file than the published one, or damaged: its {algorithm} "
-            f"is {found}, expected {expected}. Replace it or remove it."
+            f"is {digest}, expected {expected}. Replace it or remove it."
         )

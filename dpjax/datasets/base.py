@@ -20,18 +20,18 @@ Ranges = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """How features in their own units become rows, and labels numbers: all declared, hence public.
+    """The declared, hence public, mapping of raw features to rows and of labels to numbers.
 
-    ``load`` makes it and ``Dataset.preprocessing`` keeps it; ``dpjax.save`` writes it beside the
+    ``load`` returns it as ``Dataset.preprocessing``; ``dpjax.save`` writes it beside the
     parameters.
 
     Args:
       columns: the p feature names, in the order of the rows; empty for images.
-      bounds: declared (low, high) of each feature, mapped to 0 and 1; of images one pair for every
-        pixel; None where features are used as they are.
+      bounds: declared (low, high) of each feature, mapped to 0 and 1; for images one pair for
+        all pixels; None if features are used unchanged.
       intercept: whether a feature that is 1 is appended.
-      classes: the labels that count: of two, the first is -1 and the second +1 in ``y``; more are
-        0, 1, ...; None for numbers, where 0 counts as -1.
+      classes: the declared labels: of two, the first is -1 and the second +1 in ``y``; more are
+        0, 1, ...; None for numeric labels, where 0 stands for -1.
 
     >>> scale = Preprocessing(("age", "bmi"), ((0, 100), (10, 50)), classes=("No", "Yes"))
     >>> scale.rows({"bmi": [30, 50], "age": [50, 0]}).round(4)
@@ -53,23 +53,23 @@ class Preprocessing:
         return low, high
 
     def scales_as(self, other: "Preprocessing") -> bool:
-        """Returns whether features become the same rows; the classes may differ."""
+        """Returns whether both map features to the same rows; the classes may differ."""
         return dataclasses.replace(self, classes=None) == dataclasses.replace(other, classes=None)
 
     def rows(self, table: Any) -> np.ndarray:
-        """Returns the features of ``table`` as they are in training, (n, p) or (n, p + 1) float32.
+        """Returns the features of ``table`` scaled as in training, (n, p) or (n, p + 1) float32.
 
         Args:
           table: records with or without labels: the path of a CSV or NPZ file, a data frame or
             mapping with the named columns, or an array (n, p) in the order of the columns. Values
-            are in their own units: a ``Dataset`` holds rows that are scaled already.
+            must be unscaled; the rows of a ``Dataset`` are scaled already.
 
         Raises:
           FileNotFoundError: if there is no such file.
           ValueError: if a column is missing, or an array has another shape or dtype.
 
-        Privacy: each row depends on its own record alone. One with a value that is missing or not
-          finite is NaN throughout.
+        Privacy: each row depends on one record alone. A record with a value that is missing or not
+          finite becomes NaN in every feature.
         """
         if not self.columns:
             (low, high), *_ = self.bounds or ((0.0, 1.0),)
@@ -81,7 +81,7 @@ class Preprocessing:
 @pytree_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """Features and labels for training, and what a guarantee about them has to mention.
+    """Features and labels for training, with the name and unit that a guarantee states.
 
     A JAX pytree: the four arrays are leaves, the rest is static. Nothing is checked here, because
     JAX rebuilds it with tracers; ``load`` checks what it reads. The arrays do not appear in its
@@ -90,16 +90,16 @@ class Dataset:
     Args:
       x: (n, p) float32 features, one record a row, or images (n, ...). A row with a NaN is a null
         record: training drops it.
-      y: (n,) float32 labels, -1 or +1, or classes from 0 up for a network. Any other value makes a
-        null record too: labels 0 and 1 of a logistic loss need ``encode_labels``.
+      y: (n,) float32 labels, -1 or +1, or classes from 0 up for a network. Any other value also
+        makes a null record: labels 0 and 1 of a logistic loss need ``encode_labels``.
       test_x: (m, p) float32 held-out features, or None.
       test_y: (m,) float32 held-out labels, or None.
-      name: what to call the data in results.
-      unit: what one row is, hence what the guarantee protects: ``"row"``, ``"person-year"``, ...
-      max_norm: 1.0 where every row was divided by its own norm (up to float32 rounding), else None.
-        Not checked, and no guarantee rests on it; the scope of a certificate does.
-      preprocessing: how ``x`` and ``y`` were made from a table, set by ``load``; None for arrays of
-        your own, whose labels ``encode_labels`` maps.
+      name: of the data, in results.
+      unit: what one row stands for, hence the unit of privacy: ``"row"``, ``"person-year"``, ...
+      max_norm: 1.0 if every row was divided by its norm (up to float32 rounding), else None. Not
+        checked; no guarantee depends on it, but the scope of a certificate does.
+      preprocessing: the mapping from a table to ``x`` and ``y``, set by ``load``; None for the
+        user's arrays, whose labels ``encode_labels`` maps.
 
     Privacy: raw data; only an oracle may release anything computed from it.
 
@@ -128,7 +128,7 @@ class Dataset:
 
     @property
     def dimension(self) -> int:
-        """Number of features, the intercept included where there is one; of pixels, of an image."""
+        """Number of features, a possible intercept included; for images, number of pixels."""
         return math.prod(self.x.shape[1:])
 
     @property
@@ -138,7 +138,7 @@ class Dataset:
 
     @property
     def test(self) -> "Dataset":
-        """The held-out records as a ``Dataset`` of their own.
+        """The held-out records as a separate ``Dataset``.
 
         Raises:
           ValueError: if there are none.
@@ -150,10 +150,10 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """A data set as its file has it, before any scaling, and what is declared about it.
+    """A data set as read from its file, before scaling, with its declarations.
 
     Args:
-      name: what to call it.
+      name: of the data set.
       columns: the p feature names.
       x: (n, p) numbers of any real dtype.
       labels: (n,) cells of any dtype.
@@ -222,7 +222,7 @@ def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> 
       (n, p) or (n, p + 1) float32, rows of norm 1 up to rounding. A zero row stays zero. A row
       with a NaN or an infinity becomes NaN throughout: a null record, dropped by training.
 
-    Privacy: each row depends on its own record alone (the ranges are declared, not measured), so
+    Privacy: each row depends on one record alone (the ranges are declared, not measured), so
     the same adjacency holds before and after.
 
     >>> low, high = np.zeros(2), np.array([30.0, 100.0])
@@ -251,7 +251,7 @@ def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> 
 
 
 def finite_or_nan(block: np.ndarray) -> np.ndarray:
-    """A float64 copy in which infinities are NaN too, so that clamping cannot make them finite.
+    """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
 
     >>> finite_or_nan(np.array([1, np.inf]))
     array([ 1., nan])
@@ -263,7 +263,7 @@ def finite_or_nan(block: np.ndarray) -> np.ndarray:
 
 
 def check_arrays(name: str, tree: PyTree) -> None:
-    """Raises if a leaf of ``tree`` is no array, without printing what it holds.
+    """Raises if a leaf of ``tree`` is not an array, without printing its values.
 
     >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
     """

@@ -15,33 +15,34 @@ from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.tables import Bounds
 
 _MISSING = {"", "na", "n/a", "nan", "null", "?"}
-_MOST_CLASSES = 20  # a column of more different values is no label of classes
+_MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """NOT PRIVATE: what ``check`` counted among the training records, before any scaling.
+    """NOT PRIVATE: counts of problems in the training records, before any scaling.
 
     Args:
       name: the data set.
-      unit: what one row is.
+      unit: what one row stands for.
       exact_rows: number of records.
-      exact_class_counts: number of records of each class; -1 and +1 where none is declared.
+      exact_class_counts: number of records of each class; -1 and +1 if none is declared.
       exact_impossible_labels: number of records with any other label, which training drops.
-      exact_other_labels: number of records of each such label, but for missing ones.
-      exact_nonfinite_rows: number of records with a cell that is no finite number, dropped too.
-      exact_nonfinite: number of such cells, for each column that has some. A CSV line with too
+      exact_other_labels: number of records of each such label, without missing ones.
+      exact_nonfinite_rows: number of records with a cell that is not a finite number; training
+        drops them.
+      exact_nonfinite: number of such cells, for each column that has any. A CSV line with too
         few or too many cells counts in every column and has no label.
       exact_outside: number of values outside the declared range, which are clamped to it, for
-        each column that has some; None where no ranges are declared.
+        each column that has any; None if no ranges are declared.
       exact_zero_rows: number of records that are zero in every feature once scaled.
       exact_duplicate_rows: number of records equal to an earlier one in features and label.
-      exact_problems: what is wrong, and what to declare or mend; a training would be refused, or
-        drop many records.
-      exact_classes: the labels to declare, where the data show them; else None.
+      exact_problems: problems for which training would be refused or drop many records, with
+        remedies.
+      exact_classes: the labels to declare, if the data show them; else None.
 
     Privacy: NOT PRIVATE; exact functions of the data. Do not publish it, nor choose the bounds of
-    a private training by it.
+    a private training from it.
     """
 
     name: str
@@ -59,10 +60,10 @@ class CheckReport:
     exact_classes: tuple[str, ...] | None = None
 
     def lines(self) -> list[str]:
-        r"""NOT PRIVATE: the report as text, one count a line.
+        r"""NOT PRIVATE: returns the report as lines of text, one count each.
 
         Returns:
-          Lines of which the first says NOT PRIVATE.
+          The lines; the first says NOT PRIVATE.
 
         >>> print(*check("randhie").lines(), sep="\n")
         NOT PRIVATE: exact counts of the data set 'randhie', for its owner's eyes only.
@@ -107,13 +108,13 @@ def check(
     bounds: Bounds | None = None,
     classes: Sequence[Label] | None = None,
 ) -> CheckReport:
-    """NOT PRIVATE: counts what ``load`` would clamp or drop without a word, and says what to mend.
+    """NOT PRIVATE: counts values that ``load`` would silently clamp or drop, and suggests remedies.
 
     Args:
       name_or_path: as for ``load``.
       label: as for ``load``; for a table only.
-      bounds: as for ``load``, but may be left out for a table too.
-      classes: as for ``load``, but may be left out always.
+      bounds: as for ``load``, but optional for a table too.
+      classes: as for ``load``, but always optional.
 
     Returns:
       A ``CheckReport`` of the training records.
@@ -164,7 +165,7 @@ def check(
 
 
 def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
-    """Returns the records of each class, of each other label, and those without a label."""
+    """Returns the counts of each class, of each other label, and of missing labels."""
     values = collections.Counter(table.labels.tolist())
     classes = table.classes
     if classes is None and table.labels.dtype.kind in "iuf":
@@ -185,16 +186,16 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
         if value is None or value != value or str(value).strip().lower() in _MISSING:
             missing += count
         else:
-            whole = isinstance(value, float) and value.is_integer()
-            other[str(int(value) if whole else value).strip()] += count
+            integer = isinstance(value, float) and value.is_integer()
+            other[str(int(value) if integer else value).strip()] += count
     return counted, dict(other.most_common()), missing
 
 
 def _suggested(counted: Mapping[Label, int], other: Mapping[str, int]) -> tuple[str, ...] | None:
-    found = [*(str(label) for label, count in counted.items() if count), *other]
-    if not 2 <= len(found) <= _MOST_CLASSES:
+    labels = [*(str(label) for label, count in counted.items() if count), *other]
+    if not 2 <= len(labels) <= _MOST_CLASSES:
         return None
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(labels, key=_order))
 
 
 def _order(label: str) -> tuple[bool, float, str]:
@@ -212,13 +213,15 @@ def _label_problems(
     absent = [label for label, count in counted.items() if not count]
     if not (undeclared or other or absent):
         return []
-    what = table.label
+    where = table.label
     if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
         different = len(other) + len(counted) - len(absent)
-        found = "1 value" if different == 1 else f"{different} different values"
-        return [f"{what} holds {found}: it is not a column of classes; name another with --label."]
+        distinct = "1 value" if different == 1 else f"{different} different values"
+        return [
+            f"{where} holds {distinct}: it is not a column of classes; name another with --label."
+        ]
     held = _few_counts({**{str(k): v for k, v in counted.items() if v}, **other})
-    words = [f"{what} holds {held}"]
+    words = [f"{where} holds {held}"]
     if undeclared:
         words.append("which labels count is not declared")
     else:

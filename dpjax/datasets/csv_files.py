@@ -1,4 +1,4 @@
-"""Reads CSV files in which each line is one record, whatever its content."""
+"""Reader for CSV files in which each line is one record, whatever its content."""
 
 import csv
 import pathlib
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def open_csv(path: pathlib.Path) -> tuple[list[str], int]:
-    """Returns the header and the number of records. One line is one record, whatever it holds."""
+    """Returns the header and the number of records; each line is one record."""
     # Read as a stream, a stray quote in one record would swallow the records after it. Hence also
     # binary mode, which splits at \n alone.
     with path.open("rb") as file:
@@ -42,17 +42,17 @@ def read_csv(
     path: pathlib.Path, header: list[str], records: int, wanted: Sequence[str], label: str | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the wanted columns as numbers (n, p), and the label's cells, None where missing."""
-    places = [header.index(name) for name in wanted]
+    positions = [header.index(name) for name in wanted]
     x = np.full((records, len(wanted)), np.nan)
     labels = None if label is None else np.full(records, None, object)
-    place = None if label is None else header.index(label)
+    position = None if label is None else header.index(label)
     same: dict[str, str] = {}  # one string for each label, not one for each record
     for record, line in enumerate(_lines(path)):
         cells = _cells(line)
         if len(cells) == len(header):
-            x[record] = [to_number(cells[at]) for at in places]
-            if labels is not None and place is not None:
-                cell = cells[place].strip()
+            x[record] = [to_number(cells[at]) for at in positions]
+            if labels is not None and position is not None:
+                cell = cells[position].strip()
                 labels[record] = same.setdefault(cell, cell)
     return x, labels
 
@@ -72,7 +72,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def to_number(cell: Any) -> float:
-    """Returns a cell as a float, NaN if it is no number."""
+    """Returns a cell as a float, NaN if it is not a number."""
     try:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -80,7 +80,7 @@ def to_number(cell: Any) -> float:
 
 
 def few(names: Sequence[Any]) -> str:
-    """Returns the first of the names for an error message.
+    """Returns the first few names as text for an error message.
 
     >>> few(["age", "bmi"])
     "'age', 'bmi'"

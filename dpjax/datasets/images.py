@@ -1,4 +1,4 @@
-"""The named sets of images, scaled by the declared range of a byte, for networks."""
+"""The named image data sets, scaled from bytes to [0, 1], for networks."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ import numpy as np
 from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset, Preprocessing
 
-# Of every named set; labels are 0 to 9.
+# Number of classes of every named set; labels are 0 to 9.
 _CLASSES = 10
 
 
@@ -19,13 +19,13 @@ class Images:
     """One archive of images, with ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
 
     Args:
-      name: what ``load`` knows it by.
+      name: its name in ``load``.
       archive: file name of the NumPy archive.
-      checksum: sha256 of that archive, or None for one of the user's own making.
+      checksum: sha256 of that archive, or None for an archive that the user makes.
       rows: number of training images.
       shape: of an image of bytes.
-      source: who published it.
-      note: terms, and what to know before quoting a number.
+      source: its publisher.
+      note: terms, and remarks for whoever quotes a number.
     """
 
     name: str
@@ -47,7 +47,7 @@ _CIFAR = Images(
     note="No terms stated. An archive of the whole set, made from the publisher's files.",
 )
 
-# Of a name with several archives the first that is here is read.
+# For a name with several archives, the first one on this machine is read.
 IMAGES = MappingProxyType(
     {
         "mnist": (
@@ -89,13 +89,13 @@ def find_images(name: str) -> tuple[Images, pathlib.Path | None]:
 
 
 def load_images(name: str) -> Dataset:
-    """Returns a named set of images: x (n, ...) float32 in [0, 1], y (n,) int32 from 0 up.
+    """Returns a named image data set: x (n, ...) float32 in [0, 1], y (n,) int32 from 0 up.
 
     Raises:
-      FileNotFoundError: if no archive of it is here.
-      ValueError: if the archive is another one than published, or holds other arrays than images
-        of bytes with a label each; naming the file and the array. Unlike a table of the user's own
-        these are public, so a message may depend on a record.
+      FileNotFoundError: if none of its archives is on this machine.
+      ValueError: if the archive differs from the published one, or does not hold images of bytes
+        with one label each; naming the file and the array. Unlike a user's table these data are
+        public, so a message may depend on a record.
     """
     images, path = find_images(name)
     if path is None:
@@ -121,7 +121,7 @@ def load_images(name: str) -> Dataset:
 
 
 def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, shape: tuple[int, ...]):
-    """Raises unless the images and labels of ``part`` are what ``Dataset`` is told they are."""
+    """Raises unless the images and labels of ``part`` have the declared shapes and dtypes."""
     images, labels = f"X_{part}", f"y_{part}"
     for name in (images, labels):
         if name not in raw:
@@ -135,12 +135,12 @@ def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, shape: tup
         raise ValueError(f"{images!r} of {str(path)!r} has no image.")
     if y.shape != x.shape[:1]:
         raise ValueError(f"{labels!r} of {str(path)!r} must be (n,), one label for each image.")
-    whole = y.dtype.kind in "iu"
-    if not whole or y.min() < 0 or y.max() >= _CLASSES:
-        found = f"{y.min()} to {y.max()}" if whole else y.dtype
+    integer = y.dtype.kind in "iu"
+    if not integer or y.min() < 0 or y.max() >= _CLASSES:
+        held = f"{y.min()} to {y.max()}" if integer else y.dtype
         raise ValueError(
             f"{labels!r} of {str(path)!r} must be whole numbers from 0 to {_CLASSES - 1}, got "
-            f"{found}."
+            f"{held}."
         )
 
 

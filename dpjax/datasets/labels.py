@@ -54,16 +54,16 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
 
 
 def typed(cells: np.ndarray) -> np.ndarray:
-    """Returns the cells of a file, which have no dtype, as numbers if most of them are numbers.
+    """Returns the cells of a file as numbers if most of them are numbers, else unchanged.
 
     Args:
-      cells: (n,) of any dtype; one other than object is kept.
+      cells: (n,); a dtype other than object is kept.
 
     Returns:
-      (n,) float64, NaN for a cell that is no number; or ``cells``.
+      (n,) float64, NaN for a cell that is not a number; or ``cells``.
 
-    Privacy: whether a column holds numbers or words is public, as the dtype of an array is. It goes
-      by the majority, so that one strange record among many does not decide on it.
+    Privacy: whether a column holds numbers or words is public, as the dtype of an array is. The
+      majority decides, so that one strange record among many does not change the result.
 
     >>> typed(np.array(["0", "1", "?"], object)), typed(np.array(["No", "Yes", "1"], object))
     (array([ 0.,  1., nan]), array(['No', 'Yes', '1'], dtype=object))
@@ -75,8 +75,8 @@ def typed(cells: np.ndarray) -> np.ndarray:
         known[str(cell)] if isinstance(cell, str) else None if isinstance(cell, bool) else cell
         for cell in cells.flat
     ]
-    found = np.array([_to_float(number) for number in values])
-    return found if 2 * np.isfinite(found).sum() > len(found) else cells
+    converted = np.array([_to_float(number) for number in values])
+    return converted if 2 * np.isfinite(converted).sum() > len(converted) else cells
 
 
 def _to_float(number: Any) -> float:
@@ -93,11 +93,11 @@ def encode_labels(
 
     Args:
       y: (n,) words, booleans or numbers.
-      classes: the labels that count, compared as text or as numbers. Of two, the first becomes -1
-        and the second +1; more become 0, 1, ... in their order. None takes numbers alone: 1
+      classes: the declared labels, compared as text or as numbers. Of two, the first becomes -1
+        and the second +1; more become 0, 1, ... in their order. None requires numbers: 1
         becomes +1, 0 and -1 become -1.
-      from_zero: whether two classes, too, become 0 and 1, as a network has them.
-      name: what to call ``y`` in an error.
+      from_zero: whether two classes become 0 and 1 as well, as for a network.
+      name: of ``y`` in an error.
 
     Returns:
       (n,) float32.
@@ -106,8 +106,8 @@ def encode_labels(
       ValueError: by the dtype alone: for words or booleans without ``classes``, or classes that no
         value of this dtype can equal.
 
-    Privacy: each number depends on its own record alone. A label that is none of the classes is no
-      error, which would depend on the data; it makes a null record, which contributes nothing.
+    Privacy: each number depends on one record alone. A label outside the classes raises no error,
+      which would depend on the data; it makes a null record, which contributes nothing.
 
     >>> encode_labels(["No", "Yes", "?"], classes=("No", "Yes"))
     array([-1.,  1., nan], dtype=float32)
@@ -127,10 +127,10 @@ def encode_labels(
                 "other label contributes nothing. Reading them off the data would leak it; the "
                 "owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
             )
-        found = np.full(cells.shape, np.nan, np.float32)
-        found[cells == 1] = 1.0
-        found[(cells == 0) | (cells == -1)] = -1.0
-        return found
+        signs = np.full(cells.shape, np.nan, np.float32)
+        signs[cells == 1] = 1.0
+        signs[(cells == 0) | (cells == -1)] = -1.0
+        return signs
     classes = check_classes(classes)
     _check_kind(name, kind, classes)
     numbers = range(len(classes)) if from_zero else _codes(classes)
@@ -142,12 +142,12 @@ def encode_labels(
     if kind in "OT":
         known: dict[str, float] = {}
         return np.array([_remembered(known, cell, code) for cell in cells.flat], np.float32)
-    values, places = np.unique(cells, return_inverse=True)
-    return np.array([code(value) for value in values.tolist()], np.float32)[places]
+    values, positions = np.unique(cells, return_inverse=True)
+    return np.array([code(value) for value in values.tolist()], np.float32)[positions]
 
 
 def labels_counted(classes: Sequence[Label] | None) -> str:
-    """Returns the labels that count, and the numbers that stand for them, in words.
+    """Returns the declared labels and their numeric codes as text.
 
     >>> labels_counted(("No", "Yes"))
     "'No' (as -1), 'Yes' (as +1)"
@@ -162,11 +162,11 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
 
 
 def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
-    r"""Returns a guarantee's line on the labels that count; that others occur is never said.
+    r"""Returns the guarantee's line on the labels counted; it never says that others occur.
 
     Args:
-      counted: those of the loss in words, or None where it takes any number.
-      classes: those declared for the data; none for a table of numbers, and None for arrays.
+      counted: the labels of the loss as text, or None if it takes any number.
+      classes: the labels declared for the data; empty for a table of numbers, None for arrays.
 
     >>> null_labels("-1, +1", ("No", "Yes"))
     "Labels counted: 'No', 'Yes'; a record with any other label contributes nothing.\n"
@@ -183,7 +183,7 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
 def decode_labels(
     codes: np.ndarray, classes: Sequence[Label] | None, *, from_zero: bool = False
 ) -> np.ndarray:
-    """Returns the labels that the numbers of ``encode_labels`` stand for.
+    """Returns the labels for codes of ``encode_labels``.
 
     >>> decode_labels(np.array([1.0, -1.0]), ("No", "Yes"))
     array(['Yes', 'No'], dtype='<U3')
@@ -231,7 +231,7 @@ def same_label(cell: Any, label: Label) -> bool:
     if not isinstance(cell, Label) or cell != cell:
         return False
     number = _number(cell)
-    # An integer of thousands of digits cannot be written down, and is none of the classes.
+    # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
     short = not isinstance(cell, int) or cell.bit_length() < 1_000
     return short and (
         str(cell).strip() == str(label).strip() or (number is not None and number == _number(label))

@@ -1,4 +1,4 @@
-"""``load`` and ``describe``: the named data sets and a user's own tables, ready for training."""
+"""``load`` and ``describe``: the named data sets and users' tables, ready for training."""
 
 import dataclasses
 import math
@@ -28,11 +28,11 @@ def load(
     intercept: bool = False,
     classes: Sequence[Label] | None = None,
 ) -> Dataset:
-    """Loads a named data set, or a table of one's own: a CSV or NPZ file, or columns in memory.
+    """Returns a named data set or a user's table: a CSV or NPZ file, or columns in memory.
 
-    A CSV has a header, one line a record (a blank line is none), and numeric features; ``label``
-    names the label's column. An NPZ has the arrays ``x`` (n, p) and ``y`` (n,), and may have
-    ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
+    A CSV has a header, one line per record (blank lines are skipped), and numeric features;
+    ``label`` names the label's column. An NPZ has the arrays ``x`` (n, p) and ``y`` (n,), and may
+    have ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
@@ -46,24 +46,24 @@ def load(
         the columns are ``"0"``, ``"1"``, ..., or a list in their order. Values are clamped to the
         range, then scaled to [0, 1].
       intercept: append a feature that is 1 in every row, before the rows are normalised.
-      classes: the labels that count, such as ``("No", "Yes")``: of two, the first becomes -1 and
-        the second +1; more become 0, 1, ..., for networks. Required where the labels are no column
-        of numbers, which a CSV's is if most of its cells are; else 1 counts as +1, and 0 and -1 as
-        -1.
+      classes: the declared labels, such as ``("No", "Yes")``: of two, the first becomes -1 and
+        the second +1; more become 0, 1, ..., for networks. Required unless the labels are
+        numbers (for a CSV, unless most cells of their column are); then 1 stands for +1, and 0 and
+        -1 for -1.
 
     Returns:
-      A ``Dataset`` of NumPy arrays, every row divided by its own norm; images are in [0, 1], with
-      classes from 0 up. Its ``preprocessing`` holds what was declared, and scales further records.
+      A ``Dataset`` of NumPy arrays, every row divided by its norm; images are in [0, 1], with
+      classes from 0 up. Its ``preprocessing`` holds the declarations, and scales further records.
 
     Raises:
       ValueError: for an unknown name, a label, classes or bounds that are missing, do not fit or do
         not apply, a table without records, or a file with the wrong checksum.
-      FileNotFoundError: if the file is absent, or the named set is and cannot be fetched.
+      FileNotFoundError: if the file is absent, or the named set cannot be downloaded.
 
     Privacy: row i of the result depends on record i alone, so an adjacency of records in the file
     is one of rows here. Nothing is read off the data: ranges and classes are declared. A record
-    with a cell that is no finite number, or a label that is none of the classes, becomes NaN,
-    silently, and training drops it; ``check`` counts such records for the data's owner.
+    with a cell that is not a finite number, or a label outside the classes, silently becomes NaN,
+    and training drops it; ``check`` counts such records for the data's owner.
 
     >>> data = load("randhie")
     >>> data, data.x.shape
@@ -76,7 +76,7 @@ def load(
             )
         return load_images(str(name_or_path))
     table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
-    if _is_own(name_or_path) and bounds is None:
+    if _is_user_table(name_or_path) and bounds is None:
         named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
         more = ", ..." if len(table.columns) > 3 else ""
         raise ValueError(
@@ -95,7 +95,7 @@ def open_table(
     bounds: Bounds | None = None,
     classes: Sequence[Label] | None = None,
 ) -> Table:
-    """Reads what ``load`` reads, and leaves the values as they are in the table.
+    """Returns the unscaled table that ``load`` would read.
 
     Args:
       name_or_path: as for ``load``.
@@ -115,7 +115,7 @@ def open_table(
     >>> open_table("randhie").columns[:3]
     ('lncoins', 'idp', 'lpi')
     """
-    if _is_own(name_or_path):
+    if _is_user_table(name_or_path):
         return read_table(name_or_path, label, bounds, classes)
     if not isinstance(name_or_path, str | os.PathLike):
         raise ValueError(
@@ -138,18 +138,18 @@ def open_table(
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """What is known about a named data set without reading it.
+    """Published facts about a named data set.
 
     Args:
-      name: what ``load`` knows it by.
+      name: its name in ``load``.
       rows: number of training records.
       features: number of features, without an intercept.
-      unit: what one row is.
-      task: what +1 stands for against -1.
-      source: who published it.
+      unit: what one row stands for.
+      task: the meaning of +1 against -1.
+      source: its publisher.
       available: whether ``load`` needs no network for it.
       checksum: sha256 of its archive.
-      note: terms, preprocessing, and what to know before quoting a number.
+      note: terms, preprocessing, and remarks for whoever quotes a number.
       path: the archive on this machine, or None.
     """
 
@@ -166,7 +166,7 @@ class DatasetInfo:
 
 
 def describe() -> list[DatasetInfo]:
-    """What the named data sets are, and which of them are on this machine.
+    """Returns facts about the named data sets, and whether each is on this machine.
 
     Returns:
       One ``DatasetInfo`` for each name, in the order of the registry.
@@ -213,7 +213,7 @@ def _info(entry: Spec) -> DatasetInfo:
     )
 
 
-def _is_own(table: Any) -> bool:
+def _is_user_table(table: Any) -> bool:
     return is_table_path(table) or has_columns(table)
 
 

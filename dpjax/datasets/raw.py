@@ -1,4 +1,4 @@
-"""Reads raw tables from CSV, NPZ or columns in memory: features as numbers, labels as cells."""
+"""Reader for raw tables: CSV, NPZ or columns in memory; features as numbers, labels as cells."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from dpjax.datasets.csv_files import few, open_csv, read_csv, to_number
 
 SUFFIXES = (".csv", ".npz")
 
-# How the arrays of an NPZ are called: features, labels, features and labels for testing.
+# Names of the arrays of an NPZ: features, labels, features and labels for testing.
 _NPZ_NAMES = (
     ("x", "y", "test_x", "test_y"),
     ("X", "y", "X_test", "y_test"),
@@ -27,8 +27,8 @@ class Raw(NamedTuple):
 
     Args:
       columns: the p feature names.
-      x: (n, p) real numbers, NaN for a cell that is none.
-      labels: (n,) cells of any dtype, None for one that is missing; or None where no label is read.
+      x: (n, p) real numbers, NaN for a cell that is not a number.
+      labels: (n,) cells of any dtype, None for a missing cell; or None if no label is read.
       test_x: (m, p) real numbers, or None.
       test_labels: (m,) cells, or None.
 
@@ -69,10 +69,10 @@ def read_labelled(table: Any, label: str | None) -> Raw:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if the table as a whole is none. A strange *record* raises nothing.
+      ValueError: if the table is not valid as a whole. A strange *record* raises nothing.
 
-    Privacy: what is raised depends on the header, the shapes and the dtypes of arrays, which are
-      taken as public.
+    Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
+      as public.
     """
     if not is_table_path(table):
         names = _names(table)
@@ -94,7 +94,7 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
     """Returns the features of a table that may have no labels.
 
     Args:
-      table: a path ending in .csv or .npz; named columns, of which others are passed over; or an
+      table: a path ending in .csv or .npz; named columns, possibly among others; or an
         array (n, p) in the order of the columns.
       columns: the p names.
 
@@ -124,10 +124,10 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
         return np.stack([_numbers(name, table[names[name]]) for name in columns], axis=1)
     x = np.asarray(table)
     if x.ndim != 2 or x.shape[1] != len(columns):
-        found = f"{x.ndim} axes" if x.ndim != 2 else f"{x.shape[1]} columns"
+        held = f"{x.ndim} axes" if x.ndim != 2 else f"{x.shape[1]} columns"
         raise ValueError(
             f"features must be an array (n, {len(columns)}), one column for each of "
-            f"{few(columns)}, in their own units; got {found}. Pass rows that are already scaled "
+            f"{few(columns)}, in their own units; got {held}. Pass rows that are already scaled "
             "as the Dataset that load returned."
         )
     if x.dtype.kind not in "biuf":
@@ -164,7 +164,7 @@ def _check_present(where: str, columns: Sequence[str], header: Sequence[str]) ->
 
 
 def _names(table: Any) -> dict[str, Any] | None:
-    """Returns the column names as text, with what they are called in the table; or None."""
+    """Returns the column names as text, each with its key in the table; or None."""
     if isinstance(table, Mapping):
         names: Any = list(table)
     elif isinstance(table, np.ndarray):
@@ -190,7 +190,7 @@ def _numbers(name: str, column: Any) -> np.ndarray:
 
 
 def _cells_of(column: Any) -> np.ndarray:
-    # A list has no dtype, and one record would decide on the one that NumPy gives it.
+    # A list has no dtype, and a single record could change the one that NumPy infers.
     typed = hasattr(column, "dtype") or hasattr(column, "__array__")
     cells = np.asarray(column) if typed else np.array(list(column), dtype=object)
     if cells.ndim != 1:
@@ -249,9 +249,9 @@ def _check_shapes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], features
     if x.ndim != 2 or y.shape != x.shape[:1]:
         axes = (x.ndim, y.ndim)
         # Without n, which is private where records are added or removed.
-        found = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
+        held = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
         raise ValueError(
-            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {found}."
+            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {held}."
         )
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{features!r} of {str(path)!r} must be numbers, got {x.dtype}.")

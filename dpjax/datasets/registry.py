@@ -1,4 +1,4 @@
-"""The named data sets: what each is, where it comes from, and its declared feature ranges."""
+"""The named data sets: their contents, sources and declared feature ranges."""
 
 import dataclasses
 from types import MappingProxyType
@@ -47,16 +47,16 @@ class Spec:
     """One named data set.
 
     Args:
-      name: what ``load`` knows it by.
+      name: its name in ``load``.
       rows: number of training records.
       columns: the feature names.
-      task: what +1 and -1 stand for.
-      source: who published it.
-      note: terms, preprocessing, and what to know before quoting a number.
+      task: the meaning of +1 and -1.
+      source: its publisher.
+      note: terms, preprocessing, and remarks for whoever quotes a number.
       archive: file name of the NumPy archive.
       checksum: sha256 of that archive.
-      ranges: declared range of each feature, or None where rows are only normalised.
-      unit: what one row is.
+      ranges: declared range of each feature, or None if rows are only normalised.
+      unit: what one row stands for.
     """
 
     name: str
@@ -124,7 +124,7 @@ SPECS = MappingProxyType(
 
 
 def spec(name: str) -> Spec:
-    """The entry of a named data set.
+    """Returns the entry of a named data set.
 
     Args:
       name: one of ``SPECS``.

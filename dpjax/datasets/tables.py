@@ -1,4 +1,4 @@
-"""Reads a user's own table, and the feature ranges declared for it."""
+"""Reader for a user's table and the feature ranges declared for it."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Seque
 def read_table(
     table: Any, label: str | None, bounds: Bounds | None, classes: Sequence[Label] | None = None
 ) -> Table:
-    """Reads a table as it is, and attaches what is declared about it.
+    """Returns an unscaled table with its declared ranges and classes.
 
     Args:
       table: the path of a CSV or NPZ file, or a data frame or mapping of columns.
@@ -33,11 +33,11 @@ def read_table(
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if the table as a whole is none (no record, no such label column, arrays of other
-        shapes), or what is declared does not fit it. A strange *record* raises nothing.
+      ValueError: if the table is not valid as a whole (no record, no such label column, arrays of
+        other shapes), or the declarations do not fit it. A strange *record* raises nothing.
 
-    Privacy: what is raised depends on the header, the shapes and the dtypes of arrays, which are
-      taken as public.
+    Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
+      as public.
     """
     declared = None if classes is None else check_classes(classes)
     raw = read_labelled(table, label)
@@ -49,7 +49,7 @@ def read_table(
         raise ValueError(f"{where} has no records: training needs at least one.")
     ranges = None if bounds is None else read_ranges(bounds, raw.columns)
     assert raw.labels is not None
-    # Declared classes are compared as text too: "01" is no 1 where it is declared as a word.
+    # Declared classes are compared as text too: "01" declared as a word is not the number 1.
     labels = raw.labels if declared is not None else typed(raw.labels)
     described = f"the column {label!r} of {where}" if label else f"the labels of {where}"
     return Table(
@@ -66,11 +66,11 @@ def read_table(
 
 
 def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
-    """The declared range of each feature, in the order of the columns.
+    """Returns the declared range of each feature, in the order of the columns.
 
     Args:
       bounds: path of a JSON file, ``{"age": [0, 120], ...}``; or of a CSV file with the header
-        ``column,low,high``; or such a mapping itself. A list of ``[low, high]`` stands for the
+        ``column,low,high``; or such a mapping. A list of ``[low, high]`` stands for the
         columns ``"0"``, ``"1"``, ... of an NPZ.
       columns: the p feature names.
 
@@ -79,7 +79,7 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
 
     Raises:
       ValueError: naming the columns without a range, the ranges without a column, or the range
-        that is no finite ``low < high``.
+        that is not a finite ``low < high``.
 
     Privacy: the ranges must be known without looking at the data.
 

@@ -1,9 +1,9 @@
-"""Maps a function over the examples of a batch, sequentially where ``vmap`` would mix them.
+"""``map_examples`` over a batch, sequential where ``vmap`` would mix examples.
 
 Under ``vmap`` the gradient of a convolution's kernel is a grouped convolution with one group for
 each example. On a CPU, XLA computes those with several channels in a group, and all in float64, as
 one dense convolution in which the entries of other examples are multiplied by zero: a NaN in one
-example is then a NaN in all of them, all are dropped, and the sum has moved by n C.
+example is then a NaN in every one, all examples are dropped, and the sum moves by n C.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +19,15 @@ from dpjax._typing import Loss, Params, PyTree
 def map_examples(
     function: Callable[..., PyTree], examples: PyTree, sequential: bool = False
 ) -> PyTree:
-    """Returns ``function`` of every example, along a leading axis.
+    """Returns ``function`` mapped over the examples, with results along a leading axis.
 
     Args:
       function: of one example.
       examples: pytree with a leading axis of examples.
       sequential: from ``vmap_mixes_examples``; compute one example after another.
 
-    Privacy: NOT a mechanism; with ``sequential`` as that function says, the result for an example
-      depends on that example alone.
+    Privacy: NOT a mechanism; with ``sequential`` from ``vmap_mixes_examples``, the result for an
+      example depends on that example alone.
 
     >>> import jax.numpy as jnp
     >>> map_examples(jnp.sum, jnp.ones((3, 2)), sequential=True).tolist()
@@ -70,7 +70,7 @@ def has_batch_rule(equation: Any) -> bool:
 
 
 def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
-    """Yields every equation of a program, and of the programs within."""
+    """Yields every equation of a program and of the programs inside it."""
     for equation in jaxpr.eqns:
         yield equation
         yield from _within(equation)

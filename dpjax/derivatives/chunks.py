@@ -1,4 +1,4 @@
-"""Sums over records in chunks of bounded memory, and values computed exactly once per chunk."""
+"""Sums over records in chunks of bounded memory; ``compute_once`` for values used twice."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Wide, accumulate
+from dpjax._wide import Expansion, accumulate
 from dpjax.derivatives.rounding import BLOCK
 
 
 class Chunk(NamedTuple):
-    """Where a chunk lies.
+    """The rows of one chunk.
 
     Attributes:
       step: number of the chunk, int32.
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
 
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
-    """Number of rows of which ``numbers`` values fit into a chunk: a power of two, or n below 128.
+    """Returns the rows of a chunk that holds ``numbers`` values: a power of two, or n below 128.
 
     Args:
       n: number of records.
@@ -52,11 +52,11 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
 
 
 def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
-    """Number of blocks of which ``numbers`` values fit into a chunk, nearly alike for all chunks.
+    """Returns the blocks of a chunk that holds ``numbers`` values, nearly equal for all chunks.
 
     Args:
       count: number of blocks.
-      numbers_per_block: values of one.
+      numbers_per_block: values of one block.
       numbers: values in a chunk.
 
     Privacy: reads shapes alone.
@@ -69,7 +69,7 @@ def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
 
 
 def blocks(array: Array, axis: int = 0, size: int = BLOCK) -> Array:
-    """Returns ``array`` with ``axis``, the rows of a chunk, cut into blocks to add in float32.
+    """Returns ``array`` with the rows at ``axis`` split into blocks, each to be added in float32.
 
     >>> blocks(jnp.zeros((512, 3))).shape, blocks(jnp.zeros((5, 3))).shape
     ((4, 128, 3), (1, 5, 3))
@@ -86,7 +86,7 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
       rows: rows of a chunk, at most n.
       contribution: sums over blocks of a chunk's fresh rows, with a leading axis of blocks; must
         leave out the other rows.
-      zero: pytree of ``Wide`` that the sum starts from; fixes shapes and dtypes.
+      zero: pytree of ``Expansion`` that the sum starts from; fixes shapes and dtypes.
 
     Returns:
       A pytree like ``zero``, added in float64.
@@ -95,7 +95,7 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
     >>> x = jnp.arange(5.0)
     >>> def contribution(chunk):
     ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
-    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).narrow)
+    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).leading)
     10.0
     """
 
@@ -113,7 +113,8 @@ def sum_blocks(
 ) -> PyTree:
     """Returns the sum of ``contribution`` over blocks of even size that cover rows 0 to n - 1.
 
-    Unlike ``sum_chunks`` it computes hardly a row twice, and without a loop where all fit at once.
+    Unlike ``sum_chunks`` it computes hardly any row twice, and needs no loop if all rows fit at
+    once.
 
     Args:
       n: number of records, at least 1.
@@ -127,7 +128,7 @@ def sum_blocks(
 
     >>> from dpjax._wide import zeros
     >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, zeros((), jnp.float32))
-    >>> float(total.narrow)
+    >>> float(total.leading)
     5.0
     """
     size = -(-n // -(-n // BLOCK))
@@ -147,15 +148,16 @@ def sum_blocks(
 
 
 def _added(total: PyTree, parts: PyTree) -> PyTree:
-    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Wide))
+    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Expansion))
 
 
 def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:
     """Returns ``function(*args)`` as arrays in memory, which no consumer recomputes.
 
     A compiler may fuse a copy of the computation into each consumer and round it differently there:
-    then what is measured is not what is added. ``lax.optimization_barrier`` does not stop this on
-    CPU; a branch that the compiler cannot decide does, as its results must be stored.
+    then the gradient that is measured is not the gradient that is added. On a CPU
+    ``lax.optimization_barrier`` does not stop this. A branch that the compiler cannot decide does,
+    as its results must be stored.
 
     >>> chunk = Chunk(jnp.int32(0), jnp.int32(0), jnp.ones(2, bool))
     >>> float(compute_once(chunk, jnp.square, jnp.float32(3.0)))
@@ -175,7 +177,7 @@ def common_length(tree: PyTree, mask: Array | None) -> int:
     """Returns the length of the leading axis that all leaves share.
 
     Raises:
-      ValueError: if there is none, if it is 0, or if ``mask`` is not a bool array (n,).
+      ValueError: if they share none, if it is 0, or if ``mask`` is not a bool array (n,).
 
     Privacy: reads shapes and dtypes, no value. No message names n, which may be private.
 

@@ -1,4 +1,4 @@
-"""The numerics of clipping to l2 norm C: no overflow, no underflow, no overshoot, no NaN."""
+"""Clipping to an l2 norm C without overflow, underflow, overshoot or NaN."""
 
 import functools
 
@@ -8,7 +8,7 @@ from jax import core, lax
 
 from dpjax import _validate
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 
 SLACK = 1.0 - 2.0**-20
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C."""
@@ -19,7 +19,7 @@ _LONG = 512
 
 
 def positive_number(name: str, value: Array | float) -> Array | float:
-    """Returns ``value``, or raises if it is known and no ``_validate.clip_norm``; tracers pass.
+    """Returns ``value`` after ``_validate.clip_norm``; tracers pass unchecked.
 
     Raises:
       ValueError: naming the argument.
@@ -37,10 +37,10 @@ def positive_number(name: str, value: Array | float) -> Array | float:
 
 
 def sanitize_nonfinite(values: Array) -> Array:
-    """Returns ``values`` with every non-finite one replaced by the largest finite number.
+    """Returns ``values`` with every non-finite entry replaced by the largest finite number.
 
-    ``clip_factors`` gives a row that holds this number the factor 0: so the array that is added
-    itself says which rows held a NaN, and 0 times the replacement is 0.
+    ``clip_factors`` gives a row with this number the factor 0, so no separate mask of rows with a
+    NaN is needed, and 0 times the replacement is 0.
 
     >>> bool(jnp.isfinite(sanitize_nonfinite(jnp.array([jnp.nan, jnp.inf, 1.0]))).all())
     True
@@ -50,7 +50,7 @@ def sanitize_nonfinite(values: Array) -> Array:
 
 
 def tree_sum(rows: Array) -> Array:
-    """Adds axis 1 of ``rows`` (n, k) by a balanced tree.
+    """Returns the sum over axis 1 of ``rows`` (n, k), added by a balanced tree.
 
     Its slices vectorise where a plain reduction of short rows would wait for each addition.
 
@@ -75,7 +75,7 @@ def tree_sum(rows: Array) -> Array:
 def clip_factors(
     clip_norm: Array | float, *parts: tuple[Array, Array | float], keep: Array | None = None
 ) -> Array:
-    """The factors in [0, 1] that bring each row's weighted norm to at most ``clip_norm``.
+    """Returns the factors in [0, 1] that bring each row's weighted norm to at most ``clip_norm``.
 
     Norms are taken in float64, where no square of a float32 under- or overflows.
 
@@ -129,7 +129,7 @@ def factors(
     Args:
       squares: squared norms of the parts of each record's gradient, float64 (n,) each, of
         values from ``sanitize_nonfinite``; infinite or NaN where one was not finite.
-      clip_norms: of the whole gradient, or of each part, (parts,).
+      clip_norms: bound on the full gradient, shape (), or on each part, (parts,).
       keep: bool (n,); False gives the factor 0.
       dtype: of the factors.
     """
@@ -159,10 +159,10 @@ def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:
 
 
 def bad(values: Array) -> Array:
-    """Returns which records (n,) held a non-finite entry in the sanitized ``values`` (n, ...).
+    """Returns a mask (n,) of the records with a non-finite entry before ``sanitize_nonfinite``.
 
-    In float64 also those whose largest entry is beyond 2^400 or, if not 0, below 2^-400: products
-    of their squares leave float64's range, and what is dropped contributes nothing.
+    In float64 it includes those whose largest entry is beyond 2^400 or, if not 0, below 2^-400:
+    products of their squares leave float64's range, and a dropped record contributes nothing.
 
     >>> bad(sanitize_nonfinite(jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))).tolist()
     [True, False]
@@ -203,18 +203,18 @@ def hypot(a: Array, b: Array) -> Array:
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)
 
 
-def symmetrize(matrix: Wide) -> Wide:
+def symmetrize(matrix: Expansion) -> Expansion:
     """Returns the mean of ``matrix`` (p, p) and its transpose, exactly symmetric.
 
     >>> from dpjax._wide import widen
-    >>> symmetrize(widen(jnp.array([[1.0, 2.0], [4.0, 3.0]]))).narrow.tolist()
+    >>> symmetrize(widen(jnp.array([[1.0, 2.0], [4.0, 3.0]]))).leading.tolist()
     [[1.0, 3.0], [3.0, 3.0]]
     """
     with jax.enable_x64(True):
-        whole = join(matrix)
-        mean = split((whole + whole.T) / 2, matrix.narrow.dtype)
+        total = to_float64(matrix)
+        mean = from_float64((total + total.T) / 2, matrix.leading.dtype)
     # Fused with a product, the sum of two terms is rounded otherwise with the two exchanged: hence
     # both sides look up the same entry.
-    i = jnp.arange(whole.shape[0])
+    i = jnp.arange(total.shape[0])
     high, low = jnp.maximum(i[:, None], i[None]), jnp.minimum(i[:, None], i[None])
-    return jax.tree.map(lambda word: word[high, low], mean)
+    return jax.tree.map(lambda term: term[high, low], mean)

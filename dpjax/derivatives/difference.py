@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, on_device, zeros
+from dpjax._wide import Expansion, float64, on_device, zeros
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -25,19 +25,19 @@ from dpjax.derivatives.chunks import (
 
 @pytree_dataclass
 class ClippedGradDifference:
-    """What ``clipped_grad_difference`` returns."""
+    """The function that ``clipped_grad_difference`` returns."""
 
     smoothness: Array | float
     clip_norm: Array | float
     loss: Any = static()
     limit: Array | float = math.inf
-    """What one record contributes at most, however far the parameters moved."""
+    """Bound on one record's contribution at any distance between parameters and anchor."""
 
     def __call__(
         self, params: Params, anchor: Params, batch: PyTree, mask: Array | None = None
     ) -> Params:
         """Returns the sum of clipped differences, a pytree like ``params``."""
-        total = self.wide(params, anchor, batch, mask).narrow
+        total = self.wide(params, anchor, batch, mask).leading
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
@@ -46,21 +46,21 @@ class ClippedGradDifference:
         anchor: Params,
         batch: PyTree,
         mask: Array | None = None,
-        any_order: bool = False,
-    ) -> Wide:
-        """Returns the sum (p,) over the flattened parameters with all the digits added."""
+        permutation_invariant: bool = False,
+    ) -> Expansion:
+        """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
         if (phi := per_example._margin(self.loss)) is not None:
             records = per_example._prepared(batch, mask)
-            return _margin_sum(phi, records, params, anchor, bounds, any_order)
-        return _general_sum(self.loss, params, anchor, batch, mask, bounds, any_order)
+            return _margin_sum(phi, records, params, anchor, bounds, permutation_invariant)
+        return _general_sum(self.loss, params, anchor, batch, mask, bounds, permutation_invariant)
 
     def bound(self, params: Params, anchor: Params) -> Array:
-        """Returns what one record contributes at most, shape (): min(2 C, L |params - anchor|).
+        """Returns the bound on one record's contribution, shape (): min(2 C, L |params - anchor|).
 
-        The distance is taken in float64, so that wherever a program computes it the result is the
-        same to one rounding, which the room that clipping leaves covers.
+        The distance is computed in float64, so that all programs agree on it to one rounding,
+        which the margin left by clipping covers.
         """
         here, there = general.flatten(params)[0], general.flatten(anchor)[0]
         with jax.enable_x64(True):
@@ -80,7 +80,7 @@ class ClippedGradDifference:
     def _of_distance(self, distance: Any, where: Any) -> Any:
         largest = 2 * self.clip_norm
         by_distance = self.smoothness * distance
-        # A distance that is no number bounds nothing, but what clipping ensures stays true.
+        # A NaN distance gives no bound, but the bound by clipping still holds.
         return where(by_distance < largest, by_distance, where(largest < math.inf, largest, 0.0))
 
 
@@ -90,13 +90,13 @@ def clipped_grad_difference(
     """Returns ``f(params, anchor, batch, mask=None)``: the sum of clipped gradient differences.
 
     Of each record both gradients are clipped to C, and their difference then to min(2 C,
-    L |params - anchor|): near the anchor a record can say little, and little noise hides it.
+    L |params - anchor|): near the anchor a record contributes little, and little noise suffices.
 
     Args:
       loss: ``loss(params, example) -> scalar`` sees one example, row i of every leaf of ``batch``;
         or an ``Objective``, whose margin turns on the closed form.
-      smoothness: L, above 0; where the loss is L-smooth for every record, only C changes anything.
-      clip_norm: C, above 0; by default a gradient by itself is not clipped.
+      smoothness: L, above 0; if the loss is L-smooth for every record, this bound never clips.
+      clip_norm: C, above 0; by default the two gradients are not clipped.
 
     Returns:
       A callable with ``.sensitivity(relation, distance=, rows=)``. ``mask`` (n,) bool leaves rows
@@ -106,7 +106,7 @@ def clipped_grad_difference(
       ValueError: if a number is not above 0.
 
     Privacy: NOT a mechanism: the sum is exact. Its l2 sensitivity, for parameters and anchor that
-      are public or were released, is that of ``.sensitivity`` whatever the data: a record with a
+      are public or released, is that of ``.sensitivity`` for all data: a record with a
       gradient that is not finite contributes zero, and at the anchor the sum is zero.
 
     Reference: Wang, Ye and Xu (2017), algorithms 1 and 2, line 6, without the noise.
@@ -123,15 +123,15 @@ def clipped_grad_difference(
     return ClippedGradDifference(clipping.positive_number("smoothness", smoothness), norm, loss)
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
+@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
 def _margin_sum(
     phi: linear_model.Margin,
     records: linear_model.PreparedLinear,
     params: Array,
     anchor: Array,
     bounds: tuple[Array | float, Array],
-    any_order: bool,
-) -> Wide:
+    permutation_invariant: bool,
+) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
     count, p, size = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
@@ -141,7 +141,9 @@ def _margin_sum(
         z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def clipped(w: Array) -> tuple[Array, Array]:
-            first = derivative(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
+            first = (
+                derivative(r * linear_model._inner(w.astype(z.dtype), z, permutation_invariant)) * r
+            )
             factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
             return linear_model._times(factor, first), factor > 0
 
@@ -151,13 +153,15 @@ def _margin_sum(
 
         change = compute_once(chunk, differences)
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
-        return rounding.block_products(z, linear_model._times(factor, change), any_order)
+        return rounding.block_products(
+            z, linear_model._times(factor, change), permutation_invariant
+        )
 
     at_once = blocks_per_chunk(count, size * p, linear_model._NUMBERS)
     return sum_chunks(count, at_once, contribution, zeros((p,), records.directions.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def _general_sum(
     loss: Loss,
     params: Params,
@@ -165,8 +169,8 @@ def _general_sum(
     batch: PyTree,
     mask: Array | None,
     bounds: tuple[Array | float, Array],
-    any_order: bool,
-) -> Wide:
+    permutation_invariant: bool,
+) -> Expansion:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
     flat_anchor = general.flatten(anchor)[0]
@@ -190,7 +194,9 @@ def _general_sum(
 
         change, usable = compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
-        return rounding.block_products(blocks(factors), blocks(change), any_order, axis=1)
+        return rounding.block_products(
+            blocks(factors), blocks(change), permutation_invariant, axis=1
+        )
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
     return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))

@@ -1,4 +1,4 @@
-"""Gradient and Hessian of one record's loss along a few directions, each about a gradient's cost.
+"""Gradient and Hessian of one record's loss along k directions, at the cost of about k gradients.
 
 Differentiating twice record by record would build per-example gradients of all p parameters, one
 for each direction, and contract them with the directions again: 100 times the cost of a gradient
@@ -65,7 +65,7 @@ def derivatives(
       point: (p,).
       directions: the rows of S, (k, p).
       record: one example.
-      store: keeps an intermediate derivative in memory, where a compiler might recompute it.
+      store: stores an intermediate derivative in memory, so that no compiler recomputes it.
 
     Raises:
       TypeError: if the loss is not a scalar.
@@ -77,18 +77,18 @@ def derivatives(
     >>> H.tolist()
     [[2.0, 2.0], [2.0, 2.0]]
     """
-    start, out, steps = _taken(loss, point, record)
+    start, out, steps = _trace_steps(loss, point, record)
     k, dtype = directions.shape[0], directions.dtype
     if not out.active:
         return jnp.zeros(k, dtype), jnp.zeros((k, k), dtype)
-    kept = {id(value): value for step in steps if not step.linear for value in step.inputs}
-    kept[id(out)] = out
+    needed = {id(value): value for step in steps if not step.linear for value in step.inputs}
+    needed[id(out)] = out
 
     def push(direction: Array) -> dict[int, Array]:
         tangents = {id(start): direction}
         for step in steps:
             _push(step, tangents, store)
-        return {name: tangents[name] for name in kept}
+        return {name: tangents[name] for name in needed}
 
     tangents = jax.vmap(push)(directions)
     curvature = _curvature(out, steps, tangents, store)
@@ -96,7 +96,7 @@ def derivatives(
 
 
 def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree) -> int:
-    """Returns the size of the largest intermediate value whose derivatives are kept.
+    """Returns the size of the largest intermediate value whose derivatives are stored.
 
     >>> widest(lambda w, x: jnp.sum(jnp.tanh(jnp.outer(x, w))), jnp.zeros(3), jnp.ones(5))
     15
@@ -104,7 +104,7 @@ def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree)
     sizes = [1]
 
     def measure(point: Array, record: PyTree) -> None:
-        steps = _taken(loss, point, record)[2]
+        steps = _trace_steps(loss, point, record)[2]
         values = [value for step in steps for value in step.outputs if value.curved]
         sizes.extend(value.primal.size for value in values)
 
@@ -112,10 +112,10 @@ def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree)
     return max(sizes)
 
 
-def _taken(
+def _trace_steps(
     loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree
 ) -> tuple[_Value, _Value, list[_Step]]:
-    """Returns the point, the loss, and the steps that lead from one to the other."""
+    """Returns the point, the loss, and the steps between them."""
     steps: list[_Step] = []
     traced = primitives.trace(loss, point, record)
     start = _Value(point, active=True)
@@ -176,7 +176,7 @@ def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
 
 
 def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], store: Store) -> Array:
-    """Goes back through the steps with c, the derivative of the loss in each value."""
+    """Returns S H S^T (k, k), by a backward pass with the cotangents c of all values."""
     k = tangents[id(out)].shape[0]
     total = jnp.zeros((k, k), wide_dtype(out.primal.dtype))
     cotangents = {id(out): jnp.ones_like(out.primal)}
@@ -194,7 +194,7 @@ def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], stor
 
 
 def _pull(step: _Step, cotangents: list[Array]) -> list[tuple[_Value, Array]]:
-    """The part of c in each input that needs it: never in a weight as it was given."""
+    """Returns c in each input that needs it; a weight itself never does."""
     needed = [i for i, value in enumerate(step.inputs) if value.curved]
     if not needed:
         return []
@@ -227,16 +227,16 @@ def _second(step: _Step, tangents: list[Array], cotangents: list[Array], store: 
         half = _gram(tangents[0], back)
         return half + half.T
     if step.primitive in primitives.BILINEAR:
-        # Back into the factor that knows the record: the other one's derivative is shared.
-        one, other = (0, 1) if step.inputs[0].of_record else (1, 0)
+        # Pull back to the factor that depends on the record: the other derivative is shared.
+        first, second = (0, 1) if step.inputs[0].of_record else (1, 0)
 
         def through(direction: Array) -> Array:
             def product(factor: Array) -> list[Array]:
-                return step.apply(*((factor, direction) if one == 0 else (direction, factor)))
+                return step.apply(*((factor, direction) if first == 0 else (direction, factor)))
 
-            return jax.vjp(product, points[one])[1](cotangents)[0]
+            return jax.vjp(product, points[first])[1](cotangents)[0]
 
-        half = _gram(tangents[one], jax.vmap(through)(tangents[other]))
+        half = _gram(tangents[first], jax.vmap(through)(tangents[second]))
         return half + half.T
     if step.primitive in primitives.BY_ENTRY:
         _, (curvature,) = jax.jvp(pulled_back, points, (jnp.ones_like(points[0]),))

@@ -1,4 +1,4 @@
-"""Sums over records of clipped derivatives of any loss, clipped as they are added."""
+"""Clipped sums of materialised per-example derivatives, for any loss."""
 
 import functools
 import itertools
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -23,7 +23,7 @@ from dpjax.derivatives.chunks import (
 
 
 def flatten(params: Params) -> tuple[Array, Callable]:
-    """Returns the parameters as one array (p,), wide, and the way back.
+    """Returns the parameters as one array (p,) of at least float32, and the inverse function.
 
     Args:
       params: pytree of floating arrays, possibly of several dtypes.
@@ -58,19 +58,20 @@ def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, A
     return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order", "most"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "most"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
     most: int = 4096,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients of the flattened parameters.
 
-    ``any_order`` as in ``rounding.block_products``; ``most`` are the records at once.
+    ``permutation_invariant`` as in ``rounding.block_products``; ``most`` bounds the records
+    computed at once.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
@@ -86,13 +87,13 @@ def gradient_sum(
             ),
         )
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
-        return rounding.block_products(factors, blocks(rows), any_order, axis=1)
+        return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
 
     rows = rows_per_chunk(n, flat.size, 2**20, most)
     return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def second_order_sums(
     loss: Loss,
     params: Params,
@@ -100,12 +101,12 @@ def second_order_sums(
     mask: Array | None,
     weights: tuple[Array | float | None, Array | float],
     clip_norm: Array | float,
-    any_order: bool = False,
-) -> tuple[Wide, Wide]:
+    permutation_invariant: bool = False,
+) -> tuple[Expansion, Expansion]:
     """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
-    the Hessian's norm alone decides. ``any_order`` as in ``rounding.block_products``.
+    the Hessian's norm alone decides. ``permutation_invariant`` as in ``rounding.block_products``.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
@@ -121,13 +122,13 @@ def second_order_sums(
             parts.append((gradients, gradient_weight))
         factors = blocks(clipping.clip_factors(clip_norm, *parts, keep=keep))
         return (
-            rounding.block_products(factors, blocks(gradients), any_order, axis=1),
-            rounding.block_products(factors, blocks(hessians), any_order, axis=1),
+            rounding.block_products(factors, blocks(gradients), permutation_invariant, axis=1),
+            rounding.block_products(factors, blocks(hessians), permutation_invariant, axis=1),
         )
 
     zero = (zeros((p,), flat.dtype), zeros((p * p,), flat.dtype))
     gradient, hessian = sum_chunks(n, rows_per_chunk(n, p * p), contribution, zero)
-    square = jax.tree.map(lambda word: word.reshape(p, p), hessian)
+    square = jax.tree.map(lambda term: term.reshape(p, p), hessian)
     return gradient, clipping.symmetrize(square)
 
 

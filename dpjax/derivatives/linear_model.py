@@ -1,4 +1,4 @@
-"""Closed forms for losses that see a record only through its margin m = y <x, w>."""
+"""Clipped sums in closed form for losses of the margin m = y <x, w>."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, wide_dtype, zeros
+from dpjax._wide import Expansion, float64, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -27,7 +27,7 @@ _EXACT = lax.Precision.HIGHEST
 
 
 class PreparedLinear(NamedTuple):
-    """Records of a linear model, made once per training; secret.
+    """Records of a linear model in the layout of the closed forms, prepared once; secret.
 
     Args:
       directions: (blocks, p, rows), y_i x_i / |x_i| for the records of a block as columns, so that
@@ -41,7 +41,7 @@ class PreparedLinear(NamedTuple):
 
 @jax.jit
 def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLinear:
-    """Returns the records in the form that ``linear_sums`` reads.
+    """Returns the records in the layout that ``linear_sums`` reads.
 
     Args:
       batch: ``(x, y)`` with x (n, p) floating and y (n,).
@@ -54,7 +54,7 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     Raises:
       ValueError: if shapes do not fit.
 
-    Privacy: raw data; each column depends on its own record alone.
+    Privacy: raw data; each column depends on one record alone.
 
     >>> prepare((jnp.array([[3.0, 4.0], [jnp.nan, 1.0]]), jnp.array([-1.0, 1.0]))).radius
     Array([[5., 0.]], dtype=float32)
@@ -75,9 +75,11 @@ def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLi
     def some_blocks(i: Array, out: PreparedLinear) -> PreparedLinear:
         # The last blocks start early enough to be full; rows met twice come out the same.
         first = jnp.minimum(i * at_once, count - at_once)
-        places = first * size + jnp.arange(at_once * size)
-        row = jnp.minimum(places, n - 1)
-        unit, radius = _polar(x[row].astype(dtype), y[row].astype(dtype), valid[row] & (places < n))
+        positions = first * size + jnp.arange(at_once * size)
+        row = jnp.minimum(positions, n - 1)
+        unit, radius = _polar(
+            x[row].astype(dtype), y[row].astype(dtype), valid[row] & (positions < n)
+        )
         columns = unit.reshape(at_once, size, p).swapaxes(1, 2)
         return PreparedLinear(
             lax.dynamic_update_slice(out.directions, columns, (first, 0, 0)),
@@ -101,7 +103,7 @@ def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
         return lax.convert_element_type(unit, x.dtype), lax.convert_element_type(radius, x.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
+@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
 def linear_sums(
     phi: Margin,
     records: PreparedLinear,
@@ -110,8 +112,8 @@ def linear_sums(
     gradient_weight: Array | float,
     hessian_weight: Array | float,
     clip_norm: Array | float,
-    any_order: bool = False,
-) -> tuple[Wide, Wide]:
+    permutation_invariant: bool = False,
+) -> tuple[Expansion, Expansion]:
     """Returns the sums of jointly clipped gradients and Hessians of a margin loss.
 
     The gradient of one record is phi'(m) r z and its Hessian phi''(m) r^2 z z^T with |z| = 1, so
@@ -124,7 +126,7 @@ def linear_sums(
       gradient_weight: w_g.
       hessian_weight: w_h.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      any_order: as in ``rounding.block_products``.
+      permutation_invariant: as in ``rounding.block_products``.
 
     Returns:
       Sums (p,) and (p, p), in natural units.
@@ -134,7 +136,7 @@ def linear_sums(
     >>> records = prepare((jnp.eye(2), jnp.ones(2)))
     >>> g, h = linear_sums(lambda m: m**2 / 2 - m, records, jnp.zeros(2),
     ...     gradient_weight=1.0, hessian_weight=1.0, clip_norm=10.0)
-    >>> g.narrow, h.narrow[0]
+    >>> g.leading, h.leading[0]
     (Array([-1., -1.], dtype=float32), Array([1., 0.], dtype=float32))
     """
 
@@ -143,58 +145,62 @@ def linear_sums(
         factor = clipping.scalar_factor(norm, clip_norm)
         return _times(factor, first), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, any_order)
+    total = _accumulate(phi, records, params, coefficients, permutation_invariant)
     p = records.directions.shape[1]
-    gradient = jax.tree.map(lambda word: word[p], total)
-    return gradient, clipping.symmetrize(jax.tree.map(lambda word: word[:p], total))
+    gradient = jax.tree.map(lambda term: term[p], total)
+    return gradient, clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
+@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
 def gradient_sum(
     phi: Margin,
     records: PreparedLinear,
     params: Array,
     clip_norm: Array | float,
-    any_order: bool = False,
-) -> Wide:
-    """Returns the sum (p,) of clipped gradients; as ``linear_sums`` without the Hessian."""
+    permutation_invariant: bool = False,
+) -> Expansion:
+    """Returns the sum (p,) of clipped gradients; the arguments are those of ``linear_sums``."""
 
     def chunk(z: Array, first: Array, second: Array) -> Array:
         del second
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
-        return rounding.block_products(z, _times(factor, first), any_order)
+        return rounding.block_products(z, _times(factor, first), permutation_invariant)
 
-    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2], any_order)
+    return _over_chunks(
+        phi, records, params, chunk, records.directions.shape[1:2], permutation_invariant
+    )
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
+@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
 def hessian_sum(
     phi: Margin,
     records: PreparedLinear,
     params: Array,
     clip_norm: Array | float,
-    any_order: bool = False,
-) -> Wide:
-    """Returns the sum (p, p) of Frobenius-clipped Hessians; as ``linear_sums`` alone."""
+    permutation_invariant: bool = False,
+) -> Expansion:
+    """Returns the sum (p, p) of Frobenius-clipped Hessians; arguments as in ``linear_sums``."""
 
     def coefficients(first: Array, second: Array) -> tuple[Array, Array]:
         del first
         factor = clipping.scalar_factor(jnp.abs(second), clip_norm)
         return jnp.zeros_like(second), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, any_order)
-    return clipping.symmetrize(jax.tree.map(lambda word: word[:-1], total))
+    total = _accumulate(phi, records, params, coefficients, permutation_invariant)
+    return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
 def unit_margins(records: PreparedLinear, params: Array) -> Array:
     """Returns y <x, w> / |x|, (blocks, rows); 0 for a record that contributes nothing.
 
-    Privacy: raw data; each number depends on its own record alone.
+    Privacy: raw data; each number depends on one record alone.
 
     >>> print(unit_margins(prepare((2 * jnp.eye(2), jnp.array([1.0, -1.0]))), jnp.ones(2)))
     [[ 1. -1.]]
     """
-    return _inner(params.astype(records.directions.dtype), records.directions, any_order=False)
+    return _inner(
+        params.astype(records.directions.dtype), records.directions, permutation_invariant=False
+    )
 
 
 def _times(factor: Array, value: Array) -> Array:
@@ -203,23 +209,27 @@ def _times(factor: Array, value: Array) -> Array:
 
 
 def _accumulate(
-    phi: Margin, records: PreparedLinear, params: Array, coefficients: Callable, any_order: bool
-) -> Wide:
+    phi: Margin,
+    records: PreparedLinear,
+    params: Array,
+    coefficients: Callable,
+    permutation_invariant: bool,
+) -> Expansion:
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
         left = jnp.concatenate([z * for_hessian[:, None], for_gradient[:, None]], axis=1)
-        return rounding.block_products(left, z, any_order)
+        return rounding.block_products(left, z, permutation_invariant)
 
     p = records.directions.shape[1]
-    return _over_chunks(phi, records, params, chunk, (p + 1, p), any_order)
+    return _over_chunks(phi, records, params, chunk, (p + 1, p), permutation_invariant)
 
 
-def _inner(params: Array, z: Array, any_order: bool) -> Array:
+def _inner(params: Array, z: Array, permutation_invariant: bool) -> Array:
     """Inner products (blocks, rows) of ``params`` (p,) with the columns of ``z``."""
-    if not any_order:
+    if not permutation_invariant:
         return jnp.einsum("p,bpr->br", params, z, precision=_EXACT)
-    # In float64 the order of a batched product, which may depend on the place, rounds away.
+    # In float64 the order of a batched product, which may depend on the position, rounds away.
     dimensions = (((0,), (1,)), ((), ()))
     with jax.enable_x64(True):
         product = lax.dot_general(float64(params), float64(z), dimensions, lax.Precision.HIGHEST)
@@ -232,8 +242,8 @@ def _over_chunks(
     params: Array,
     part: Callable,
     shape: tuple[int, ...],
-    any_order: bool,
-) -> Wide:
+    permutation_invariant: bool,
+) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
     count, p, size = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
@@ -243,7 +253,7 @@ def _over_chunks(
         z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def scalars() -> tuple[Array, Array]:
-            m = r * _inner(params.astype(z.dtype), z, any_order)
+            m = r * _inner(params.astype(z.dtype), z, permutation_invariant)
             first, second = derivative(m) * r, curvature(m) * r * r
             fresh = chunk.fresh[:, None]
             return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)

@@ -1,4 +1,4 @@
-"""Chooses the method and the memory limit of a clipped sum of gradients."""
+"""Clipped sums of gradients by the cheapest method within a memory limit."""
 
 import functools
 import math
@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype
+from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import general
 from dpjax.derivatives.chunks import common_length
 from dpjax.derivatives.ghost import bookkeeping, two_pass
 
 METHODS = ("auto", "book_keeping", "per_example", "two_pass")
 MEMORY_LIMIT = 2**30
-"""Bytes that a clipped sum may take by default, beside data and parameters."""
+"""Default memory of a clipped sum in bytes, beside data and parameters."""
 
 # Gradients of fewer numbers are materialised for every record: they stay in the cache.
 _SMALL = 2048
@@ -23,7 +23,8 @@ _CACHED, _FEW = 2**23, 16
 
 
 @functools.partial(
-    jax.jit, static_argnames=("loss", "any_order", "per_layer", "method", "memory_limit")
+    jax.jit,
+    static_argnames=("loss", "permutation_invariant", "per_layer", "method", "memory_limit"),
 )
 def gradient_sum(
     loss: Loss,
@@ -32,14 +33,15 @@ def gradient_sum(
     mask: Array | None,
     clip_norm: Array | float,
     *,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
-    Arguments as in ``clipped_grad``; ``any_order`` as in ``rounding.block_products``.
+    The arguments are those of ``clipped_grad``; ``permutation_invariant`` is as in
+    ``rounding.block_products``.
 
     Raises:
       ValueError: if ``memory_limit`` is below what one record needs.
@@ -52,27 +54,29 @@ def gradient_sum(
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
     if method == "per_example" and memory_limit is None:
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order)
-    reading = bookkeeping.read(loss, params, batch, any_order)
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, permutation_invariant)
+    reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
     rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
+        return general.gradient_sum(
+            loss, params, batch, mask, clip_norm, permutation_invariant, rows
+        )
     if per_layer:
         clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
     sums = two_pass.gradient_sum if method == "two_pass" else bookkeeping.gradient_sum
-    return sums(loss, params, batch, mask, clip_norm, any_order, rows)
+    return sums(loss, params, batch, mask, clip_norm, permutation_invariant, rows)
 
 
 def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
-    """Returns how many records are computed at once.
+    """Returns the number of records to compute at once.
 
     Args:
       numbers: values in memory for one record.
       itemsize: bytes of a value.
-      memory_limit: bytes, or None for ``MEMORY_LIMIT``, which is then no error for a large record.
+      memory_limit: bytes, or None for ``MEMORY_LIMIT``, which a single large record may exceed.
 
     Raises:
       ValueError: if one record needs more.

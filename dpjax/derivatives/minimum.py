@@ -1,4 +1,4 @@
-"""The minimiser of a ridge-regularized margin loss, to within a proven distance; no noise."""
+"""The minimiser of a ridge-regularized margin loss, up to a proven distance; no noise."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import linear_model
 
 _WIDE_UNIT = 2.0**-53
@@ -19,23 +19,23 @@ _WIDE_UNIT = 2.0**-53
 def ridge_minimum(
     phi: Callable,
     records: linear_model.PreparedLinear,
-    tilt: Wide,
+    tilt: Expansion,
     strength: Array | float,
     lipschitz: Array | float,
     smoothness: Array | float,
     iterations: Array | int,
     data_size: int,
-) -> Wide:
+) -> Expansion:
     """Returns w near the minimum of sum phi(m_i) / n + strength |w|^2 / 2 + <tilt, w>, shape (p,).
 
-    By Nesterov's accelerated gradients from w = 0, in float64, always as many as asked.
+    It takes ``iterations`` accelerated gradient steps of Nesterov from w = 0, in float64.
 
     Args:
       phi: convex scalar function of the margin m = y <x, w>.
       records: from ``linear_model.prepare``; features longer than 1 are scaled to length 1.
       tilt: (p,), a linear term.
       strength: mu, above 0.
-      lipschitz: G; slopes phi' beyond it are cut there, which keeps phi convex.
+      lipschitz: G; derivatives phi' beyond it are clipped to it, which keeps phi convex.
       smoothness: M, a bound on phi''.
       iterations: K, see ``iterations_for``.
       data_size: the declared n.
@@ -49,14 +49,14 @@ def ridge_minimum(
     >>> from dpjax._wide import widen
     >>> records = linear_model.prepare((jnp.array([[1.0, 0.0]]), jnp.ones(1)))
     >>> ridge_minimum(lambda m: m**2 / 2 - m, records, widen(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
-    ...     data_size=1).narrow.round(4)
+    ...     data_size=1).leading.round(4)
     Array([0.5, 0. ], dtype=float32)
     """
     dtype = records.directions.dtype
     with jax.enable_x64(True):
         radius = float64(records.radius)
         rows = linear_model.PreparedLinear(float64(records.directions), jnp.minimum(radius, 1.0))
-        mu, bound, linear = float64(strength), float64(lipschitz), join(tilt)
+        mu, bound, linear = float64(strength), float64(lipschitz), to_float64(tilt)
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)
         momentum = (1 - root) / (1 + root)
@@ -64,15 +64,17 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total = join(linear_model.gradient_sum(phi, rows, ahead, bound, any_order=True))
+            total = to_float64(
+                linear_model.gradient_sum(phi, rows, ahead, bound, permutation_invariant=True)
+            )
             gradient = total / float64(float(data_size)) + mu * ahead + linear
             point = ahead - gradient / curvature
             return point, point + momentum * (point - last)
 
         start = jnp.zeros_like(linear)
-        # Integers of one width, whatever x64 made of the count.
+        # One integer width, with or without x64.
         last = lax.convert_element_type(iterations, jnp.int32)
-        return split(lax.fori_loop(jnp.int32(0), last, body, (start, start))[0], dtype)
+        return from_float64(lax.fori_loop(jnp.int32(0), last, body, (start, start))[0], dtype)
 
 
 def distance_bound(
@@ -87,7 +89,7 @@ def distance_bound(
     8 sqrt(kappa) / mu at most.
 
     Args:
-      slope: s, a bound on |grad F(0)| whatever the data.
+      slope: s, a bound on |grad F(0)| for all data.
       strength: mu.
       smoothness: M.
       iterations: K.
@@ -105,7 +107,7 @@ def distance_bound(
 
 
 def iterations_for(ratio: float, strength: float, smoothness: float) -> int:
-    """Returns the K at which ``distance_bound`` is ``ratio`` s / mu, rounding aside.
+    """Returns the steps K at which ``distance_bound`` without rounding is ``ratio`` s / mu.
 
     >>> iterations_for(1e-8, 1e-3, 0.25)
     595

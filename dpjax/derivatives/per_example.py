@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dpjax import _validate
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, on_device
+from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
 
 
@@ -16,16 +16,16 @@ class JointSum(NamedTuple):
     hessian: Array
 
 
-class WideJointSum(NamedTuple):
-    """The same with all the digits that were added."""
+class JointExpansion(NamedTuple):
+    """The sums of a ``JointSum`` in float64, as ``Expansion``."""
 
-    gradient: Wide
-    hessian: Wide
+    gradient: Expansion
+    hessian: Expansion
 
 
 @pytree_dataclass
 class ClippedGrad:
-    """What ``clipped_grad`` returns."""
+    """The function that ``clipped_grad`` returns."""
 
     clip_norm: Array | float
     loss: Any = static()
@@ -35,26 +35,32 @@ class ClippedGrad:
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
-        total = self.wide(params, batch, mask).narrow
+        total = self.wide(params, batch, mask).leading
         if _margin(self.loss) is not None:
             return total
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> Wide:
-        """Returns the sum (p,) over the flattened parameters with all the digits added."""
+        self,
+        params: Params,
+        batch: PyTree,
+        mask: Array | None = None,
+        permutation_invariant: bool = False,
+    ) -> Expansion:
+        """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
-            return linear_model.gradient_sum(phi, records, params, self.clip_norm, any_order)
+            return linear_model.gradient_sum(
+                phi, records, params, self.clip_norm, permutation_invariant
+            )
         return methods.gradient_sum(
             self.loss,
             params,
             batch,
             mask,
             self.clip_norm,
-            any_order=any_order,
+            permutation_invariant=permutation_invariant,
             per_layer=self.per_layer,
             method=self.method,
             memory_limit=self.memory_limit,
@@ -67,12 +73,12 @@ class ClippedGrad:
         the proof.
 
         Args:
-          relation: the neighbouring relation. Under ``add_or_remove_one`` rows behind the one that
-            leaves are added in another order, which costs more.
-          rows: the most rows a batch has, a public number.
+          relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
+            one are added in another order, which costs more.
+          rows: the largest number of rows of a batch, a public number.
 
         Raises:
-          ValueError: for ``method="two_pass"``, which has none that is proven.
+          ValueError: for ``method="two_pass"``, which has no proven sensitivity.
         """
         if self.method == "two_pass":
             raise ValueError("method='two_pass' has no proven sensitivity; take method='auto'.")
@@ -81,26 +87,32 @@ class ClippedGrad:
 
 @pytree_dataclass
 class ClippedHessian:
-    """What ``clipped_hessian`` returns."""
+    """The function that ``clipped_hessian`` returns."""
 
     clip_norm: Array | float
     loss: Any = static()
 
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Array:
         """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
-        return self.wide(params, batch, mask).narrow
+        return self.wide(params, batch, mask).leading
 
     def wide(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> Wide:
-        """Returns the same with all the digits added."""
+        self,
+        params: Params,
+        batch: PyTree,
+        mask: Array | None = None,
+        permutation_invariant: bool = False,
+    ) -> Expansion:
+        """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
-            return linear_model.hessian_sum(phi, records, params, self.clip_norm, any_order)
+            return linear_model.hessian_sum(
+                phi, records, params, self.clip_norm, permutation_invariant
+            )
         weights = (None, 1.0)
         return general.second_order_sums(
-            self.loss, params, batch, mask, weights, self.clip_norm, any_order
+            self.loss, params, batch, mask, weights, self.clip_norm, permutation_invariant
         )[1]
 
     def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
@@ -110,7 +122,7 @@ class ClippedHessian:
 
 @pytree_dataclass
 class JointClipped:
-    """What ``joint_clipped`` returns."""
+    """The function that ``joint_clipped`` returns."""
 
     gradient_weight: Array | float
     hessian_weight: Array | float
@@ -120,15 +132,19 @@ class JointClipped:
     def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> JointSum:
         """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""
         total = self.wide(params, batch, mask)
-        return JointSum(total.gradient.narrow, total.hessian.narrow)
+        return JointSum(total.gradient.leading, total.hessian.leading)
 
     def wide(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> WideJointSum:
-        """Returns the same with all the digits added."""
+        self,
+        params: Params,
+        batch: PyTree,
+        mask: Array | None = None,
+        permutation_invariant: bool = False,
+    ) -> JointExpansion:
+        """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
-            return WideJointSum(
+            return JointExpansion(
                 *linear_model.linear_sums(
                     phi,
                     _prepared(batch, mask),
@@ -136,13 +152,13 @@ class JointClipped:
                     gradient_weight=self.gradient_weight,
                     hessian_weight=self.hessian_weight,
                     clip_norm=self.clip_norm,
-                    any_order=any_order,
+                    permutation_invariant=permutation_invariant,
                 )
             )
         weights = (self.gradient_weight, self.hessian_weight)
-        return WideJointSum(
+        return JointExpansion(
             *general.second_order_sums(
-                self.loss, params, batch, mask, weights, self.clip_norm, any_order
+                self.loss, params, batch, mask, weights, self.clip_norm, permutation_invariant
             )
         )
 
@@ -168,7 +184,7 @@ def clipped_grad(
       loss: ``loss(params, example) -> scalar`` sees one example, row i of every leaf of ``batch``;
         or an ``Objective``, whose margin turns on the closed form.
       clip_norm: C, above 0.
-      per_layer: clip each of the L leaves to C / sqrt(L), and not the whole gradient to C.
+      per_layer: clip each of the L leaves to C / sqrt(L), instead of the full gradient to C.
       method: ``"book_keeping"`` finds the layers of a network and clips without materialising
         per-example gradients where shapes allow it; ``"per_example"`` materialises all of them;
         ``"auto"`` takes the cheaper for these shapes. ``"two_pass"`` computes norms, then the
@@ -206,7 +222,7 @@ def clipped_grad(
     if memory_limit is not None:
         memory_limit = _validate.positive_int("memory_limit", memory_limit)
     if per_layer and method == "per_example":
-        raise ValueError("method='per_example' clips whole gradients; per_layer needs another.")
+        raise ValueError("method='per_example' clips full gradients; per_layer needs another.")
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
     return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit)
 

@@ -1,4 +1,4 @@
-"""What is known of JAX's primitives, and the walk through a traced loss, equation by equation."""
+"""Properties of JAX's primitives, and ``walk``, which evaluates a traced loss by equation."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from dpjax._typing import Array, Loss, Params, PyTree
 
 Value = TypeVar("Value")
 
-# Linear, or linear by pieces, in all that depends on parameters together.
+# Linear or piecewise linear, jointly in all arguments that depend on parameters.
 LINEAR = frozenset(
     {
         "abs",
@@ -51,7 +51,7 @@ LINEAR = frozenset(
 # Linear in each of two arguments.
 BILINEAR = frozenset({"conv_general_dilated", "dot_general", "mul"})
 
-# Functions of one argument that treat each entry alike.
+# Elementwise functions of one argument.
 BY_ENTRY = frozenset(
     {
         "cos",
@@ -69,7 +69,7 @@ BY_ENTRY = frozenset(
     }
 )
 
-# Calls of a program that may as well be written out.
+# Calls of a program, replaced by its equations.
 INLINED = frozenset({"checkpoint", "closed_call", "core_call", "jit", "pjit", "remat2"})
 
 
@@ -91,11 +91,11 @@ def walk(
     constant: Callable[[Any], Value],
     take: Callable[[Any, list[Value]], list[Value]],
 ) -> list[Value]:
-    """Returns the results of a program for values of a kind that the caller defines.
+    """Returns the results of a program on values of a type that the caller defines.
 
     Args:
       closed: from ``trace``; calls within it are written out.
-      inputs: one value an argument.
+      inputs: one value for each argument.
       constant: makes a value of an array that the program holds.
       take: ``take(equation, values) -> results`` of one equation, in the order they are run.
 

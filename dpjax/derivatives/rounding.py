@@ -1,4 +1,4 @@
-"""Bounds on the rounding error of a clipped sum, which are added to its sensitivity."""
+"""Bounds on the rounding error of a clipped sum, and its sensitivity with them."""
 
 import math
 
@@ -18,18 +18,18 @@ _WIDE_UNIT = 2.0**-53
 # A sum in float32 is off by 2^-24 of its norm, on either side; the last factor covers what adding
 # it up had done to the norm before.
 _NARROWING = 2.0**-23 * (1 + 2.0**-10)
-# Of private n, which nobody may check, a sum may hold more rows than were declared.
+# A private n cannot be checked, so a sum may hold more rows than declared.
 _SPARE = 2
-# So few that charging them in float64 costs 2e-5.
+# The charge for so few rows in float64 is 2e-5.
 _AT_LEAST = 2**18
-# Beside the additions: the clip factor, its product, and the product inside the sum.
+# Roundings beside the additions: the clip factor, its product, and the product inside the sum.
 _PRODUCTS = 3
 
 
 def keeps_positions(relation: Relation) -> bool:
-    """Returns whether neighbouring data sets have their common rows in the same places.
+    """Returns whether neighbouring data sets have their common rows at the same positions.
 
-    A record that is added or removed shifts those behind it, and so into other blocks.
+    Adding or removing a record shifts the rows behind it, some of them into other blocks.
 
     >>> keeps_positions("add_or_remove_one")
     False
@@ -38,10 +38,10 @@ def keeps_positions(relation: Relation) -> bool:
 
 
 def most_rows(declared: int, relation: Relation) -> int:
-    """Returns for how many rows of a float64 sum rounding is charged, where ``declared`` are.
+    """Returns the number of rows for which the rounding of a float64 sum is charged.
 
-    Under ``add_or_remove_one`` n is private, and no sum is refused because of its rows. There
-    rounding is within its bound up to twice the declared rows, and up to 262,144 in any case.
+    Under ``add_or_remove_one`` n is private, and no sum is refused because of its rows. The bound
+    on rounding then holds up to twice the declared rows, and at least up to 262,144.
 
     >>> most_rows(1_000, "zero_out"), most_rows(1_000, "add_or_remove_one")
     (1000, 262144)
@@ -52,19 +52,19 @@ def most_rows(declared: int, relation: Relation) -> int:
 
 
 def rounding_slack(data_size: int, relation: Relation) -> float:
-    """Bound on what rounding adds to the distance of two neighbouring sums, per unit of clip norm.
+    """Returns a bound on the rounding in the distance of two neighbouring sums, in clip norms.
 
     Worst case over the order of additions: a sum of k terms of norm at most C, added in any order
-    with unit roundoff u, errs by at most k u / (1 - k u) times k C. Where the common rows keep
-    their places only one block of ``BLOCK`` rows differs between neighbours; elsewhere all do, and
-    blocks are added in float64 as well.
+    with unit roundoff u, errs by at most k u / (1 - k u) times k C. If the common rows keep
+    their positions, only one block of ``BLOCK`` rows differs between neighbours; otherwise all
+    blocks do, and rows are added in float64 in each.
 
     Args:
-      data_size: rows n that are summed at most.
+      data_size: n, the largest number of rows in the sum.
       relation: of the budget.
 
     Returns:
-      The slack, to be added to ``records_moved(relation)``.
+      The error bound, to be added to ``records_moved(relation)``.
 
     Reference: Higham, "Accuracy and stability of numerical algorithms" (2002), equation 3.4.
 
@@ -79,10 +79,10 @@ def rounding_slack(data_size: int, relation: Relation) -> float:
     return 2 * _error(BLOCK + _PRODUCTS, _WIDE_UNIT) * data_size + totals
 
 
-def sum_slack(rows: int, relation: Relation, any_order: bool = False) -> float:
-    """Bound on what rounding adds to the distance of neighbouring sums as they are returned.
+def sum_slack(rows: int, relation: Relation, permutation_invariant: bool = False) -> float:
+    """Returns a bound on the rounding in the distance of neighbouring sums as arrays.
 
-    W and W' are the neighbours' sums with all the digits that were added, at most
+    W and W' are the neighbours' sums as ``Expansion``, at most
     (records moved + ``rounding_slack``) C apart. The array returned is R, W rounded to float32,
     which moves a coordinate by at most 2^-24 of itself, so that |R - W| <= 2^-24 |W|, and |W| is at
     most the number of rows times C, but for the rounding of adding up. Hence
@@ -90,71 +90,72 @@ def sum_slack(rows: int, relation: Relation, any_order: bool = False) -> float:
     the rows. In float64 nothing is rounded off, and the same bound holds.
 
     Args:
-      rows: that are summed at most.
+      rows: the largest number of rows in the sum.
       relation: of the budget.
-      any_order: whether blocks are added in float64.
+      permutation_invariant: whether blocks are added in float64.
 
     Returns:
-      The slack, in clip norms C, to be added to ``records_moved(relation)``.
+      The error bound, in clip norms C, to be added to ``records_moved(relation)``.
 
     Raises:
-      ValueError: if ``rows`` is not a whole number of at least 1.
+      ValueError: if ``rows`` is not an integer of at least 1.
 
     >>> print(f"{sum_slack(417, 'zero_out'):.5f}, {sum_slack(417, 'add_or_remove_one'):.5f}")
     0.00205, 0.00805
     """
     rows = _validate.positive_int("rows", rows)
     narrowing = rows * _NARROWING
-    if any_order or keeps_positions(relation):
+    if permutation_invariant or keeps_positions(relation):
         return rounding_slack(rows, relation) + narrowing
-    # Rows behind the one that leaves move on, and every block is added anew.
+    # Rows behind the removed one shift, and every block is added in another order.
     return math.ceil(rows / BLOCK) * rounding_slack(rows, "zero_out") + narrowing
 
 
 def sum_sensitivity(
-    clip_norm: Array | float, relation: Relation, rows: int, any_order: bool = False
+    clip_norm: Array | float, relation: Relation, rows: int, permutation_invariant: bool = False
 ) -> Array | float:
-    """Returns how far one record moves a sum of clipped rows as it is returned, rounding included.
+    """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
     Args:
       clip_norm: C, the bound on one record's contribution.
       relation: the neighbouring relation.
-      rows: that are summed at most, those that are masked included.
-      any_order: as in ``sum_slack``.
+      rows: the largest number of rows in the sum, masked rows included.
+      permutation_invariant: as in ``sum_slack``.
 
     Raises:
-      ValueError: for an unknown relation, or rows that are not a whole number of at least 1.
+      ValueError: for an unknown relation, or rows that are not an integer of at least 1.
 
     >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
     0.5031
     """
-    return clip_norm * (records_moved(relation) + sum_slack(rows, relation, any_order))
+    return clip_norm * (records_moved(relation) + sum_slack(rows, relation, permutation_invariant))
 
 
 def _error(additions: int, unit: float) -> float:
     return additions * unit / (1 - additions * unit)
 
 
-def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -> Array:
-    """Returns the products over the rows of each block.
+def block_products(left: Array, right: Array, permutation_invariant: bool, axis: int = -1) -> Array:
+    """Returns the products of two arrays summed over the rows of each block.
 
     Args:
       left: (blocks, ..., rows).
       right: (blocks, ..., rows), or with the rows at ``axis``.
-      any_order: multiply and add in float64, for neighbours whose common rows lie elsewhere.
+      permutation_invariant: whether to multiply and add in float64, so that the positions of
+        rows do not matter.
       axis: of the rows in ``right``.
 
     Returns:
       (blocks, ..., ...), without the rows.
 
     >>> import jax.numpy as jnp
-    >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), any_order=False).shape
+    >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), permutation_invariant=False).shape
     (4, 2)
     """
-    if any_order:
+    if permutation_invariant:
         left, right = float64(left), float64(right)
     with jax.enable_x64(left.dtype == right.dtype == "float64"):
-        # Without a preferred type, which a later trace without x64 would read as float32.
+        # No preferred type: a later trace without x64 would read it as float32.
         return lax.dot_general(
             left,
             right,
@@ -163,22 +164,22 @@ def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -
         )
 
 
-def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
-    """Returns the sums over the rows of each block of products of a row with a row.
+def block_outer_products(left: Array, right: Array, permutation_invariant: bool) -> Array:
+    """Returns the outer products of rows summed over each block.
 
     Args:
       left: (blocks, rows, k).
       right: (blocks, rows, l).
-      any_order: as in ``block_products``.
+      permutation_invariant: as in ``block_products``.
 
     Returns:
       (blocks, k, l).
 
     >>> import jax.numpy as jnp
-    >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), any_order=False).shape
+    >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), False).shape
     (4, 3, 5)
     """
-    if any_order:
+    if permutation_invariant:
         left, right = float64(left), float64(right)
     with jax.enable_x64(left.dtype == right.dtype == "float64"):
         return lax.dot_general(

@@ -1,4 +1,4 @@
-"""Sums over records of clipped derivatives in a subspace, for large models."""
+"""Clipped sums of gradients and Hessians in a subspace, for large models."""
 
 import functools
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, on_device, zeros
+from dpjax._wide import Expansion, on_device, zeros
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -17,12 +17,12 @@ from dpjax.derivatives.chunks import (
     rows_per_chunk,
     sum_chunks,
 )
-from dpjax.derivatives.per_example import JointSum, WideJointSum
+from dpjax.derivatives.per_example import JointExpansion, JointSum
 
 
 @pytree_dataclass
 class SubspaceClipped:
-    """What ``subspace_clipped`` returns."""
+    """The function that ``subspace_clipped`` returns."""
 
     gradient_weight: Array | float
     hessian_weight: Array | float
@@ -33,7 +33,7 @@ class SubspaceClipped:
     ) -> JointSum:
         """Returns the sums of S g, shape (k,), and S H S^T, shape (k, k)."""
         total = self.wide(params, batch, sketch, mask)
-        return JointSum(total.gradient.narrow, total.hessian.narrow)
+        return JointSum(total.gradient.leading, total.hessian.leading)
 
     def wide(
         self,
@@ -41,16 +41,24 @@ class SubspaceClipped:
         batch: PyTree,
         sketch: Array,
         mask: Array | None = None,
-        any_order: bool = False,
-    ) -> WideJointSum:
-        """Returns the same with all the digits added."""
+        permutation_invariant: bool = False,
+    ) -> JointExpansion:
+        """Returns the result of a call in float64, as ``Expansion``."""
         weights, batch = (self.gradient_weight, self.hessian_weight), on_device(batch)
-        return WideJointSum(
-            *_sums(self.loss, params, sketch, batch, mask, weights, any_order=any_order)
+        return JointExpansion(
+            *_sums(
+                self.loss,
+                params,
+                sketch,
+                batch,
+                mask,
+                weights,
+                permutation_invariant=permutation_invariant,
+            )
         )
 
     def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
-        """Returns that of (S g / gradient_weight, svec(S H S^T) / hessian_weight).
+        """Returns the l2 sensitivity of (S g / gradient_weight, svec(S H S^T) / hessian_weight).
 
         Arguments as in ``ClippedGrad.sensitivity``; rounding is included.
         """
@@ -78,8 +86,8 @@ def subspace_clipped(
     Raises:
       ValueError: if a weight is not above 0.
 
-    Privacy: NOT a mechanism. The sensitivity holds for every sketch that no record has chosen,
-      orthonormal or not, since it is the projected vector that is clipped.
+    Privacy: NOT a mechanism. The sensitivity holds for every sketch that does not depend on the
+      records, orthonormal or not, since the projected vector is clipped.
 
     >>> import jax.numpy as jnp
     >>> total = subspace_clipped(
@@ -95,7 +103,7 @@ def subspace_clipped(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def _sums(
     loss: Loss,
     params: Params,
@@ -103,8 +111,8 @@ def _sums(
     batch: PyTree,
     mask: Array | None,
     weights: tuple[Array | float, Array | float],
-    any_order: bool,
-) -> tuple[Wide, Wide]:
+    permutation_invariant: bool,
+) -> tuple[Expansion, Expansion]:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
     if sketch.ndim != 2 or sketch.shape[1] != flat.size:
@@ -136,13 +144,17 @@ def _sums(
             1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
         )
         return (
-            rounding.block_products(blocks(factors), blocks(gradients), any_order, axis=1),
-            rounding.block_products(blocks(factors), blocks(hessians), any_order, axis=1),
+            rounding.block_products(
+                blocks(factors), blocks(gradients), permutation_invariant, axis=1
+            ),
+            rounding.block_products(
+                blocks(factors), blocks(hessians), permutation_invariant, axis=1
+            ),
         )
 
     record = jax.tree.map(lambda leaf: leaf[0], batch)
     numbers = k * directions.widest(of_flat, flat, record)
     zero = (zeros((k,), flat.dtype), zeros((k * k,), flat.dtype))
     gradient, hessian = sum_chunks(n, rows_per_chunk(n, numbers), contribution, zero)
-    square = jax.tree.map(lambda word: word.reshape(k, k), hessian)
+    square = jax.tree.map(lambda term: term.reshape(k, k), hessian)
     return gradient, clipping.symmetrize(square)

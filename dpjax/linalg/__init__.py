@@ -1,4 +1,4 @@
-"""Linear algebra of the second-order methods: the trust-region step and tails of Gaussian noise."""
+"""Trust-region subproblem solvers, and tail quantiles of Gaussian noise."""
 
 from dpjax.linalg.tails import chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.linalg.trust_region import SOLVERS, TrustRegionStep, trust_region_step

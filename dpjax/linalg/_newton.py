@@ -1,8 +1,9 @@
-"""Fast paths for subproblems outside the hard case, by few factorisations and products.
+"""Trust-region subproblems outside the hard case, by a few Cholesky factorisations.
 
-On a CPU an eigendecomposition makes hundreds of small calls of LAPACK, each on all threads of a
-library that shares the cores with XLA's own, and they wait for each other: 100 times longer has
-been seen. A Cholesky factorisation is one such call, and one vector is solved for on one thread.
+On a CPU an eigendecomposition makes hundreds of small LAPACK calls. Each runs on all threads of a
+library that shares the cores with XLA's threads, and the two wait for each other: 100 times longer
+has been seen. A Cholesky factorisation is one such call, and a solve for one vector takes one
+thread.
 """
 
 import jax
@@ -18,7 +19,7 @@ _MAX_FACTORISATIONS = 12
 
 
 def try_interior(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-    """The unconstrained minimiser, by Cholesky, and whether it is one and lies in the unit ball.
+    """Returns the unconstrained minimiser, by Cholesky, and whether it is valid in the unit ball.
 
     Args:
       matrix: A, shape (p, p), symmetric, entries of at most 1; the Hessian is ``weight`` A.
@@ -26,7 +27,7 @@ def try_interior(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Ar
       weight: in [0, 1].
 
     Returns:
-      The step, and whether it holds to rounding; if not it means nothing.
+      The step, and whether it is accurate to rounding; otherwise the step is meaningless.
     """
     factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
     step = jax.scipy.linalg.cho_solve((factor, True), -linear)
@@ -35,20 +36,21 @@ def try_interior(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Ar
 
 
 def try_newton(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """The minimiser on the unit ball, by Newton's iteration on Cholesky factors.
+    """Returns the minimiser on the unit ball, by Newton's iteration on Cholesky factors.
 
     Lanczos vectors of the gradient give the first multiplier: the exact one of the model on their
-    span, which is at most that of the whole model, and mostly equal to many digits. The multiplier
-    itself is the unknown, so that digits are lost where it is close to minus the lowest eigenvalue;
-    there it gives up.
+    span, which is at most that of the full model, and mostly equal to many digits. The unknown is
+    the multiplier itself, which loses digits close to minus the lowest eigenvalue; there the
+    iteration gives up.
 
     Args:
-      matrix: as in ``try_interior``, and so ``linear`` and ``weight``.
-      linear: see there.
-      weight: see there.
+      matrix: as in ``try_interior``.
+      linear: as in ``try_interior``.
+      weight: as in ``try_interior``.
 
     Returns:
-      The step, the multiplier, and whether they hold to rounding; if not they mean nothing.
+      The step, the multiplier, and whether they are accurate to rounding; otherwise they are
+      meaningless.
 
     Reference: Moré and Sorensen (1983), algorithm 3.14; Gould, Lucidi, Roma and Toint (1999).
     """
@@ -65,7 +67,7 @@ def try_newton(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arra
         step = jax.scipy.linalg.cho_solve((factor, True), -linear)
         half = jax.scipy.linalg.solve_triangular(factor, step, lower=True)
         norm, slope = jnp.linalg.norm(step), half @ half
-        # What scaling the step to length 1 leaves of the gradient, relative to what cancels there.
+        # Residual of the gradient once the step is scaled to length 1, relative to its terms.
         good = definite & (jnp.abs(norm - 1) * length <= 16 * eps * (trial + length) * norm)
         inside = (trial == 0) & (norm <= 1) & _surely_definite(factor)
         left = ~definite | (norm > 1)
@@ -83,8 +85,8 @@ def try_newton(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arra
     # Without a gradient every step here is 0, and only an eigenvector leads down.
     count = jnp.where(length > 0, 0, _MAX_FACTORISATIONS)
     start = (count, low, high, trial, trial, jnp.zeros_like(linear), jnp.bool_(False))
-    multiplier, step, found = lax.while_loop(unfinished, advance, start)[-3:]
-    return step, multiplier, found
+    multiplier, step, converged = lax.while_loop(unfinished, advance, start)[-3:]
+    return step, multiplier, converged
 
 
 def _surely_definite(factor: Array) -> Array:
@@ -94,7 +96,7 @@ def _surely_definite(factor: Array) -> Array:
 
 
 def _first_guess(matrix: Array, linear: Array, weight: Array) -> Array:
-    """The multiplier of the model on the span of a few Lanczos vectors of the gradient."""
+    """Returns the multiplier of the model on the span of a few Lanczos vectors of the gradient."""
     size = min(_VECTORS, linear.size)
     length = jnp.linalg.norm(linear)
     rounding = 64 * jnp.finfo(linear.dtype).eps
@@ -103,7 +105,7 @@ def _first_guess(matrix: Array, linear: Array, weight: Array) -> Array:
         basis, diagonal, off, vector, last = carry
         basis = basis.at[index].set(vector)
         image = matrix @ vector
-        # Past the space that the gradient sees: positive, so that it has no say.
+        # Beyond the Krylov space of the gradient: positive, so that it has no effect.
         curvature = jnp.where(jnp.any(vector != 0), image @ vector, 1)
         diagonal, off = diagonal.at[index].set(curvature), off.at[index].set(last)
         for _ in range(2):  # once leaves the rounding of what cancelled
@@ -119,7 +121,7 @@ def _first_guess(matrix: Array, linear: Array, weight: Array) -> Array:
 
 
 def _search(diagonal: Array, off: Array, vector: Array) -> Array:
-    """The multiplier of a tridiagonal model on the unit sphere, nearly; at least 0."""
+    """Returns the approximate multiplier, at least 0, of a tridiagonal model on the unit sphere."""
     tolerance = 16 * jnp.finfo(vector.dtype).eps
     below, above = jnp.pad(off, (1, 0)), jnp.pad(off, (0, 1))
     margin, length = jnp.abs(below) + jnp.abs(above), jnp.linalg.norm(vector)
@@ -155,8 +157,8 @@ def _search(diagonal: Array, off: Array, vector: Array) -> Array:
 def _evaluate(
     diagonal: Array, below: Array, above: Array, vector: Array, trials: Array
 ) -> tuple[Array, Array, Array]:
-    """For each multiplier: the norm of its step, the scale of its slope, and definiteness."""
-    one, zero = jnp.ones_like(trials), jnp.zeros_like(trials)
+    """Returns, for each multiplier, its step's norm, the scale of its slope, and definiteness."""
+    ones, zeros = jnp.ones_like(trials), jnp.zeros_like(trials)
 
     def factor(carry, row):
         pivot, entry = carry
@@ -177,9 +179,9 @@ def _evaluate(
         now = value - ratio * earlier
         return now, now
 
-    _, (pivots, ratios, entries, raw) = lax.scan(factor, (one, zero), (diagonal, below, vector))
-    _, steps = lax.scan(substitute, zero, (entries, pivots, above), reverse=True)
-    _, halves = lax.scan(resubstitute, zero, (steps, ratios))
+    _, (pivots, ratios, entries, raw) = lax.scan(factor, (ones, zeros), (diagonal, below, vector))
+    _, steps = lax.scan(substitute, zeros, (entries, pivots, above), reverse=True)
+    _, halves = lax.scan(resubstitute, zeros, (steps, ratios))
     norms = jnp.linalg.norm(steps, axis=0)
     slopes = jnp.sum(halves**2 / pivots, axis=0)
     return norms, slopes, jnp.all(raw > 0, axis=0)

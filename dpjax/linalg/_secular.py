@@ -1,4 +1,4 @@
-"""The trust-region subproblem in the eigenbasis: the secular equation, in the hard case too."""
+"""The trust-region subproblem by eigendecomposition and secular equation, hard case included."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -7,7 +7,7 @@ _MAX_ITERATIONS = 64  # a bound no instance of the tests comes near: most take 3
 
 
 def by_eigenvectors(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """The minimiser on the unit ball, by an eigendecomposition.
+    """Returns the minimiser on the unit ball, by an eigendecomposition.
 
     Args:
       matrix: A, shape (p, p), symmetric; the Hessian is ``weight`` A.
@@ -34,7 +34,7 @@ def _clear_rounding(values: Array, coefficients: Array) -> tuple[Array, Array]:
 
 
 def _solve_diagonal(values: Array, gaps: Array, coefficients: Array) -> tuple[Array, Array]:
-    """The minimiser and multiplier on the unit ball, for ascending ``values``, ``gaps`` apart."""
+    """Returns minimiser and multiplier on the unit ball; ``gaps`` are ``values - values[0]``."""
     lowest = values[0]
     free = -coefficients / jnp.where(values > 0, values, 1)
     unbounded = jnp.any((values <= 0) & (coefficients != 0)) | (lowest < 0)
@@ -54,7 +54,7 @@ def _solve_diagonal(values: Array, gaps: Array, coefficients: Array) -> tuple[Ar
 
 
 def _secular_root(gaps: Array, coefficients: Array, floor: Array, skip: Array) -> Array:
-    """The shift mu >= floor at which c / (gaps + mu) has norm 1.
+    """Returns the shift mu >= floor at which c / (gaps + mu) has norm 1.
 
     The reciprocal of that norm is concave and increasing in mu, so that Newton's iteration climbs
     from the left to the root without passing it. It is slow where the root lies many orders of
@@ -92,5 +92,5 @@ def _secular_root(gaps: Array, coefficients: Array, floor: Array, skip: Array) -
 
 
 def or_one(size: Array) -> Array:
-    """``size``, or 1 in place of 0, to divide by."""
+    """Returns ``size``, or 1 in place of 0, as a divisor."""
     return jnp.where(size > 0, size, 1)

@@ -1,4 +1,4 @@
-"""Large trust-region subproblems by block Lanczos; a solution comes with a proof of its value."""
+"""Large trust-region subproblems by block Lanczos, with a proof of each solution's value."""
 
 import jax
 import jax.numpy as jnp
@@ -6,21 +6,21 @@ from jax import Array, lax
 
 from dpjax.linalg._secular import by_eigenvectors, or_one
 
-TOLERANCE = 1e-5  # of the model's value, which a solution that is found misses by no more
-_STAGES = (16, 32, 64, 128)  # blocks of two vectors, after which a solution is looked for
+TOLERANCE = 1e-5  # relative error of the model's value at a proved solution
+_STAGES = (16, 32, 64, 128)  # blocks of two vectors, after which a solution is tried
 _ROUNDING = 4  # of a Cholesky factorisation, in eps times the largest diagonal entry; measured: 1/2
 
 
 def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """The minimiser of <g, h> + h'Hh/2 on the unit ball, from products with H.
+    """Returns the minimiser of <g, h> + h'Hh/2 on the unit ball, from products with H.
 
     The model is minimised exactly on the space of the Lanczos vectors of two starts, the gradient
     and a random vector, whose products with H share one pass over memory. The gradient's carry
     the solution where it is not hard; the random ones reach the bottom eigenvectors, along which
     the solution must move in the hard case and which the gradient's do not see there. At 32, 64,
     128 and 256 vectors, but not beyond p / 2, a solution is tried, and the first is returned that
-    Cholesky's factorisation proves. The random start is fixed and public: it makes it likely that
-    there is something to prove, and the proof does not rest on it.
+    Cholesky's factorisation proves. The random start is fixed and public: it makes a provable step
+    likely, and the proof does not depend on it.
 
     Args:
       matrix: A, shape (p, p), symmetric, entries of at most 1; the Hessian H is ``weight`` A.
@@ -28,9 +28,9 @@ def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arr
       weight: in [0, 1].
 
     Returns:
-      The step, the multiplier, and whether the step is found: then its value is within
+      The step, the multiplier, and whether the step is proved: then its value is within
       ``TOLERANCE`` of the minimum, relative to it, and H + multiplier I >= -``TOLERANCE`` |value|.
-      If not they mean nothing.
+      Otherwise they are meaningless.
 
     Privacy: post-processing of its inputs.
 
@@ -39,8 +39,8 @@ def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arr
 
     >>> matrix = jnp.diag(jnp.array([-1.0] + 199 * [0.5]))
     >>> hard = jnp.zeros(200).at[1].set(0.75)  # blind to the only direction of descent
-    >>> step, multiplier, found = jax.jit(try_lanczos)(matrix, hard, jnp.ones(()))
-    >>> print(f"{bool(found)} {abs(step[0]):.3f} {step[1]:.3f} {multiplier:.3f}")
+    >>> step, multiplier, proved = jax.jit(try_lanczos)(matrix, hard, jnp.ones(()))
+    >>> print(f"{bool(proved)} {abs(step[0]):.3f} {step[1]:.3f} {multiplier:.3f}")
     True 0.866 -0.500 1.000
     """
     block = jnp.stack([linear, _start(linear)])
@@ -55,7 +55,7 @@ def _start(linear: Array) -> Array:
 def _from_stage(
     stage: int, basis: Array, images: Array, matrix: Array, linear: Array, weight: Array
 ) -> tuple[Array, Array, Array]:
-    """The first solution that is proved, at this stage or a later one."""
+    """Returns the first solution that is proved, at this stage or a later one."""
     # The first stage is almost free; with more than p / 2 vectors an exact solution is cheaper.
     if stage == len(_STAGES) or (4 if stage else 2) * _STAGES[stage] >= linear.size:
         return jnp.zeros_like(linear), jnp.zeros_like(weight), jnp.bool_(False)
@@ -67,16 +67,16 @@ def _from_stage(
     step = coordinates @ basis
     length = jnp.linalg.norm(step)
     step = step / jnp.where((multiplier > 0) | (length > 1), or_one(length), 1)
-    found = _proved(matrix, linear, weight, step, multiplier, lowest)
+    proved = _proved(matrix, linear, weight, step, multiplier, lowest)
     return lax.cond(
-        found,
-        lambda: (step, multiplier, found),
+        proved,
+        lambda: (step, multiplier, proved),
         lambda: _from_stage(stage + 1, basis, images, matrix, linear, weight),
     )
 
 
 def _extend(matrix: Array, basis: Array, images: Array, blocks: int) -> tuple[Array, Array]:
-    """Lanczos vectors, as rows, and their products with the matrix, up to ``blocks`` pairs."""
+    """Returns ``blocks`` pairs of Lanczos vectors, as rows, and their products with the matrix."""
     count = basis.shape[0]
     room = ((0, 2 * blocks - count), (0, 0))
 
@@ -92,7 +92,7 @@ def _extend(matrix: Array, basis: Array, images: Array, blocks: int) -> tuple[Ar
 
 
 def _orthonormal(block: Array, basis: Array) -> Array:
-    """The two rows of ``block`` made orthonormal, to the rows of ``basis`` and to each other.
+    """Returns the two rows of ``block`` orthonormalised against ``basis`` and each other.
 
     A row that the others span to rounding becomes 0, as does a gradient that is 0: no direction,
     and to the projected model one more eigenvalue 0 without gradient, which moves no minimiser.
@@ -114,14 +114,14 @@ def _unit(vector: Array, rounding: Array) -> Array:
 def _proved(
     matrix: Array, linear: Array, weight: Array, step: Array, multiplier: Array, lowest: Array
 ) -> Array:
-    """Whether the value of ``step`` is proved to be within ``TOLERANCE`` of the minimum.
+    """Returns whether the value of ``step`` is proved to be within ``TOLERANCE`` of the minimum.
 
     By weak duality: where B = H + s I is positive definite, s >= 0, no value in the unit ball is
     below the minimum of <g, h> + h'Bh/2 over all h, less s/2. With r = B h + g, the value of
     ``step`` h exceeds that by r'B^-1 r/2 + s (1 - |h|^2)/2, whatever h and s are. Cholesky's
     factorisation shows that B is definite and gives the first term. For s the multiplier is raised
-    by half of what is allowed, so that the factorisation exists in the hard case too; there that
-    costs a quarter of what is allowed. A Ritz value in its place would prove nothing, being above
+    by half of the allowed error, so that the factorisation exists in the hard case too; there that
+    costs a quarter of the allowed error. A Ritz value in its place would prove nothing, being above
     the lowest eigenvalue.
     """
     image = weight * (matrix @ step)
@@ -133,7 +133,7 @@ def _proved(
 
     def by_cholesky():
         # What is factorised lies below B by more than the factorisation's rounding as measured. In
-        # float64 even the a-priori bound (Rump 2006), p^2 eps |B|, is far below what is allowed,
+        # float64 even the a-priori bound (Rump 2006), p^2 eps |B|, is far below the allowed error,
         # unless the value is tiny beside |H|; in float32 the measurement is all there is.
         largest = weight * jnp.max(jnp.abs(jnp.diagonal(matrix))) + shift
         identity = jnp.eye(step.size, dtype=step.dtype)

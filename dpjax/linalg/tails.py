@@ -1,4 +1,4 @@
-"""How large Gaussian noise can be: tail quantiles of vectors and of symmetric matrices."""
+"""Tail quantiles of Gaussian noise: norms of vectors, eigenvalues of symmetric matrices."""
 
 import math
 
@@ -8,7 +8,7 @@ from dpjax import _validate
 
 
 def chi_quantile(dimension: int, probability: float) -> float:
-    """A bound that the norm of standard Gaussian noise keeps with the given probability.
+    """Returns a bound on the norm of standard Gaussian noise that holds with ``probability``.
 
     Args:
       dimension: p, the length of the noise vector N(0, I_p), at least 1.
@@ -33,11 +33,11 @@ def chi_quantile(dimension: int, probability: float) -> float:
 def symmetric_top_eigenvalue_quantile(
     dimension: int, probability: float, isometric: bool = True
 ) -> float:
-    """A bound that lambda_max of symmetric Gaussian noise keeps with the given probability.
+    """Returns a bound on lambda_max of symmetric Gaussian noise that holds with ``probability``.
 
     In isometric coordinates lambda_max is convex and 1-Lipschitz in a standard Gaussian vector, so
     its median is at most its mean, which is at most sqrt(2 p) (Sudakov-Fernique), and above its
-    median its tail is at most that of N(0, 1). By symmetry -lambda_min keeps the same bound; for
+    median its tail is at most that of N(0, 1). By symmetry -lambda_min has the same bound; for
     both at once, hence for the spectral norm, take ``probability`` = 1 - beta/2.
 
     Args:

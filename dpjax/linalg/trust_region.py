@@ -35,25 +35,25 @@ class TrustRegionStep(NamedTuple):
 def trust_region_step(
     gradient: ArrayLike, hessian: ArrayLike, radius: ArrayLike, solver: str = "auto"
 ) -> TrustRegionStep:
-    """Globally minimises <g, h> + h'Hh/2 over |h| <= radius, whether or not H is definite.
+    """Returns the global minimiser of <g, h> + h'Hh/2 over |h| <= radius, for any symmetric H.
 
-    Exactly, by one symmetric eigendecomposition and a bracketed Newton iteration on the secular
-    equation; that is exact in the hard case and near it, where iterations on Cholesky factors
+    The exact solver takes one symmetric eigendecomposition and a bracketed Newton iteration on the
+    secular equation; it is exact in the hard case and near it, where iterations on Cholesky factors
     (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside the ball
     is found by one Cholesky factorisation instead and, from p = 48, one on the sphere by 2 to 5,
-    which do not fight with XLA for the cores; a hard one pays for all. The exact step satisfies
-    (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and H + lambda I >= 0, each to a
-    relative residual of 1e-12 in float64 and 1e-5 in float32. What lies below rounding is not taken
-    for a direction: eigenvalues within 4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat
-    there the step does not move along them. Where there are several minimisers (the hard case) one
-    of them is returned.
+    which do not compete with XLA for the cores; a hard instance pays for both. The exact step
+    satisfies (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and H + lambda I >= 0,
+    each to a relative residual of 1e-12 in float64 and 1e-5 in float32. Rounding is not treated as
+    curvature: eigenvalues within 4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat there
+    the step does not move along them. Where there are several minimisers (the hard case) one of
+    them is returned.
 
-    Or by Lanczos vectors, several times faster from p of about 300: the value of the step is then
-    proved to be within a relative 1e-5 of the minimum, and what cannot be proved, as for some hard
-    instances with many eigenvalues close to the lowest, is solved exactly after all.
+    The Lanczos solver is several times faster from p of about 300: the value of the step is then
+    proved to be within a relative 1e-5 of the minimum, and an instance without a proof, such as a
+    hard one with many eigenvalues close to the lowest, is solved exactly after all.
 
-    Works under ``jit`` and ``vmap``; under ``vmap`` every model pays for every way to solve it, so
-    that there ``solver="exact"`` is the faster.
+    Works under ``jit`` and ``vmap``; under ``vmap`` every model pays for both solvers, so
+    ``solver="exact"`` is faster there.
 
     Args:
       gradient: g, shape (p,), float32 or float64, finite (the oracles guarantee that).
@@ -127,8 +127,8 @@ def _solve(gradient: Array, hessian: Array, radius: Array, solver: str) -> Trust
 
 
 def _by_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-    step, multiplier, found = try_lanczos(matrix, linear, weight)
-    return lax.cond(found, lambda: (step, multiplier), lambda: _exactly(matrix, linear, weight))
+    step, multiplier, proved = try_lanczos(matrix, linear, weight)
+    return lax.cond(proved, lambda: (step, multiplier), lambda: _exactly(matrix, linear, weight))
 
 
 def _exactly(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
@@ -139,12 +139,12 @@ def _exactly(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]
 
 def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
     if linear.size < _NEWTON_SIZE:
-        step, found = try_interior(matrix, linear, weight)
+        step, valid = try_interior(matrix, linear, weight)
         multiplier = jnp.zeros_like(weight)
     else:
-        step, multiplier, found = try_newton(matrix, linear, weight)
+        step, multiplier, valid = try_newton(matrix, linear, weight)
     return lax.cond(
-        found, lambda: (step, multiplier), lambda: _by_eigenvectors(matrix, linear, weight)
+        valid, lambda: (step, multiplier), lambda: _by_eigenvectors(matrix, linear, weight)
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Wide, float64
+from dpjax._wide import Expansion, float64
 from dpjax.mechanisms import gaussian
 from dpjax.mechanisms.base import check_threefry, derive
 from dpjax.mechanisms.normal import standard_normal
@@ -19,7 +19,7 @@ def add_ball(
 
     Args:
       key: a key used for nothing else, shape ().
-      tree: pytree whose leaves are floating arrays or ``Wide`` sums.
+      tree: pytree whose leaves are floating arrays or ``Expansion`` sums.
       radius: R, public, shape (), in the units of the leaves.
       unsafe_fast_noise: True draws and adds in float32, NOT SAFE for a release.
 
@@ -43,9 +43,9 @@ def add_ball(
     True
     """
     check_threefry(key)
-    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Wide))
-    leaves = [leaf if isinstance(leaf, Wide) else jnp.asarray(leaf) for leaf in leaves]
-    arrays = [leaf.narrow if isinstance(leaf, Wide) else leaf for leaf in leaves]
+    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Expansion))
+    leaves = [leaf if isinstance(leaf, Expansion) else jnp.asarray(leaf) for leaf in leaves]
+    arrays = [leaf.leading if isinstance(leaf, Expansion) else leaf for leaf in leaves]
     for array in arrays:
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"noise needs floating leaves, got {array.dtype}.")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Wide, float64, join, widen
+from dpjax._wide import Expansion, float64, to_float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.normal import standard_normal
 
@@ -16,13 +16,13 @@ _EXPONENT = 0x7FF0_0000_0000_0000
 
 
 def perturb(
-    key: Array, value: Array | Wide, stddev: Array | float, *, unsafe_fast_noise: bool = False
+    key: Array, value: Array | Expansion, stddev: Array | float, *, unsafe_fast_noise: bool = False
 ) -> Array:
     """Returns ``value`` plus independent N(0, stddev^2) noise; all Gaussian noise passes here.
 
     Args:
       key: a key used for nothing else, shape ().
-      value: floating array of any shape, or a ``Wide`` sum.
+      value: floating array of any shape, or an ``Expansion`` sum.
       stddev: public, broadcastable to ``value``.
       unsafe_fast_noise: True draws and adds in float32, NOT SAFE for a release: such noise has
         2^23 values and none beyond 5.42 stddev, and its low bits give the sum away.
@@ -45,21 +45,21 @@ def perturb(
     """
     check_threefry(key)
     if unsafe_fast_noise:
-        narrow = value.narrow if isinstance(value, Wide) else widen(value).narrow
+        narrow = value.leading if isinstance(value, Expansion) else widen(value).leading
         noise = jax.random.normal(key, narrow.shape, narrow.dtype)
         return (narrow + jnp.asarray(stddev, noise.dtype) * noise).astype(_dtype(value))
-    shape = value.narrow.shape if isinstance(value, Wide) else value.shape
+    shape = value.leading.shape if isinstance(value, Expansion) else value.shape
     noise = standard_normal(key, shape)
     with jax.enable_x64(True):
         scale = float64(stddev)
         return add_on_grid(value, scale * noise, scale)
 
 
-def add_on_grid(value: Array | Wide, noise: Array, stddev: Array) -> Array:
+def add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array:
     """Returns ``value`` plus ``noise``, added in float64 and rounded together, then cast.
 
     Args:
-      value: floating array of any shape, or a ``Wide`` sum.
+      value: floating array of any shape, or an ``Expansion`` sum.
       noise: float64 of that shape.
       stddev: float64, that of the noise, which the grid depends on alone.
 
@@ -71,13 +71,13 @@ def add_on_grid(value: Array | Wide, noise: Array, stddev: Array) -> Array:
     >>> print(4096 * add_on_grid(jnp.zeros(1), noise, stddev))
     [410.]
     """
-    wide = value if isinstance(value, Wide) else widen(value)
+    wide = value if isinstance(value, Expansion) else widen(value)
     with jax.enable_x64(True):
-        return lax.convert_element_type(_round(join(wide) + noise, stddev), _dtype(value))
+        return lax.convert_element_type(_round(to_float64(wide) + noise, stddev), _dtype(value))
 
 
-def _dtype(value: Array | Wide) -> jnp.dtype:
-    return value.narrow.dtype if isinstance(value, Wide) else value.dtype
+def _dtype(value: Array | Expansion) -> jnp.dtype:
+    return value.leading.dtype if isinstance(value, Expansion) else value.dtype
 
 
 def _round(value: Array, stddev: Array) -> Array:

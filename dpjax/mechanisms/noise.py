@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Wide, float64, join
+from dpjax._wide import Expansion, float64, to_float64
 from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.gaussian import GRID_BITS, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax
@@ -32,12 +32,12 @@ class Noise:
 
     unsafe_fast: bool = False
 
-    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+    def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise.
 
         Args:
           key: a key used for nothing else, shape ().
-          value: floating array or ``Wide`` sum.
+          value: floating array or ``Expansion`` sum.
           stddev: public, shape ().
         """
         raise NotImplementedError
@@ -61,7 +61,7 @@ class Gaussian(Noise):
     True
     """
 
-    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+    def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``perturb``."""
         return perturb(key, value, stddev, unsafe_fast_noise=self.unsafe_fast)
 
@@ -85,7 +85,7 @@ class SymmetricGaussian(Gaussian):
 
     isometric: bool = True
 
-    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+    def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``add_symmetric_gaussian``."""
         return add_symmetric_gaussian(
             key, value, stddev, self.isometric, unsafe_fast_noise=self.unsafe_fast
@@ -113,7 +113,7 @@ class Prefix(Gaussian):
     of: PrefixNoise = dataclasses.field(kw_only=True)
     leaf: Any = dataclasses.field(kw_only=True)
 
-    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+    def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the increment with its noise; ``stddev`` is that of the independent draws."""
         return self.of.perturb(key, value, stddev, self.leaf, unsafe_fast_noise=self.unsafe_fast)
 
@@ -126,9 +126,9 @@ class Ball(Noise):
     True
     """
 
-    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+    def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``add_ball``."""
-        size = value.narrow.size if isinstance(value, Wide) else value.size
+        size = value.leading.size if isinstance(value, Expansion) else value.size
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
             radius = float64(stddev) * math.sqrt(size + 2)
         return add_ball(key, value, radius, unsafe_fast_noise=self.unsafe_fast)
@@ -151,10 +151,10 @@ class Gumbel(Noise):
     Array(1, dtype=int32)
     """
 
-    def add(self, key: Array, value: Array | Wide, stddev: Any) -> Array:
+    def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the index, int32 (), see ``noisy_argmax``; no noisy score leaves."""
         with jax.enable_x64(True):
-            scores = join(value) if isinstance(value, Wide) else value
+            scores = to_float64(value) if isinstance(value, Expansion) else value
         return noisy_argmax(key, scores, stddev, unsafe_fast_noise=self.unsafe_fast)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array
-from dpjax._wide import Wide
+from dpjax._wide import Expansion
 from dpjax.mechanisms import gaussian
 
 
 def add_symmetric_gaussian(
     key: Array,
-    matrix: Array | Wide,
+    matrix: Array | Expansion,
     stddev: Array | float,
     isometric: bool = True,
     *,
@@ -21,8 +21,8 @@ def add_symmetric_gaussian(
 
     Args:
       key: a key used for nothing else, shape ().
-      matrix: symmetric floating array or ``Wide`` sum, shape (p, p); only its upper triangle is
-        read.
+      matrix: symmetric floating array or ``Expansion`` sum, shape (p, p); only its upper triangle
+        is read.
       stddev: scalar; standard deviation of a diagonal entry.
       isometric: True for the Gaussian orthogonal form, variance stddev^2 on the diagonal and
         stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole upper
@@ -46,7 +46,7 @@ def add_symmetric_gaussian(
     >>> bool((noisy == noisy.T).all())
     True
     """
-    shape = matrix.narrow.shape if isinstance(matrix, Wide) else matrix.shape
+    shape = matrix.leading.shape if isinstance(matrix, Expansion) else matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"matrix must be square, got shape {shape}.")
     rows, columns = np.triu_indices(shape[0])

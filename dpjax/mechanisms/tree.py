@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._typing import Array, pytree_dataclass, static
-from dpjax._wide import Wide, float64, widen
+from dpjax._wide import Expansion, float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.gaussian import add_on_grid
 from dpjax.mechanisms.normal import normal_from_bits
@@ -129,7 +129,7 @@ class PrefixNoise:
     def perturb(
         self,
         key: Array,
-        value: Array | Wide,
+        value: Array | Expansion,
         stddev: Array | float,
         leaf: Array | int,
         **fast: bool,
@@ -138,18 +138,18 @@ class PrefixNoise:
 
         Args:
           key: of the segment.
-          value: floating array, or a ``Wide`` sum.
+          value: floating array, or an ``Expansion`` sum.
           stddev: of the independent draws Z, shape ().
           leaf: which increment.
           **fast: ``unsafe_fast_noise``, which here rounds the noise to float32; NOT for a release.
         """
-        wide = value if isinstance(value, Wide) else widen(value)
-        dtype = wide.narrow.dtype if isinstance(value, Wide) else value.dtype
-        noise = self.increment(key, leaf, wide.narrow.shape)
+        wide = value if isinstance(value, Expansion) else widen(value)
+        dtype = wide.leading.dtype if isinstance(value, Expansion) else value.dtype
+        noise = self.increment(key, leaf, wide.leading.shape)
         if fast.get("unsafe_fast_noise", False):
             with jax.enable_x64(True):
-                plain = lax.convert_element_type(noise, wide.narrow.dtype)
-            return (wide.narrow + jnp.asarray(stddev, plain.dtype) * plain).astype(dtype)
+                plain = lax.convert_element_type(noise, wide.leading.dtype)
+            return (wide.leading + jnp.asarray(stddev, plain.dtype) * plain).astype(dtype)
         with jax.enable_x64(True):
             scale = float64(stddev)
             return add_on_grid(value, scale * noise, scale)

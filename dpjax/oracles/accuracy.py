@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, PyTree, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, accumulate, zeros
+from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import linear_model
 from dpjax.objectives import Objective
@@ -88,7 +88,7 @@ class AccuracyQuery(Query):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the number of records whose label is predicted, (). NOT PRIVATE."""
         del mask, public
         correct = self._correct(records, params).ravel().astype(jnp.float32)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.accounting import Event
 from dpjax.derivatives import clipped_grad, most_rows, rounding_slack
 from dpjax.objectives import Objective
@@ -89,13 +89,13 @@ class AnchoredQuery(Query):
         (release,) = super().event(count).releases
         return Event((dataclasses.replace(release, undrawn_shift=float(self.idle)),), self.relation)
 
-    def remember(self, records: Records, params: Params) -> Wide:
+    def remember(self, records: Records, params: Params) -> Expansion:
         """Returns the exact sum of clipped gradients at ``params``, (p,): SECRET."""
         return self._clipped.wide(params, records, None, self.any_order)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sum of how gradients change, plus the exact anchor's share. NOT PRIVATE.
 
         Args:
@@ -112,8 +112,8 @@ class AnchoredQuery(Query):
         # One sum before the noise: apart, the exact part would need noise of its own.
         with jax.enable_x64(True):
             share = float64(self._share)
-            total = join(here) - join(there) + share * join(public["secret"])
-            return (split(total, here.narrow.dtype),)
+            total = to_float64(here) - to_float64(there) + share * to_float64(public["secret"])
+            return (from_float64(total, here.leading.dtype),)
 
     @property
     def _clipped(self):

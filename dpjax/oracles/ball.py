@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import Wide, float64
+from dpjax._wide import Expansion, float64
 from dpjax.accounting import Event, records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.mechanisms.noise import Ball, Noise
@@ -67,16 +67,16 @@ class BallQuery(GradientQuery):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE.
 
         Raises:
           ValueError: if the parameters are not as many as ``dimension`` says; delta depends on it.
         """
         (total,) = super().exact(records, params, mask, **public)
-        if total.narrow.size != self.dimension:
+        if total.leading.size != self.dimension:
             raise ValueError(
-                f"dimension={self.dimension} was declared, but there are {total.narrow.size} "
+                f"dimension={self.dimension} was declared, but there are {total.leading.size} "
                 "parameters; the delta of ball noise depends on how many."
             )
         return (total,)

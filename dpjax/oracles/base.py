@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import Wide, on_device
+from dpjax._wide import Expansion, on_device
 from dpjax.accounting import Event, Release, records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.datasets.base import check_arrays
@@ -82,7 +82,7 @@ class Query:
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the value without noise, in parts. NOT PRIVATE; all that reads records.
 
         Args:
@@ -131,7 +131,7 @@ class Query:
 
         Privacy: NOT PRIVATE; for audits on made-up records.
         """
-        exact = (value.narrow for value in self.exact(records, params, mask, **public))
+        exact = (value.leading for value in self.exact(records, params, mask, **public))
         noises = (noise for _, noise in self.noises(**public))
         seen, stddevs = self.parts_of(answer), self.stddevs(params, **public)
         return tuple(zip(noises, seen, exact, stddevs, strict=True))

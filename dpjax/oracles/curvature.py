@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Params
-from dpjax._wide import float64, join
+from dpjax._wide import float64, to_float64
 from dpjax.derivatives import clipped_hessian, flatten
 from dpjax.objectives import Objective
 
@@ -47,7 +47,7 @@ def smallest_curvature(
     size = flatten(params)[0].size
     regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
     with jax.enable_x64(True):
-        mean = lax.div(join(total), lax.full_like(join(total), divisor))
+        mean = lax.div(to_float64(total), lax.full_like(to_float64(total), divisor))
         return _smallest_eigenvalue(mean + float64(regularizer))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide
+from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
 from dpjax.objectives import Objective
@@ -91,7 +91,7 @@ class DifferenceQuery(Query):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped differences, (p,). NOT PRIVATE.
 
         Args:

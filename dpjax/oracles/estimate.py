@@ -10,7 +10,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting import Event, SinglePassRelease
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
@@ -150,7 +150,7 @@ class EstimateQuery(Query):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns one increment, (p,). NOT PRIVATE.
 
         Args:
@@ -185,10 +185,10 @@ class EstimateQuery(Query):
             lambda batch, mask: difference.wide(params, anchor, batch, mask, self.any_order),
         )
         with jax.enable_x64(True):
-            total = join(fresh) + join(change)
+            total = to_float64(fresh) + to_float64(change)
             count = float64(jnp.where(refresh, whole, size))
             mean = lax.div(total, lax.broadcast(count, total.shape))
-            return (split(mean, fresh.narrow.dtype),)
+            return (from_float64(mean, fresh.leading.dtype),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns the noise of this increment, correlated with that of its segment."""
@@ -239,19 +239,19 @@ class EstimateQuery(Query):
         records: Ordered,
         span: tuple[Array, Array],
         params: Params,
-        compute: Callable[[Any, Array], Wide],
-    ) -> Wide:
+        compute: Callable[[Any, Array], Expansion],
+    ) -> Expansion:
         start, size = span
         flat = flatten(params)[0]
         window = self._pass.window(records, start, size, ROWS)
-        dtype = jax.eval_shape(compute, *window).narrow.dtype
+        dtype = jax.eval_shape(compute, *window).leading.dtype
 
-        def one(i: Array, total: Wide) -> Wide:
+        def one(i: Array, total: Expansion) -> Expansion:
             passed = i * ROWS
             batch, mask = self._pass.window(records, start + passed, size - passed, ROWS)
             part = compute(batch, mask)
             with jax.enable_x64(True):
-                return split(join(total) + join(part), dtype)
+                return from_float64(to_float64(total) + to_float64(part), dtype)
 
         return lax.fori_loop(0, self._passes(size), one, zeros(flat.shape, dtype))
 

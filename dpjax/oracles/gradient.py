@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide
+from dpjax._wide import Expansion
 from dpjax.derivatives import ClippedGrad, clipped_grad
 from dpjax.objectives import Objective
 from dpjax.oracles.base import Query, Records
@@ -57,7 +57,7 @@ class GradientQuery(Query):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
         del public
         return (self._clipped.wide(params, records, mask, self.any_order),)

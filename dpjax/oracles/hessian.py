@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide
+from dpjax._wide import Expansion
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
 from dpjax.objectives import Objective
@@ -66,7 +66,7 @@ class HessianQuery(Query):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped Hessians of the flattened parameters, (p, p). NOT PRIVATE."""
         del public
         clipped = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm)
@@ -143,7 +143,7 @@ class JointQuery(Query):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
         del public
         return joint_clipped(

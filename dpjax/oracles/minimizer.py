@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, zeros
+from dpjax._wide import Expansion, zeros
 from dpjax.accounting import records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
@@ -107,7 +107,7 @@ class MinimizerQuery(ValueQuery):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the minimiser, (p,); of ``params`` it reads the shape alone. NOT PRIVATE.
 
         Args:
@@ -123,7 +123,7 @@ class MinimizerQuery(ValueQuery):
         return (minimum(self, records, tilt),)
 
 
-def minimum(query: MinimizerQuery, records: Records, tilt: Wide) -> Wide:
+def minimum(query: MinimizerQuery, records: Records, tilt: Expansion) -> Expansion:
     """Returns the minimiser of a query's objective plus <tilt, w>. NOT PRIVATE."""
     slope, smoothness, _ = query.objective.constants  # pyright: ignore
     return ridge_minimum(

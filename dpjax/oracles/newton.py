@@ -9,7 +9,7 @@ from jax import lax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.accounting import records_moved
 from dpjax.derivatives import clipped_hessian, flatten
 from dpjax.objectives import Objective
@@ -105,7 +105,7 @@ class NewtonQuery(ValueQuery):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns f(H) u at ``params``, shape (p,). NOT PRIVATE.
 
         Args:
@@ -118,16 +118,18 @@ class NewtonQuery(ValueQuery):
         total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, records, mask, self.any_order
         )
-        p, dtype = flatten(params)[0].size, total.narrow.dtype
+        p, dtype = flatten(params)[0].size, total.leading.dtype
         regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):
-            mean = lax.div(join(total), lax.full_like(join(total), float(self.data_size)))
+            mean = lax.div(
+                to_float64(total), lax.full_like(to_float64(total), float(self.data_size))
+            )
             vectors, values = lax.linalg.eigh(mean + float64(regularizer))
             wanted = float64(public["along"])
             length = jnp.sqrt(jnp.sum(wanted * wanted))
             unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
             turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
-            return (split(jnp.sum(vectors * turned[None, :], axis=1), dtype),)
+            return (from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype),)
 
     def _inverse(self, values: Array) -> Array:
         floor = float64(self.floor)

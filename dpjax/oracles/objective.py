@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import Wide, float64, split
+from dpjax._wide import Expansion, float64, from_float64
 from dpjax.accounting import Event, PerturbationRelease, Release, records_moved
 from dpjax.derivatives import clipped_grad, distance_bound
 from dpjax.mechanisms import derive
@@ -141,11 +141,11 @@ class ObjectiveQuery(MinimizerQuery):
         dtype = records.directions.dtype
         return {"tilt": self._tilt(derive(key, "tilt", 0), params.shape, dtype)}
 
-    def _tilt(self, key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Wide:
+    def _tilt(self, key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Expansion:
         # Not rounded to the grid of ``perturb``: on it the minimisers of neighbours would differ.
         if self.unsafe_fast_noise:
             drawn = jax.random.normal(key, shape, jnp.float32)
         else:
             drawn = standard_normal(key, shape)
         with jax.enable_x64(True):
-            return split(float64(self.stddev) * float64(drawn), dtype)
+            return from_float64(float64(self.stddev) * float64(drawn), dtype)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, join, split, zeros
+from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.objectives import Objective
@@ -95,7 +95,7 @@ class ScoreQuery(ValueQuery):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the numbers in units of the clip norms, (2, K). NOT PRIVATE.
 
         Args:
@@ -113,11 +113,11 @@ class ScoreQuery(ValueQuery):
         first = jax.tree.map(lambda leaf: leaf[0], params)
         dtype = flatten(first)[0].dtype
 
-        def one(place: Array, scores: Wide) -> Wide:
+        def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
             found = self._one(batch, mask, candidate, dtype)
-            pairs = zip(scores.words, found.words, strict=True)
-            return Wide(tuple(words.at[:, place].set(word) for words, word in pairs))
+            pairs = zip(scores.terms, found.terms, strict=True)
+            return Expansion(tuple(terms.at[:, place].set(term) for terms, term in pairs))
 
         return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
 
@@ -134,7 +134,7 @@ class ScoreQuery(ValueQuery):
     def _units(self) -> Array:
         return jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
 
-    def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Wide:
+    def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Expansion:
         total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(
             params, batch, mask, self.any_order
         )
@@ -152,12 +152,12 @@ class ScoreQuery(ValueQuery):
             mask=mask,
         )
         with jax.enable_x64(True):
-            mean = lax.div(join(total), lax.full_like(join(total), self._kept.expected))
+            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), self._kept.expected))
             gradient = mean + float64(flatten(own)[0])
             norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
             curvature = smallest / float64(self.hessian_clip_norm)
             both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
-            return split(both, dtype)
+            return from_float64(both, dtype)
 
     @property
     def _kept(self) -> SinglePass:

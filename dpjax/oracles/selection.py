@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Wide, float64, split, wide_dtype, zeros
+from dpjax._wide import Expansion, float64, from_float64, wide_dtype, zeros
 from dpjax.accounting import Event, SelectionRelease, gumbel_scale, records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import most_rows, rounding_slack
@@ -136,7 +136,7 @@ class SelectionQuery(ValueQuery):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the scores (K,), -inf beyond ``filled``. NOT PRIVATE.
 
         Args:
@@ -150,13 +150,13 @@ class SelectionQuery(ValueQuery):
         gradient_norms, filled = public["gradient_norms"], public["filled"]
         dtype = wide_dtype(gradient_norms.dtype)
         scores = zeros((self.candidates,), dtype)
-        scores = Wide((jnp.full_like(scores.narrow, -math.inf), *scores.words[1:]))
+        scores = Expansion((jnp.full_like(scores.leading, -math.inf), *scores.terms[1:]))
 
-        def one(place: Array, scores: Wide) -> Wide:
+        def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
             score = self._score(records, candidate, gradient_norms[place], dtype)
-            pairs = zip(scores.words, score.words, strict=True)
-            return Wide(tuple(words.at[place].set(word) for words, word in pairs))
+            pairs = zip(scores.terms, score.terms, strict=True)
+            return Expansion(tuple(terms.at[place].set(term) for terms, term in pairs))
 
         # As many passes as there are candidates, also where runs are batched: a branch not taken
         # would be computed there.
@@ -164,7 +164,7 @@ class SelectionQuery(ValueQuery):
 
     def _score(
         self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype
-    ) -> Wide:
+    ) -> Expansion:
         smallest = smallest_curvature(
             self.objective,
             candidate,
@@ -177,4 +177,4 @@ class SelectionQuery(ValueQuery):
         with jax.enable_x64(True):
             curvature = -smallest / float64(self.curvature_tolerance)
             gradient = float64(gradient_norm) / float64(self.gradient_tolerance)
-            return split(-jnp.maximum(gradient, curvature), dtype)
+            return from_float64(-jnp.maximum(gradient, curvature), dtype)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax._wide import Wide
+from dpjax._wide import Expansion
 from dpjax.derivatives import subspace_clipped
 from dpjax.oracles.base import Records
 from dpjax.oracles.hessian import JointQuery
@@ -31,7 +31,7 @@ class SubspaceQuery(JointQuery):
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Wide, ...]:
+    ) -> tuple[Expansion, ...]:
         """Returns the sums of S g (k,) and S H S^T (k, k), jointly clipped. NOT PRIVATE."""
         return subspace_clipped(
             self.objective.data_term,

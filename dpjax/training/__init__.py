@@ -1,4 +1,4 @@
-"""``fit``: private training of networks, and what it returns."""
+"""``fit``, private training of networks, and its result ``Trained``."""
 
 from dpjax.training.fit import fit
 from dpjax.training.network import Network

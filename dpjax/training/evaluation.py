@@ -19,7 +19,7 @@ from dpjax.driver import ResumeMismatch, holds_run
 from dpjax.driver.fingerprint import content
 from dpjax.training.losses import Measures
 from dpjax.training.network import Network
-from dpjax.training.records import one_of
+from dpjax.training.records import example_shape
 
 CHUNK = 512
 """Records at once: bounds the memory, and leaves one shape to compile."""
@@ -27,22 +27,22 @@ _FILE = "evaluations.json"
 
 
 class Evaluator:
-    """Measures the iterates it is shown, each step once, and remembers what it found.
+    """Evaluates iterates, each step once, and stores the results.
 
     Args:
       network: of one example.
       measures: names and functions of outputs and label.
-      sets: records ``(x, y)`` by name: ``"held_out"`` and, if asked for, ``"training"``.
-      steps_per_epoch: to name epochs by.
-      checkpoint: folder of the run, where the table is kept beside it; None keeps it in memory.
-      root: gives the run's key; called where there is a folder and something to measure on.
-      params: shapes and dtypes of the network's parameters are read off them.
+      sets: records ``(x, y)`` by name: ``"held_out"`` and, if requested, ``"training"``.
+      steps_per_epoch: converts steps to epochs.
+      checkpoint: folder of the run, where the table is stored beside it; None stores it in memory.
+      root: returns the run's key; called only with a folder and records to measure on.
+      params: parameters of the network; only their shapes and dtypes are read.
 
     Raises:
       ResumeMismatch: if the run in ``checkpoint`` was measured on other records or otherwise.
 
-    Privacy: NOT PRIVATE with regard to the records it measures on. The table says which ones they
-      were by a hash that is keyed by ``root``: without the key no guess at them can be confirmed.
+    Privacy: NOT PRIVATE with regard to the records it measures on. The table identifies
+      them by a hash keyed by ``root``: without the key no guess at them can be confirmed.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class Evaluator:
     ):
         self._network, self._measures, self._steps_per_epoch = network, measures, steps_per_epoch
         self._sets = {name: _chunked(records) for name, records in sets.items()}
-        self._found: dict[int, dict[str, dict[str, float]]] = {}
+        self._results: dict[int, dict[str, dict[str, float]]] = {}
         self._path = None if checkpoint is None else pathlib.Path(checkpoint, _FILE)
         self._identity = ""
         if checkpoint is not None and sets:
             # In the keyed hash too: a metric may hold records in its closure.
             records = next(iter(sets.values()))
             described = sha256(*sets, *_programs(network, measures, params, records))
-            words = np.frombuffer(described.encode(), np.uint8)
-            self._identity = content((words, sets), root())
+            description = np.frombuffer(described.encode(), np.uint8)
+            self._identity = content((description, sets), root())
             if holds_run(checkpoint):
                 self._read()
 
@@ -75,16 +75,16 @@ class Evaluator:
         return bool(self._sets)
 
     def __call__(self, step: int, params: Params) -> str:
-        """Returns words about ``params``, the iterate after ``step`` steps."""
+        """Returns a summary of ``params``, the iterate after ``step`` steps, as text."""
         if not self.measures_any:
             return ""
-        if step not in self._found:
-            self._found[step] = {
+        if step not in self._results:
+            self._results[step] = {
                 name: exact_means(self._network, self._measures, params, *records)
                 for name, records in self._sets.items()
             }
             self._write()
-        held_out = self._found[step].get("held_out", {})
+        held_out = self._results[step].get("held_out", {})
         if "accuracy" in held_out:
             return f"held-out {100 * held_out['accuracy']:.1f} %"
         return f"held-out loss {held_out['loss']:.4g}" if held_out else ""
@@ -93,9 +93,9 @@ class Evaluator:
         """Returns steps, epochs and every measure over the set ``name``, as columns."""
         if name not in self._sets:
             return None
-        steps = sorted(step for step in self._found if name in self._found[step])
+        steps = sorted(step for step in self._results if name in self._results[step])
         columns = {
-            measure: np.array([self._found[step][name][measure] for step in steps])
+            measure: np.array([self._results[step][name][measure] for step in steps])
             for measure, _ in self._measures
         }
         epochs = np.array(steps) / self._steps_per_epoch
@@ -105,27 +105,27 @@ class Evaluator:
         assert self._path is not None
         if not self._path.exists():
             return
-        held = json.loads(self._path.read_text())
-        if held["identity"] != self._identity:
+        stored = json.loads(self._path.read_text())
+        if stored["identity"] != self._identity:
             raise ResumeMismatch(
                 "held_out or metrics are not those that the run in this checkpoint was measured "
                 "with. Put them back, or begin another run with another folder and a new key."
             )
-        self._found = {int(step): found for step, found in held["found"].items()}
+        self._results = {int(step): result for step, result in stored["found"].items()}
 
     def _write(self) -> None:
-        # In the folder of the run, which that has made and locked by the time of the first look.
+        # The run has created and locked its folder before the first evaluation.
         if self._path is not None and self._path.parent.is_dir():
-            content = {"identity": self._identity, "found": self._found}
+            content = {"identity": self._identity, "found": self._results}
             _durable.replace_private(self._path, json.dumps(content).encode())
 
 
 def exact_means(
-    network: Network, measures: Measures, params: Params, chunks: PyTree, counted: np.ndarray
+    network: Network, measures: Measures, params: Params, chunks: PyTree, mask: np.ndarray
 ) -> dict[str, float]:
     """Returns the mean of every measure over records in chunks. NOT PRIVATE."""
-    totals = jax.device_get(_totals(network, measures, params, chunks, counted))
-    count = float(np.sum(counted))
+    totals = jax.device_get(_totals(network, measures, params, chunks, mask))
+    count = float(np.sum(mask))
     return {name: float(total) / count for name, total in totals.items()}
 
 
@@ -133,21 +133,21 @@ def outputs_of(network: Network, params: Params, x: PyTree) -> PyTree:
     """Returns the outputs for many examples, leading axis first, computed in chunks."""
     rows = len(jax.tree.leaves(x)[0])
     chunks, _ = _chunked(x)
-    found = _outputs(network, params, chunks)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], found)
+    outputs = _outputs(network, params, chunks)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:rows], outputs)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _totals(
-    network: Network, measures: Measures, params: Params, chunks: PyTree, counted: Array
+    network: Network, measures: Measures, params: Params, chunks: PyTree, masks: Array
 ) -> dict[str, Array]:
-    def one(chunk: tuple[PyTree, Array]) -> dict[str, Array]:
-        (x, y), kept = chunk
+    def chunk_totals(chunk: tuple[PyTree, Array]) -> dict[str, Array]:
+        (x, y), mask = chunk
         outputs = jax.vmap(lambda row: network(params, row))(x)
         values = {name: jax.vmap(measure)(outputs, y) for name, measure in measures}
-        return {name: jnp.sum(jnp.where(kept, v * 1.0, 0)) for name, v in values.items()}
+        return {name: jnp.sum(jnp.where(mask, v * 1.0, 0)) for name, v in values.items()}
 
-    return jax.tree.map(jnp.sum, jax.lax.map(one, (chunks, counted)))
+    return jax.tree.map(jnp.sum, jax.lax.map(chunk_totals, (chunks, masks)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -158,22 +158,22 @@ def _outputs(network: Network, params: Params, chunks: PyTree) -> PyTree:
 def _programs(
     network: Network, measures: Measures, params: Params, records: tuple[PyTree, PyTree]
 ) -> list[str]:
-    x, y = one_of(records)
+    x, y = example_shape(records)
     outputs = jax.eval_shape(network, params, x)
     hashes = ((name, program_hash((measure, (outputs, y)))) for name, measure in measures)
-    return [word for pair in hashes for word in pair]
+    return [text for pair in hashes for text in pair]
 
 
 def _chunked(records: PyTree) -> tuple[PyTree, np.ndarray]:
-    """Returns records as (chunks, size, ...), the last filled up, and which of them count."""
+    """Returns records as (chunks, size, ...), the last chunk padded, and a mask of real records."""
     rows = len(jax.tree.leaves(records)[0])
     size = min(rows, CHUNK)
     chunks = -(-rows // size)
 
     def split(leaf: Any) -> Array:
         array = np.asarray(leaf)
-        whole = np.concatenate([array, array[:1].repeat(chunks * size - rows, axis=0)])
-        return on_device(whole.reshape(chunks, size, *array.shape[1:]))
+        padded = np.concatenate([array, array[:1].repeat(chunks * size - rows, axis=0)])
+        return on_device(padded.reshape(chunks, size, *array.shape[1:]))
 
-    counted = np.arange(chunks * size).reshape(chunks, size) < rows
-    return jax.tree.map(split, records), counted
+    mask = np.arange(chunks * size).reshape(chunks, size) < rows
+    return jax.tree.map(split, records), mask

@@ -1,4 +1,4 @@
-"""``fit``: private training of a flax network, or a function, by an optax optimizer."""
+"""``fit``: private training of a flax network, or a function, with an optax optimizer."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ from dpjax.training.records import (
     Sizes,
     check_logits,
     class_numbers,
-    one_of,
+    example_shape,
     records_of,
     sizes_of,
 )
@@ -38,7 +38,7 @@ Factory = Callable[..., Algorithm]
 
 
 class Options(TypedDict, total=False):
-    """What ``fit`` hands on to ``dp_optimizer`` or another factory, where each is described."""
+    """Options that ``fit`` passes to ``dp_optimizer`` or another factory; described there."""
 
     output: str
     average: float | None
@@ -77,57 +77,57 @@ def fit(
     label: str | None = None,
     **options: Unpack[Options],
 ) -> Trained:
-    """Trains a network with differential privacy, by any optax optimizer.
+    """Trains a network with differential privacy, with any optax optimizer.
 
-    Batches are drawn and whole epochs taken on the device. The optimizer is fed the noisy mean of
-    clipped gradients, so whatever it does with it is post-processing. ``optax.MultiSteps`` is
-    refused: micro-batching belongs to the gradient.
+    Batches are drawn and full epochs run on the device. The optimizer sees only the noisy mean of
+    clipped gradients, so its update is post-processing. ``optax.MultiSteps`` is refused:
+    micro-batching belongs to the gradient.
 
     Args:
-      model: a flax nnx module, which is left as it is; a flax linen module; or a function
+      model: a flax nnx module, which is not changed; a flax linen module; or a function
         ``(params, x) -> outputs`` of one example.
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
         class from 0 up, below their number. Any other label, such as -1, makes a null record,
         which contributes nothing; labels of words need ``dpjax.datasets.encode_labels``.
-      data: a ``Dataset`` or arrays ``(x, y)``, one record a row. Images of integers need
+      data: a ``Dataset`` or arrays ``(x, y)``, one record per row. Images of integers need
         ``bounds``. For cross-entropy the -1 and +1 of a ``Dataset`` of two declared classes become
         the classes 0 and 1, those of ``held_out`` too.
-      budget: what the whole run may spend.
+      budget: privacy budget of the full run.
       optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
-        batches is taken too: ``functools.partial(dpjax.dp_adam, learning_rate=1e-3)``.
+        batches is accepted too: ``functools.partial(dpjax.dp_adam, learning_rate=1e-3)``.
       key: as in ``solve``; with ``checkpoint`` and neither key nor seed a run is resumed.
       seed: as in ``solve``.
       batch_size: expected number of records of a Poisson batch; sums are divided by it.
-      epochs: how often a record is drawn on average: steps = round(epochs n / batch_size).
+      epochs: average number of times a record is drawn: steps = round(epochs n / batch_size).
       steps: T, in place of ``epochs``.
       clip_norm: bound on the l2 norm of one record's gradient, over all parameters.
-      params: public starting point. None for an nnx module, which holds its own; a linen module is
-        initialised from a key derived from the root key, unless they are given.
-      batched: whether the model wants a leading batch axis; it is then shown batches of one. By
-        default a module is shown one where its outputs have that axis whenever its inputs do, and
-        a function is not.
+      params: public starting point. None for an nnx module, which holds its parameters; a linen
+        module is initialised from a key derived from the root key, unless they are given.
+      batched: whether the model expects a leading batch axis; it then receives batches of one. By
+        default a module does if its outputs have that axis whenever its inputs do, and a function
+        does not.
       bounds: declared (low, high) of all features, such as (0, 255): clamped, then scaled to
         [0, 1], record by record.
-      held_out: records ``(x, y)`` that are not trained on, to measure iterates with, such as
-        ``(data.test_x, data.test_y)``.
-      evaluate_every: epochs between two looks at them; the last iterate is measured in any case.
+      held_out: records ``(x, y)`` outside the training data, on which iterates are evaluated, such
+        as ``(data.test_x, data.test_y)``.
+      evaluate_every: epochs between two evaluations; the last iterate is always evaluated.
       metrics: names and functions ``(outputs, y) -> number`` of one example, whose means are
         measured beside the loss and, for cross-entropy, the accuracy.
-      exact: measure on the training records too, which is NOT PRIVATE.
+      exact: whether to evaluate on the training records too, which is NOT PRIVATE.
       regularizer: see ``Objective``; of the parameters, after the noise.
       data_size: the declared public n; required under ``add_or_remove_one``, else the data's rows.
-      progress: as in ``run``; the bar names the epsilon of the whole declared run, or says that
-        noise is unsafe and nothing is promised.
-      checkpoint: as in ``run``. The table of evaluations is kept there too.
+      progress: as in ``run``; the bar shows the epsilon of the full declared run, or that the noise
+        is unsafe and there is no guarantee.
+      checkpoint: as in ``run``. The table of evaluations is stored there too.
       ledger: as in ``run``.
       label: as in ``run``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends;
         ``average=`` to publish and measure an average of iterates; ``capacity``, ``per_layer``,
         ``memory_limit``, ``accountant`` and ``unsafe_fast_noise``: all as in ``dp_optimizer``, or
-        the factory that is given.
+        the given factory.
 
     Returns:
-      A ``Trained``: the ``Solution``, predictions, and tables of what was measured.
+      A ``Trained``: the ``Solution``, predictions, and tables of evaluations.
 
     Raises:
       ValueError: before anything is spent, for arguments that do not fit together; a model with
@@ -135,11 +135,11 @@ def fit(
         model or loss that calls Python (``jax.pure_callback`` and the like), or holds an array
         with a row for each record; parameters that are not floating; an optimizer that adds noise
         or takes several micro-batches; or as ``run``.
-      ResumeMismatch: as ``run``; another optimizer, learning rate, model or loss is noticed.
+      ResumeMismatch: as ``run``; another optimizer, learning rate, model or loss is detected.
 
-    Privacy: the guarantee of ``solution.event`` covers every iterate. It says nothing of the
-      held-out records: ``exact_held_out``, and what is chosen by it, is NOT PRIVATE with regard to
-      them. It takes model, loss, regularizer and starting point to be public: numbers that were
+    Privacy: the guarantee of ``solution.event`` covers every iterate. It does not cover the
+      held-out records: ``exact_held_out``, and any choice based on it, is NOT PRIVATE with regard
+      to them. It takes model, loss, regularizer and starting point to be public: numbers that were
       computed from the training records, such as class frequencies or a pretrained start on the
       same data, are used without noise and are not covered.
 
@@ -158,12 +158,13 @@ def fit(
     if loss == "cross_entropy":
         data, held_out = class_numbers(data, data), class_numbers(held_out, data)
     records = records_of("data", data, bounds)
-    one, sizes = one_of(records), sizes_of(records, budget, data_size, batch_size, epochs, steps)
+    example = example_shape(records)
+    sizes = sizes_of(records, budget, data_size, batch_size, epochs, steps)
     root = functools.partial(_root, key, seed, checkpoint)
-    net, params = network(model, one[0], params, root, batched=batched, bounds=bounds)
-    objective, measures = objective_of(net, loss, params, one, regularizer, metrics)
-    check_logits(loss, data, net, params, one[0])
-    check_closures(objective, params, one, _public_rows(records, sizes, budget))
+    net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
+    objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
+    check_logits(loss, data, net, params, example[0])
+    check_closures(objective, params, example, _public_rows(records, sizes, budget))
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:
@@ -184,30 +185,29 @@ def fit(
         watch=_watch(algorithm, evaluator, every),
     )
     evaluator(int(solution.steps), solution.params)
-    solution = _scaled_by(net.bounds, solution)
     tables = evaluator.table("held_out"), evaluator.table("training")
-    return Trained(solution, net, loss == "cross_entropy", *tables)
+    return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
 
 
 def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
-    # So that whoever loads the parameters can scale as the network does.
+    # So that code that loads the parameters can scale inputs as the network does.
     if bounds is None:
         return solution
     return dataclasses.replace(solution, preprocessing=Preprocessing((), (bounds,)))
 
 
 def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:
-    # Of a run that goes on: where another key is given, it is ``run`` that refuses it.
+    # The key of a resumed run; ``run`` refuses another key.
     if checkpoint is not None and holds_run(checkpoint):
         with Folder(checkpoint) as folder:
-            held = folder.read()
-        assert held is not None
-        return held.key
+            stored = folder.read()
+        assert stored is not None
+        return stored.key
     return root_key(key, seed)
 
 
 def _public_rows(records: PyTree, sizes: Sizes, budget: PrivacyBudget) -> int:
-    """Returns n, or the declared one where n is private and a refusal by n would tell it."""
+    """Returns n, or the declared number where n is private: an error must not reveal it."""
     if budget.relation == "add_or_remove_one":
         return sizes["data_size"]
     return len(jax.tree.leaves(records)[0])
@@ -228,16 +228,16 @@ def _algorithm(
         )
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
     factory = cast(Factory, optimizer)
-    given: dict[str, Any] = {"dimension": dimension, "clip_norm": clip_norm, **sizes, **options}
+    arguments: dict[str, Any] = {"dimension": dimension, "clip_norm": clip_norm, **sizes, **options}
     try:
-        inspect.signature(factory).bind(objective, budget, **given)
+        inspect.signature(factory).bind(objective, budget, **arguments)
     except TypeError as error:
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
             f"dpjax.dp_adam that takes batches, got "
             f"{_validate.shown(optimizer)}: {error}."
         ) from error
-    return factory(objective, budget, **given)
+    return factory(objective, budget, **arguments)
 
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:

@@ -1,4 +1,4 @@
-"""Builds an ``Objective`` from a network and a loss of its outputs, and its metrics."""
+"""``Objective`` and metrics of a network and a loss of its outputs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Measures = tuple[tuple[str, LossOfOutputs], ...]
 
 @dataclasses.dataclass(frozen=True)
 class _Loss:
-    """A loss of outputs as one of parameters; equal when made from the same functions."""
+    """A loss of parameters from a loss of outputs; equal for the same functions."""
 
     network: Network
     loss: LossOfOutputs
@@ -38,7 +38,7 @@ def objective_of(
     regularizer: Any = None,
     metrics: Mapping[str, LossOfOutputs] | None = None,
 ) -> tuple[Objective, Measures]:
-    """Returns what is minimised, and what is measured: the loss, accuracy of classes, and metrics.
+    """Returns the objective, and the measures: the loss, accuracy for classes, and metrics.
 
     Args:
       net: of one example.
@@ -83,20 +83,20 @@ def check_closures(
 ) -> None:
     """Raises if loss, model or regularizer hold an array with one row per training record.
 
-    What they hold is not clipped: through it a record would reach every gradient. Seen is an array
-    that is read as it is; not one that was computed from the records, nor some of their rows.
+    Such an array is not clipped: through it a record would reach every gradient. The check finds
+    the records themselves, but not arrays computed from them, nor subsets of rows.
 
     Args:
       objective: as of ``objective_of``.
       params: parameters, or their shapes.
       record: shapes and dtypes of one ``(x, y)``.
-      rows: of the training data; where their number is private, the declared one.
+      rows: number of training records; if it is private, the declared one.
 
     Raises:
       ValueError: saying where the array belongs.
 
-    >>> held = jnp.zeros(99)
-    >>> objective = Objective(lambda w, e: jnp.sum(w) * held[0])
+    >>> constant = jnp.zeros(99)
+    >>> objective = Objective(lambda w, e: jnp.sum(w) * constant[0])
     >>> check_closures(objective, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())), 98)
     """
     functions: dict[str, tuple[Callable[..., Array], tuple[PyTree, ...]]] = {
@@ -104,7 +104,7 @@ def check_closures(
     }
     if objective.regularizer is not None:
         functions["regularizer"] = objective.regularizer, (params,)
-    # A number that is also a size of the model says nothing.
+    # A number that is also a size of the model is inconclusive.
     sizes = {size for leaf in jax.tree.leaves((params, record)) for size in jnp.shape(leaf)}
     for name, (function, arguments) in functions.items():
         shapes = trace(function, *arguments).shapes
@@ -117,9 +117,9 @@ def check_closures(
 
 
 def _check_number(name: str, function: Any, outputs: PyTree, y: PyTree, kind: Any) -> None:
-    found = jax.eval_shape(function, outputs, y)
-    if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, kind):
-        raise ValueError(f"{name} must give one number for one example, got {found}.")
+    value = jax.eval_shape(function, outputs, y)
+    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, kind):
+        raise ValueError(f"{name} must give one number for one example, got {value}.")
 
 
 def _identity(params: Any, logits: Array) -> Array:

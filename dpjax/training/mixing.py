@@ -1,4 +1,4 @@
-"""Detects, on synthetic inputs, whether a model mixes examples of a batch, and in which layer."""
+"""Detection of layers that mix the examples of a batch, on synthetic inputs."""
 
 import contextlib
 import functools
@@ -17,11 +17,11 @@ from dpjax._typing import Array, Params, PyTree
 Apply = Callable[[Params, PyTree], Any]
 
 _UNMIXED: set[str] = set()
-"""Programs of models that mix nothing, so that another fit of one need not run it."""
+"""Hashes of models that do not mix examples, so that they are checked only once."""
 
 
 class Call(NamedTuple):
-    """What one layer was shown and gave."""
+    """One call of a layer: its inputs and outputs."""
 
     layer: str
     inputs: PyTree
@@ -29,21 +29,21 @@ class Call(NamedTuple):
 
 
 Watch = Callable[[list[Call]], contextlib.AbstractContextManager[None]]
-"""Appends every call of a layer, in the order in which they end."""
+"""Context that appends every call of a layer, in the order in which the calls end."""
 
 
 def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) -> str | None:
-    """Returns words for the first layer that mixes a batch, or None if none does.
+    """Returns a description of the first layer that mixes a batch, or None if none does.
 
-    Its output for one example changes with another.
+    A layer mixes if its output for one example changes with another example.
 
     Args:
       apply: of parameters and a batch.
-      params: of which shapes and dtypes are read.
+      params: parameters; only their shapes and dtypes are read.
       example: shapes and dtypes of one example.
-      watch: while it is open, the calls of layers are noted.
+      watch: records the calls of layers while it is open.
 
-    Privacy: reads no record; parameters and examples are made up.
+    Privacy: reads no record; parameters and examples are synthetic.
 
     >>> example = jax.ShapeDtypeStruct((2,), jnp.float32)
     >>> mixing_layer(lambda w, x: x @ w, jnp.zeros(2), example, no_layers) is None
@@ -56,50 +56,51 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
     if program in _UNMIXED:
         return None
     rng = np.random.default_rng(0)
-    # Made up too: a start of zeros would hide what a layer does to the output.
-    params = jax.tree.map(functools.partial(_made_up, rng), params)
-    pair = jax.tree.map(functools.partial(_made_up, rng), pair)
+    # Random too: zero parameters would hide a layer's effect on the output.
+    params = jax.tree.map(functools.partial(_random_like, rng), params)
+    pair = jax.tree.map(functools.partial(_random_like, rng), pair)
     other = jax.tree.map(_with_another_second, pair)
     run = jax.jit(lambda params, batch: apply(params, batch))
     if _first_is_same(run(params, pair), run(params, other)):
         _UNMIXED.add(program)
         return None
     calls: tuple[list[Call], list[Call]] = [], []
-    for noted, batch in zip(calls, (pair, other), strict=True):
-        with watch(noted):
+    for recorded, batch in zip(calls, (pair, other), strict=True):
+        with watch(recorded):
             apply(params, batch)
-    for one, two in zip(*calls, strict=True):
-        if _first_is_same(one.inputs, two.inputs) and not _first_is_same(one.outputs, two.outputs):
-            return one.layer
+    for call, changed in zip(*calls, strict=True):
+        same_inputs = _first_is_same(call.inputs, changed.inputs)
+        if same_inputs and not _first_is_same(call.outputs, changed.outputs):
+            return call.layer
     return "the model itself"
 
 
 @contextlib.contextmanager
 def no_layers(calls: list[Call]) -> Iterator[None]:
-    """Notes nothing: a plain function has no layers."""
+    """Records no calls: a plain function has no layers."""
     del calls
     yield
 
 
 @contextlib.contextmanager
 def linen_layers(calls: list[Call]) -> Iterator[None]:
-    """Notes the calls of flax linen modules."""
+    """Records the calls of flax linen modules."""
 
-    def note(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    def record(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
         outputs = method(*args, **kwargs)
         if context.method_name == "__call__":
             name = "/".join(context.module.path)
-            calls.append(Call(_words(name, context.module), args, outputs))
+            calls.append(Call(_describe(name, context.module), args, outputs))
         return outputs
 
-    with nn.intercept_methods(note):
+    with nn.intercept_methods(record):
         yield
 
 
 def nnx_layers(module: nnx.Module) -> Watch:
-    """Returns what notes the calls of flax nnx modules of the classes that ``module`` holds.
+    """Returns a context that records the calls of flax nnx modules of the classes in ``module``.
 
-    Python looks ``__call__`` up in the class, so that is where it is put, and taken away again.
+    Python looks ``__call__`` up in the class, so the context replaces it there and restores it.
     """
     kinds = {type(node) for _, node in _modules(module) if callable(node)}
 
@@ -109,7 +110,7 @@ def nnx_layers(module: nnx.Module) -> Watch:
         with contextlib.ExitStack() as stack:
             for kind in kinds:
                 stack.callback(_restore, kind, kind.__dict__.get("__call__"))
-                kind.__call__ = _noted(kind.__call__, names, calls)
+                kind.__call__ = _recorded(kind.__call__, names, calls)
             yield
 
     return watch
@@ -120,19 +121,19 @@ def _modules(module: nnx.Module) -> list[tuple[str, nnx.Module]]:
     return [("/".join(map(str, p)), node) for p, node in nodes if isinstance(node, nnx.Module)]
 
 
-def _noted(method: Callable[..., Any], names: dict[int, str], calls: list[Call]) -> Any:
+def _recorded(method: Callable[..., Any], names: dict[int, str], calls: list[Call]) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not names:  # the whole model is called first
+        if not names:  # the outermost model is called first
             names.update((id(node), name) for name, node in _modules(self))
         outputs = method(self, *args, **kwargs)
-        calls.append(Call(_words(names.get(id(self), ""), self), args, outputs))
+        calls.append(Call(_describe(names.get(id(self), ""), self), args, outputs))
         return outputs
 
     return call
 
 
-def _words(name: str, layer: Any) -> str:
+def _describe(name: str, layer: Any) -> str:
     kind = type(layer).__name__
     return f"the layer {name!r} of the model (a {kind})" if name else f"the model itself (a {kind})"
 
@@ -144,9 +145,9 @@ def _restore(kind: type, method: Any) -> None:
         kind.__call__ = method
 
 
-def _made_up(rng: np.random.Generator, leaf: Any) -> Array:
+def _random_like(rng: np.random.Generator, leaf: Any) -> Array:
     if jnp.issubdtype(leaf.dtype, jnp.floating):
-        width = np.prod(leaf.shape[:-1])  # of what a kernel sums over, so that no layer overflows
+        width = np.prod(leaf.shape[:-1])  # summands of a kernel: no layer overflows
         return jnp.asarray(rng.normal(size=leaf.shape) / np.sqrt(width), leaf.dtype)
     return jnp.asarray(rng.integers(0, 2, leaf.shape), leaf.dtype)  # a token that any table has
 
@@ -155,17 +156,17 @@ def _with_another_second(leaf: Array) -> Array:
     return leaf.at[1].set((1 - leaf[1].astype(jnp.float32)).astype(leaf.dtype))
 
 
-def _first_is_same(one: PyTree, other: PyTree) -> bool:
-    return all(map(_same_half, jax.tree.leaves(one), jax.tree.leaves(other)))
+def _first_is_same(left: PyTree, right: PyTree) -> bool:
+    return all(map(_same_half, jax.tree.leaves(left), jax.tree.leaves(right)))
 
 
-def _same_half(one: Any, other: Any) -> bool:
-    dtype = jnp.result_type(one)
+def _same_half(left: Any, right: Any) -> bool:
+    dtype = jnp.result_type(left)
     rounding = 32 * float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 0.0
-    one, other = (np.asarray(array).astype(np.float64) for array in (one, other))
-    # Some layers are shown the rows of all examples under each other.
-    if one.ndim and len(one) % 2 == 0:
-        one, other = one[: len(one) // 2], other[: len(other) // 2]
+    left, right = (np.asarray(array).astype(np.float64) for array in (left, right))
+    # Some layers receive the rows of all examples stacked.
+    if left.ndim and len(left) % 2 == 0:
+        left, right = left[: len(left) // 2], right[: len(right) // 2]
     # Some accelerators do not add in the same order each time.
-    room = rounding * np.max(np.abs(one), initial=0.0, where=np.isfinite(one))
-    return np.allclose(one, other, rtol=0.0, atol=room, equal_nan=True)
+    tolerance = rounding * np.max(np.abs(left), initial=0.0, where=np.isfinite(left))
+    return np.allclose(left, right, rtol=0.0, atol=tolerance, equal_nan=True)

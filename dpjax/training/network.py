@@ -1,4 +1,4 @@
-"""One interface to flax nnx, flax linen and plain functions, on one example at a time."""
+"""``Network``: one interface to flax nnx, flax linen and plain functions, for one example."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,19 +16,20 @@ from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
 from dpjax.training.mixing import linen_layers, mixing_layer, nnx_layers, no_layers
 
-# What a model raises that is shown inputs of a shape it does not expect.
+# Errors of models on inputs of an unexpected shape.
 _REFUSALS = (TypeError, ValueError, IndexError, AssertionError, errors.FlaxError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What a model computes for one example; hashable, and equal when made again.
+    """A model as a function of one example; hashable, and equal when rebuilt.
 
     Args:
       apply: ``apply(params, x) -> outputs``.
-      batched: whether ``apply`` wants a leading batch axis; it is then shown a batch of one.
-      bounds: declared range of the features, to be clamped and scaled to [0, 1]; None leaves them.
-      program: hash of what it computes, see ``program_hash``.
+      batched: whether ``apply`` expects a leading batch axis; it then receives a batch of one.
+      bounds: declared range of the features, to be clamped and scaled to [0, 1]; None for no
+        scaling.
+      program: hash of its computation, see ``program_hash``.
     """
 
     apply: Callable[[Params, Any], Any]
@@ -63,7 +64,7 @@ class Nnx:
     graphdef: Any
 
     def __call__(self, params: Params, x: Any) -> Any:
-        """Returns what the merged module computes."""
+        """Returns the outputs of the merged module."""
         return nnx.merge(self.graphdef, nnx.State(params))(x)
 
 
@@ -77,10 +78,10 @@ def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
         return x
     low, high = bounds
 
-    def one(leaf: Array) -> Array:
+    def scale(leaf: Array) -> Array:
         return (jnp.clip(at_least_float32(leaf), low, high) - low) / (high - low)
 
-    return jax.tree.map(one, x)
+    return jax.tree.map(scale, x)
 
 
 def network(
@@ -98,13 +99,13 @@ def network(
       model: as in ``fit``.
       example: shapes and dtypes of one example's features.
       params: as in ``fit``.
-      root: gives the root key; called where a linen module has to be initialised.
+      root: returns the root key; called only to initialise a linen module.
       batched: as in ``fit``.
       bounds: as in ``fit``.
 
     Raises:
-      ValueError: for a model with state beside its parameters, that mixes the examples of a batch,
-        or whose parameters are missing, none, not floating, or not those of the model.
+      ValueError: for a model with state beside its parameters, one that mixes the examples of a
+        batch, or one whose parameters are missing, empty, not floating, or do not fit the model.
 
     >>> net, params = network(nn.Dense(3), jnp.zeros(2), None, lambda: jax.random.key(0))
     >>> net.batched, net(params, jnp.zeros(2)).shape
@@ -138,8 +139,8 @@ def network(
     params = jax.tree.map(jnp.asarray, params)
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
-    made = Network(apply, batched, None)
-    program = _program(made, params, example)
+    unscaled = Network(apply, batched, None)
+    program = _program(unscaled, params, example)
     layer = None if not batched else mixing_layer(apply, params, example, watch)
     if layer is not None:
         raise ValueError(
@@ -148,15 +149,15 @@ def network(
             "would see batches of one and compute something else. Remove it, or use a layer that "
             "works within one example, such as LayerNorm or GroupNorm."
         )
-    return dataclasses.replace(made, bounds=bounds, program=program), params
+    return dataclasses.replace(unscaled, bounds=bounds, program=program), params
 
 
-def _program(made: Network, params: Params, example: PyTree) -> str:
+def _program(unscaled: Network, params: Params, example: PyTree) -> str:
     try:
-        return program_hash((made, (jax.eval_shape(lambda: params), example)))
+        return program_hash((unscaled, (jax.eval_shape(lambda: params), example)))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
-        raise ValueError(_state_words(layer, "random stream", str(error))) from error
+        raise ValueError(_state_error(layer, "random stream", str(error))) from error
     except CallsPython:
         raise
     except _REFUSALS as error:
@@ -173,15 +174,15 @@ def _program(made: Network, params: Params, example: PyTree) -> str:
 def _split(module: nnx.Module, params: Params | None) -> tuple[Nnx, Params]:
     if params is not None:
         raise ValueError("params must be None with an nnx module, which holds its own.")
-    graphdef, held, rest = nnx.split(module, nnx.Param, ...)
+    graphdef, params_of_module, rest = nnx.split(module, nnx.Param, ...)
     nodes = dict(nnx.iter_graph(module))
     for path, variable in nnx.to_flat_state(rest):
         layers = (path[:i] for i in range(len(path) - 1, -1, -1))
         layer = next(p for p in layers if isinstance(nodes.get(p), nnx.Module))
         kind = "random stream" if isinstance(variable, nnx.RngState) else type(variable).__name__
         name = "/".join(map(str, layer)) or "the module itself"
-        raise ValueError(_state_words(name, kind, f"a {type(nodes[layer]).__name__}"))
-    return Nnx(graphdef), nnx.to_pure_dict(held)
+        raise ValueError(_state_error(name, kind, f"a {type(nodes[layer]).__name__}"))
+    return Nnx(graphdef), nnx.to_pure_dict(params_of_module)
 
 
 def _initialised(
@@ -191,7 +192,7 @@ def _initialised(
     root: Callable[[], Array],
     batched: bool | None,
 ) -> tuple[Linen, Params, bool]:
-    # Shapes alone, for which any key will do.
+    # Shapes do not depend on the key.
     def shapes(x: PyTree) -> Any:
         return jax.eval_shape(module.init_with_output, jax.random.key(0), x)
 
@@ -204,7 +205,7 @@ def _initialised(
         leaves = jax.tree_util.tree_leaves_with_path(content)
         if collection != "params" and leaves:
             layer = "/".join(key.key for key in leaves[0][0][:-1]) or "the module itself"
-            raise ValueError(_state_words(layer, collection, f"a linen collection {collection!r}"))
+            raise ValueError(_state_error(layer, collection, f"a linen collection {collection!r}"))
     expected = variables.get("params", {})
     if params is None:
         key = derive(root(), "initial", 0)
@@ -221,7 +222,7 @@ def _initialised(
 
 
 def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
-    """Returns whether outputs have a leading axis where inputs have, whatever its length."""
+    """Returns whether outputs have the leading axis of the inputs, whatever its length."""
     try:
         for size in (2, 3):
             batch = jax.tree.map(
@@ -236,7 +237,7 @@ def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
     return True
 
 
-def _state_words(layer: str, kind: str, what: str) -> str:
+def _state_error(layer: str, kind: str, what: str) -> str:
     begin = f"the layer {layer!r} of the model ({what}) "
     if kind in ("BatchStat", "batch_stats"):
         return begin + (

@@ -1,4 +1,4 @@
-"""What ``fit`` needs of its data before a run: shapes, dtypes and public numbers."""
+"""Checks of the data of ``fit`` before a run: shapes, dtypes and public numbers."""
 
 import dataclasses
 from typing import Any, TypedDict
@@ -15,7 +15,7 @@ from dpjax.datasets.base import check_arrays
 
 
 class Sizes(TypedDict):
-    """The public numbers that ``dp_optimizer`` is told."""
+    """The public numbers passed to ``dp_optimizer``."""
 
     data_size: int
     batch_size: int
@@ -34,10 +34,10 @@ def records_of(
       name: of the argument, for messages.
       data: a ``Dataset``, or ``(x, y)``.
       bounds: declared range of the features, or None.
-      like: records that these must have the shapes of.
+      like: records whose shapes these must have.
 
     Raises:
-      ValueError: for what is neither, is empty, does not fit, or holds images that are not scaled.
+      ValueError: if it is neither, is empty, does not fit, or holds unscaled images.
 
     >>> records_of("data", (np.ones((2, 3)), np.ones(2)))[0].shape
     (2, 3)
@@ -76,10 +76,10 @@ def records_of(
                 "to [0, 1], such as bounds=(0, 255) for images of bytes."
             )
     if like is not None:
-        found, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))
-        if found != needed:
+        shapes, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))
+        if shapes != needed:
             raise ValueError(
-                f"records of {name} have shapes {found}, but those of the training data have "
+                f"records of {name} have shapes {shapes}, but those of the training data have "
                 f"{needed}."
             )
     return x, y
@@ -90,9 +90,9 @@ def class_numbers(data: Any, like: Any) -> Any:
 
     Args:
       data: a ``Dataset``, ``(x, y)``, or None.
-      like: the training data, whose labels those of ``data`` are coded as.
+      like: the training data, whose coding of labels ``data`` shares.
 
-    Privacy: each label depends on its own record alone.
+    Privacy: each label depends on one record alone.
 
     >>> from dpjax.datasets import Preprocessing
     >>> data = Dataset(np.ones((2, 1)), np.array([-1.0, 1.0]), preprocessing=Preprocessing(
@@ -133,10 +133,10 @@ def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
         )
 
 
-def one_of(records: PyTree) -> PyTree:
+def example_shape(records: PyTree) -> PyTree:
     """Returns shapes and dtypes of one record.
 
-    >>> one_of(np.ones((5, 3)))
+    >>> example_shape(np.ones((5, 3)))
     ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     return jax.tree.map(
@@ -152,19 +152,19 @@ def sizes_of(
     epochs: float | None,
     steps: int | None,
 ) -> Sizes:
-    """Returns the public numbers of a run: n, the expected batch, and how many steps.
+    """Returns the public numbers of a run: n, expected batch size, and number of steps.
 
     Args:
-      records: whose rows are counted where their number is public.
-      budget: whose relation says whether it is.
+      records: their rows are counted if their number is public.
+      budget: its relation decides whether the number is public.
       data_size: the declared n, or None.
       batch_size: as in ``fit``.
       epochs: as in ``fit``, or None.
       steps: as in ``fit``, or None.
 
     Raises:
-      ValueError: for a number out of range, both or neither of epochs and steps, a budget that is
-        none, or where n is private and none is declared.
+      ValueError: for a number out of range, both or neither of epochs and steps, an invalid
+        budget, or a private n without a declared one.
 
     >>> sizes_of(np.ones((60_000, 3)), PrivacyBudget(1.0, 1e-5), None, 256, 15, None)["steps"]
     3516

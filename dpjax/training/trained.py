@@ -1,4 +1,4 @@
-"""``Trained``: a trained network, its guarantee, and what was measured on the way."""
+"""``Trained``: a trained network, its guarantee, and its evaluations during training."""
 
 import dataclasses
 import functools
@@ -21,15 +21,15 @@ from dpjax.training.network import Linen, Network, Nnx
 
 @dataclasses.dataclass(frozen=True)
 class Trained(HasCard):
-    """What ``fit`` returns.
+    """The result of ``fit``.
 
     Args:
       solution: parameters, history and guarantee; ``dpjax.save`` writes it.
       network: the model as a function of one example.
       classifies: whether the outputs are logits of classes.
-      exact_held_out: columns ``step``, ``epoch``, ``loss`` and the metrics, one row a look; None
-        without held-out records.
-      exact_training: the same on the training records, if that was asked for; else None.
+      exact_held_out: columns ``step``, ``epoch``, ``loss`` and the metrics, one row per
+        evaluation; None without held-out records.
+      exact_training: the same columns on the training records, if requested; else None.
 
     Privacy: ``solution`` is covered by its guarantee. ``exact_held_out`` is NOT PRIVATE with regard
       to the held-out records, and ``exact_training`` NOT PRIVATE at all.
@@ -48,7 +48,7 @@ class Trained(HasCard):
 
     @property
     def model(self) -> Callable[..., Any]:
-        """The trained model, called as its code wants: a module, or the function at its params."""
+        """The trained model: a module, or the function with the trained parameters bound."""
         apply = self.network.apply
         if isinstance(apply, Nnx):
             return nnx.merge(apply.graphdef, nnx.State(self.params))
@@ -61,11 +61,11 @@ class Trained(HasCard):
 
         Args:
           x: arrays in the units of the training data, which the ``bounds`` of ``fit`` scale; or a
-            ``Dataset``, whose rows are not scaled again if ``load`` scaled them. Of a model trained
-            on a table that was loaded: the table, or features in their own units.
+            ``Dataset``, whose rows are not scaled again if ``load`` scaled them. For a model
+            trained on a loaded table: a table, or unscaled features.
 
         Raises:
-          ValueError: for a ``Dataset`` that was scaled otherwise than the training data.
+          ValueError: for a ``Dataset`` that was scaled differently from the training data.
         """
         network, scale = self.network, self.solution.preprocessing
         if isinstance(x, Dataset) and x.preprocessing is None:
@@ -76,9 +76,10 @@ class Trained(HasCard):
         return outputs_of(network, self.params, x)
 
     def predict(self, x: Dataset | PyTree) -> Array | np.ndarray:
-        """Returns the likeliest class of each record of ``x``, shape (n,).
+        """Returns the most likely class of each record of ``x``, shape (n,).
 
-        Of data whose classes were declared it is one of them, else the place of the largest logit.
+        If classes were declared for the data it is one of them, else the index of the largest
+        logit.
 
         Raises:
           ValueError: if the loss was not cross-entropy, or as ``outputs``.
@@ -88,15 +89,15 @@ class Trained(HasCard):
         logits, scale = self.outputs(x), self.solution.preprocessing
         if scale is None or scale.classes is None:
             return jnp.argmax(logits, axis=-1)
-        places = np.argmax(np.asarray(logits)[:, : len(scale.classes)], axis=-1)
-        return decode_labels(places, scale.classes, from_zero=True)
+        indices = np.argmax(np.asarray(logits)[:, : len(scale.classes)], axis=-1)
+        return decode_labels(indices, scale.classes, from_zero=True)
 
     def _card(self) -> Card:
         card = card_of(self.solution)
         exact = {"held-out": self.exact_held_out, "training": self.exact_training}
         measured = [name for name, columns in exact.items() if columns is not None]
-        words = f"on {' and '.join(measured)} records (NOT PRIVATE, not shown)"
-        rows = (*card.rows, *([("measured", words)] if measured else []))
+        where = f"on {' and '.join(measured)} records (NOT PRIVATE, not shown)"
+        rows = (*card.rows, *([("measured", where)] if measured else []))
         title = f"Trained network, by {self.solution.algorithm.title}"
         return card._replace(title=title, rows=rows)
 
@@ -105,5 +106,5 @@ class Trained(HasCard):
         return self.solution.epsilon(delta)  # pyright: ignore[reportReturnType] # one run
 
     def guarantee(self) -> Guarantee:
-        """Returns the guarantee in words a person can publish."""
+        """Returns the guarantee as text for publication."""
         return self.solution.guarantee()  # pyright: ignore[reportReturnType] # one run

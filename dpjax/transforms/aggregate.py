@@ -182,7 +182,7 @@ def clipped_sum(
 
     chunk_rows = rows_per_chunk(n, sum(widths), numbers=2**20)
     zero = [*(zeros((width,), dtype) for width in widths), zeros((), dtype)]
-    *sums, balance = [total.narrow for total in sum_chunks(n, chunk_rows, contribution, zero)]
+    *sums, balance = [total.leading for total in sum_chunks(n, chunk_rows, contribution, zero)]
     shaped = [total.reshape(leaf.shape[1:]) for total, leaf in zip(sums, leaves, strict=True)]
     return jax.tree.unflatten(tree, shaped), balance
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping
 from dpjax.derivatives.batching import map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
@@ -48,8 +48,8 @@ class Reading(NamedTuple):
         return any(part.saves for part in self.parts)
 
 
-def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> Reading:
-    """Returns how the gradient of ``loss`` is computed; ``any_order`` as in ``part_of``.
+def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool = False) -> Reading:
+    """Returns how to compute the gradient of ``loss``; arguments as in ``part_of``.
 
     >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
     >>> type(reading.parts[0]).__name__, reading.saves
@@ -62,23 +62,23 @@ def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> 
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
     }
     parts = tuple(
-        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, any_order)
+        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, permutation_invariant)
         for i, leaf in enumerate(leaves)
     )
     # Each value about once forward and once backward.
     return Reading(plan, parts, 2 * plan.numbers + sum(part.numbers for part in parts))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "rows"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    any_order: bool,
+    permutation_invariant: bool,
     rows: int,
-) -> Wide:
+) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
     Args:
@@ -86,21 +86,24 @@ def gradient_sum(
       params: pytree of floating arrays.
       batch: pytree with one row per record.
       mask: (n,) bool.
-      clip_norm: of the whole gradient, or of each leaf, (leaves,).
-      any_order: as in ``rounding.block_products``.
+      clip_norm: of the full gradient, or of each leaf, (leaves,).
+      permutation_invariant: as in ``rounding.block_products``.
       rows: the most records at once.
 
     Privacy: NOT a mechanism: it is exact.
     """
     n = common_length(batch, mask)
-    reading, dtype = read(loss, params, batch, any_order), wide_dtype(params)
+    reading, dtype = read(loss, params, batch, permutation_invariant), wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         records, keep = rows_of(chunk, batch, mask, n)
         squares, arrays = measured(loss, reading, params, records, chunk, dtype)
         factors = clipping.factors(squares, clip_norm, keep, dtype)
         both = zip(reading.parts, arrays, factors, strict=True)
-        return [part.weighted(of_part, factor, size, any_order) for part, of_part, factor in both]
+        return [
+            part.weighted(of_part, factor, size, permutation_invariant)
+            for part, of_part, factor in both
+        ]
 
     zero = [zeros(part.shape, dtype) for part in reading.parts]
     sums = sum_blocks(n, rows, contribution, zero)
@@ -112,7 +115,7 @@ def gradient_sum(
 
 
 def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[PyTree, Array]:
-    """Returns the records of a chunk, and which of them count."""
+    """Returns the records of a chunk, and a mask of those that contribute."""
     rows = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
     keep = chunk.fresh if mask is None else chunk.fresh & mask[rows]
     return jax.tree.map(lambda leaf: leaf[rows], batch), keep
@@ -121,7 +124,7 @@ def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[Py
 def measured(
     loss: Loss, reading: Reading, params: Params, records: PyTree, chunk: Chunk, dtype: jnp.dtype
 ) -> tuple[list[Array], list[tuple[Array, ...]]]:
-    """Returns the squared norms of every part, and the arrays that they are taken of."""
+    """Returns the squared norms of every part, and the arrays they are computed from."""
     # Cotangents first: a compiler would compute them anew for every sum over positions.
     cotangents, residuals = compute_once(
         chunk, lambda: _differentiated(loss, reading.plan, params, records)
@@ -153,16 +156,19 @@ def _differentiated(
 
 
 def part_of(
-    leaf: int, shape: tuple[int, ...], used: list[tuple[int, layers.Layer]] | None, any_order: bool
+    leaf: int,
+    shape: tuple[int, ...],
+    used: list[tuple[int, layers.Layer]] | None,
+    permutation_invariant: bool,
 ) -> Part:
-    """Returns the cheapest way to one parameter.
+    """Returns the cheapest ``Part`` for one parameter.
 
     Args:
       leaf: its number among the leaves.
       shape: its shape.
       used: the layers that use it, with their numbers; None if every record has a copy.
-      any_order: as in ``rounding.block_products``, where less is charged for rounding than sums
-        over positions would need.
+      permutation_invariant: as in ``rounding.block_products``. Its smaller charge for rounding
+        does not cover sums over positions.
     """
     if not used:
         return Materialized(leaf, shape)
@@ -172,7 +178,7 @@ def part_of(
     fields = (leaf, shape, tuple(used))
     if rule.positions == 1 and not isinstance(rule, Lookup):
         return Rank1(*fields)
-    if any_order:
+    if permutation_invariant:
         return Materialized(*fields)
     if isinstance(rule, Lookup):
         return Embedding(*fields)

@@ -37,16 +37,16 @@ class GhostNorm(Part):
         terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 8
         bad = clipping.bad(left) | clipping.bad(right)
         with jax.enable_x64(True):
-            one, other = float64(left), float64(right)
-            square = jnp.sum(_gram(one) * _gram(other), axis=(1, 2))
-            lengths = jnp.sqrt(jnp.sum(one * one, axis=2) * jnp.sum(other * other, axis=2))
+            left, right = float64(left), float64(right)
+            square = jnp.sum(_gram(left) * _gram(right), axis=(1, 2))
+            lengths = jnp.sqrt(jnp.sum(left * left, axis=2) * jnp.sum(right * right, axis=2))
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the weighted sums over records and positions, in float64."""
-        del any_order
+        del permutation_invariant
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
@@ -84,10 +84,10 @@ class Embedding(Part):
             return _guarded(square, largest, terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the weighted sums, in float64."""
-        del any_order
+        del permutation_invariant
         index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:
@@ -100,7 +100,7 @@ class Embedding(Part):
 
 
 def _guarded(square: Array, largest: Array, terms: int, bad: Array) -> Array:
-    """Returns a bound on squared norms that were added up from terms which may cancel.
+    """Returns an upper bound on squared norms computed as sums of terms that may cancel.
 
     ``largest`` is the norm if none did: rounding takes ``terms`` units of its square away at most.
     It is no more than 2^12 times what is returned: a gradient whose terms cancel further is clipped

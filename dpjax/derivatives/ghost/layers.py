@@ -1,4 +1,4 @@
-"""Finds the layers of a network in its traced loss: where a parameter meets an activation.
+"""The layers of a network, found in its traced loss where a parameter meets an activation.
 
 The loss of one record is read as JAX traces it. At a matrix product, a convolution or a look-up in
 a table, one factor of which is a parameter and the other depends on the record, the gradient of the
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """What ``probed`` is differentiated in: zeros added to the layers' outputs, and the copies."""
+    """Variables of differentiation in ``probed``: zeros added to layer outputs, and the copies."""
 
     offsets: list[Array]
     copies: dict[int, Array]
@@ -109,7 +109,7 @@ def offsets(loss: Loss, layout: Plan, params: Params, record: PyTree) -> list[An
 def probed(
     loss: Loss, layout: Plan, params: Params, probes: Probes, record: PyTree
 ) -> tuple[Array, list[Array]]:
-    """Returns the loss of one record, and the residual of each layer: what it saves of its input.
+    """Returns the loss of one record and each layer's residual, the saved form of its input.
 
     The derivatives of the loss in ``probes.offsets`` are the cotangents of the layers' outputs,
     those in ``probes.copies`` the gradients of the copied parameters.
@@ -185,7 +185,7 @@ class _Walk:
 
 
 def _layer(equation: Any, values: list[_Value]) -> Layer | None:
-    """Returns the layer that an equation is, or None."""
+    """Returns the layer of an equation, or None if it is not one."""
     weights = [i for i, value in enumerate(values) if value.leaves]
     if len(values) != 2 or len(weights) != 1:
         return None

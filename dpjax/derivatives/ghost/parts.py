@@ -1,4 +1,4 @@
-"""One parameter's part of all gradients: arrays for each record, their norm, the weighted sum.
+"""``Part``: one parameter's share of the gradients, its norms and its weighted sum.
 
 For a gradient A' G of a record there are three ways, of which shapes choose the cheapest:
 
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def rule(self) -> Any:
-        """Rule of the one layer that uses the parameter."""
+        """Rule of the only layer that uses the parameter."""
         return self.layers[0][1].rule
 
     @property
@@ -64,7 +64,7 @@ class Part:
     def arrays(
         self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
     ) -> tuple[Array, ...]:
-        """Returns the sanitized arrays that norm and sum are taken of, along an axis of records.
+        """Returns the sanitized arrays behind norm and sum, along an axis of records.
 
         Args:
           cotangents: the derivatives of the loss in the probes, for each record.
@@ -78,7 +78,7 @@ class Part:
         raise NotImplementedError
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the sums of gradients times factors, one for each block of ``size`` records."""
         raise NotImplementedError
@@ -140,11 +140,11 @@ class Materialized(Part):
         return clipping.square_norms(arrays[0])
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the weighted sums of the rows."""
         return rounding.block_products(
-            blocks(factors, size=size), blocks(arrays[0], size=size), any_order, axis=1
+            blocks(factors, size=size), blocks(arrays[0], size=size), permutation_invariant, axis=1
         )
 
     def finish(self, total: Array) -> Array:
@@ -178,7 +178,7 @@ class Rank1(Part):
             return jnp.where(bad, jnp.inf, left * right)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the weighted sums of the products."""
         left, right = arrays
@@ -186,5 +186,5 @@ class Rank1(Part):
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
         return rounding.block_outer_products(
-            blocks(left, size=size), blocks(scaled, size=size), any_order
+            blocks(left, size=size), blocks(scaled, size=size), permutation_invariant
         )

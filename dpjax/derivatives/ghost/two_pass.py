@@ -10,23 +10,23 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Wide, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
 from dpjax.derivatives.ghost import bookkeeping
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "rows"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    any_order: bool,
+    permutation_invariant: bool,
     rows: int,
-) -> Wide:
-    """Returns the same as ``bookkeeping.gradient_sum``, of the same arguments, for one clip norm.
+) -> Expansion:
+    """Returns the clipped sum, with the arguments of ``bookkeeping.gradient_sum``.
 
     Raises:
       ValueError: for one clip norm for each layer, which no weighted loss can apply.
@@ -34,9 +34,14 @@ def gradient_sum(
     Privacy: NOT a mechanism, and no bound: rounding may carry one record beyond the clip norm.
     """
     if jnp.ndim(clip_norm):
-        raise ValueError("method='two_pass' weighs whole records; per_layer needs 'book_keeping'.")
+        raise ValueError(
+            "method='two_pass' weights full gradients; per_layer needs 'book_keeping'."
+        )
     n = common_length(batch, mask)
-    reading, dtype = bookkeeping.read(loss, params, batch, any_order), wide_dtype(params)
+    reading, dtype = (
+        bookkeeping.read(loss, params, batch, permutation_invariant),
+        wide_dtype(params),
+    )
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         del size

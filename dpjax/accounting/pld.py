@@ -1,4 +1,4 @@
-"""Discretised privacy loss distributions, composed by Fourier transform, and their profile."""
+"""Discretised privacy loss distributions, their composition by FFT, and their privacy profile."""
 
 import math
 from typing import NamedTuple
@@ -11,17 +11,17 @@ from scipy.fft import next_fast_len
 _DROPPED = 1e-15
 
 
-class Loss(NamedTuple):
-    """Probabilities of losses (low + k) gap for k = 0, 1, ..., and of an infinite loss."""
+class PrivacyLossDistribution(NamedTuple):
+    """Probabilities of the losses (low + k) gap for k = 0, 1, ..., and of an infinite loss."""
 
     gap: float
     low: int
-    masses: np.ndarray
+    pmf: np.ndarray
     infinite: float
 
 
 class Profile(NamedTuple):
-    """What a loss says about every epsilon: delta(e) = reached - shrunk e^(e - start) on a cell."""
+    """Delta as a function of epsilon: reached - shrunk e^(e - start) on each grid interval."""
 
     gap: float
     start: float
@@ -29,7 +29,7 @@ class Profile(NamedTuple):
     shrunk: np.ndarray
 
     def epsilon(self, delta: float) -> float:
-        """Returns the smallest epsilon of at least 0 whose delta is allowed; maybe infinite."""
+        """Returns the smallest epsilon >= 0 whose delta is at most ``delta``, or infinity."""
         above = np.flatnonzero(self.reached - self.shrunk > delta)
         if not len(above):
             return max(self.start, 0.0)
@@ -43,17 +43,17 @@ class Profile(NamedTuple):
         return max(loss + inside, 0.0)
 
 
-def profile(loss: Loss) -> Profile:
+def profile(loss: PrivacyLossDistribution) -> Profile:
     """Returns the privacy profile of ``loss``.
 
-    >>> half = Loss(1.0, -1, np.array([0.25, 0.0, 0.75]), 0.0)
+    >>> half = PrivacyLossDistribution(1.0, -1, np.array([0.25, 0.0, 0.75]), 0.0)
     >>> round(profile(half).epsilon(0.75 * (1 - math.exp(-0.5))), 6)
     0.5
     """
     # Losses below 0 matter to no epsilon; one cell of them is kept as a margin.
     skipped = max(-loss.low - 1, 0)
-    masses = loss.masses[skipped:][::-1]
-    beyond = np.append(0.0, masses[:-1])
+    pmf = loss.pmf[skipped:][::-1]
+    beyond = np.append(0.0, pmf[:-1])
     reached = loss.infinite + np.cumsum(beyond)
     # V_k = sum over j > k of p_j e^(l_k - l_j), by recurrence: no exponential overflows.
     fade = math.exp(-loss.gap)
@@ -62,12 +62,14 @@ def profile(loss: Loss) -> Profile:
     return Profile(loss.gap, start, reached[::-1], np.asarray(shrunk)[::-1])
 
 
-def compose(first: Loss, second: Loss) -> Loss:
-    """Returns the loss of two releases, on the same grid."""
-    length = len(first.masses) + len(second.masses) - 1
+def compose(
+    first: PrivacyLossDistribution, second: PrivacyLossDistribution
+) -> PrivacyLossDistribution:
+    """Returns the loss distribution of two releases together, both on the same grid."""
+    length = len(first.pmf) + len(second.pmf) - 1
     size = _fast(length)
-    product = np.fft.rfft(first.masses, size) * np.fft.rfft(second.masses, size)
-    return Loss(
+    product = np.fft.rfft(first.pmf, size) * np.fft.rfft(second.pmf, size)
+    return PrivacyLossDistribution(
         first.gap,
         first.low + second.low,
         np.fft.irfft(product, size)[:length],
@@ -75,34 +77,36 @@ def compose(first: Loss, second: Loss) -> Loss:
     )
 
 
-def power(loss: Loss, count: int) -> Loss:
-    """Returns the loss of ``count`` releases, each of this loss.
+def power(loss: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
+    """Returns the loss distribution of ``count`` releases that each have this one.
 
-    >>> coin = Loss(1.0, 0, np.array([0.5, 0.5]), 0.0)
-    >>> power(coin, 2).masses.round(12).tolist()
+    >>> coin = PrivacyLossDistribution(1.0, 0, np.array([0.5, 0.5]), 0.0)
+    >>> power(coin, 2).pmf.round(12).tolist()
     [0.25, 0.5, 0.25]
     """
     if count == 1:
         return loss
-    low, high = _bounds(loss.masses, count)
+    low, high = _bounds(loss.pmf, count)
     length = high - low + 1
-    size = _fast(max(length, len(loss.masses)))
+    size = _fast(max(length, len(loss.pmf)))
     # What lies outside the bounds wraps around; it is at most _DROPPED, and charged.
-    around = np.fft.irfft(np.fft.rfft(loss.masses, size) ** count, size)
+    around = np.fft.irfft(np.fft.rfft(loss.pmf, size) ** count, size)
     infinite = _DROPPED - math.expm1(count * math.log1p(-loss.infinite))
-    return Loss(loss.gap, count * loss.low + low, np.roll(around, -(low % size))[:length], infinite)
+    return PrivacyLossDistribution(
+        loss.gap, count * loss.low + low, np.roll(around, -(low % size))[:length], infinite
+    )
 
 
-def width(loss: Loss, count: int) -> int:
-    """Returns how many grid points ``power`` takes."""
-    low, high = (0, len(loss.masses) - 1) if count == 1 else _bounds(loss.masses, count)
+def width(loss: PrivacyLossDistribution, count: int) -> int:
+    """Returns the number of grid points that the result of ``power`` has."""
+    low, high = (0, len(loss.pmf) - 1) if count == 1 else _bounds(loss.pmf, count)
     return high - low + 1
 
 
-def _bounds(masses: np.ndarray, count: int) -> tuple[int, int]:
-    """Chernoff bounds on the sum of ``count`` draws from ``masses``, for all but ``_DROPPED``."""
-    places = np.flatnonzero(masses > 0)
-    logs, weights = np.log(masses[places]), masses[places] / masses[places].sum()
+def _bounds(pmf: np.ndarray, count: int) -> tuple[int, int]:
+    """Chernoff bounds on the sum of ``count`` draws from ``pmf``, for all but ``_DROPPED``."""
+    places = np.flatnonzero(pmf > 0)
+    logs, weights = np.log(pmf[places]), pmf[places] / pmf[places].sum()
     mean = weights @ places
     deviation = math.sqrt(count * max(weights @ (places - mean) ** 2, 1e-12))
     needed = math.log(2 / _DROPPED)
@@ -119,7 +123,7 @@ def _bounds(masses: np.ndarray, count: int) -> tuple[int, int]:
                 break
             reach[side] = bound
     low = max(0, math.floor(count * mean - reach[0]))
-    return low, min((len(masses) - 1) * count, math.ceil(count * mean + reach[1]))
+    return low, min((len(pmf) - 1) * count, math.ceil(count * mean + reach[1]))
 
 
 def _fast(length: int) -> int:

@@ -1,4 +1,4 @@
-"""Attacks on single-pass methods by whitening their correlated noise; NOT PRIVATE."""
+"""Attacks on single-pass methods, which whiten their correlated noise; NOT PRIVATE."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from dpjax.algorithms import stochastic_spider
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.spider import Spider
 from dpjax.auditing import canaries
-from dpjax.auditing.canaries import Worlds
+from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import GaussianClaim, claim_of
 from dpjax.auditing.games import Game, Train
 from dpjax.baselines import fixed_batch_spider, gauss_psgd, spider_boost
@@ -28,19 +28,19 @@ DELTA = 1e-5
 _PLAIN = {"kick": 0.0, "candidates": 0}
 
 
-class Heard(NamedTuple):
-    """What the attacker has of the segment, one row per increment."""
+class SegmentScores(NamedTuple):
+    """The increments of the current segment, as the attacker scores them, one row each."""
 
     state: Any
-    """The algorithm's own."""
+    """State of the attacked algorithm."""
     residuals: Array
-    """Answer minus what D would say, in standard deviations of the draws, (K, p)."""
-    moves: Array
-    """What D' would say beyond that, likewise."""
+    """Answer minus the exact value on D, in standard deviations of the draws, (K, p)."""
+    shifts: Array
+    """Exact value on D' minus that on D, in the same unit, (K, p)."""
 
 
-class Scored(NamedTuple):
-    """History of a recorded run."""
+class LogRatio(NamedTuple):
+    """Score of one increment of a recorded run."""
 
     log_ratio: Array
     """Log-likelihood ratio, D' to D, of each answer given those before."""
@@ -48,12 +48,12 @@ class Scored(NamedTuple):
 
 @pytree_dataclass
 class PassRecorder:
-    """A Spider in a wrapper that scores each increment as it is released.
+    """A wrapper around Spider that scores each increment as it is released.
 
-    Noise that two segments share it does not see: it looks at the canary's segment alone.
+    It scores each segment separately, so it would miss noise that two segments share.
 
     Args:
-      algorithm: what is attacked.
+      algorithm: the attacked algorithm.
       without: examples of D.
       canary: examples of D'.
       max_steps: the algorithm's planned steps.
@@ -67,102 +67,108 @@ class PassRecorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(object.__getattribute__(self, "algorithm"), name)
 
-    def init(self, params: Params) -> Heard:
-        """Returns the algorithm's state, with nothing heard."""
+    def init(self, params: Params) -> SegmentScores:
+        """Returns the algorithm's state and an empty segment."""
         rows = jnp.zeros((self.estimate.noise.horizon, self.dimension))
-        return Heard(self.algorithm.init(params), rows, rows)
+        return SegmentScores(self.algorithm.init(params), rows, rows)
 
-    def step(self, key: Array, state: Heard, ask: Ask) -> tuple[Heard, Scored]:
-        """Returns the algorithm's next state, and the score of what it was told."""
-        heard = []
+    def step(self, key: Array, state: SegmentScores, ask: Ask) -> tuple[SegmentScores, LogRatio]:
+        """Returns the algorithm's next state, and the score of its increment."""
+        increments = []
 
-        def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
+        def record(key: Array, name: str, params: Params, **public: Any) -> PyTree:
             answer = ask(key, name, params, **public)
-            heard.append(self._hear(key, state, answer, params, public))
+            increments.append(self._whiten(key, state, answer, params, public))
             return answer
 
-        inner, _ = self.algorithm.step(key, state.state, listen)
-        residuals, moves, leaf = heard[0]
+        inner, _ = self.algorithm.step(key, state.state, record)
+        residuals, shifts, leaf = increments[0]
         row = jnp.asarray(self.estimate.noise.strategy(), residuals.dtype)[leaf]
-        seen, moved = row @ residuals, row @ moves
-        ratio = jnp.vdot(moved, seen - moved / 2)
-        return Heard(inner, residuals, moves), Scored(ratio)
+        residual, shift = row @ residuals, row @ shifts
+        ratio = jnp.vdot(shift, residual - shift / 2)
+        return SegmentScores(inner, residuals, shifts), LogRatio(ratio)
 
-    def done(self, state: Heard) -> Array:
-        """Returns what the algorithm says."""
+    def done(self, state: SegmentScores) -> Array:
+        """Returns whether the algorithm is done."""
         return self.algorithm.done(state.state)
 
-    def stopped(self, state: Heard) -> Array:
-        """Returns what the algorithm says."""
+    def stopped(self, state: SegmentScores) -> Array:
+        """Returns the algorithm's termination status."""
         return self.algorithm.stopped(state.state)
 
-    def close(self, key: Array, state: Heard, ask: Ask) -> Heard:
-        """Asks nothing: the scores are of other records."""
+    def close(self, key: Array, state: SegmentScores, ask: Ask) -> SegmentScores:
+        """Returns the state; no further query is needed."""
         del key, ask
         return state
 
-    def output(self, state: Heard) -> Params:
+    def output(self, state: SegmentScores) -> Params:
         """Returns the last iterate."""
         return state.state.params
 
-    def certify(self, key: Array, state: Heard, ask: Ask, unit_rows: bool) -> tuple[None, None]:
-        """Returns nothing."""
+    def certify(
+        self, key: Array, state: SegmentScores, ask: Ask, unit_rows: bool
+    ) -> tuple[None, None]:
+        """Returns no certificate."""
         del key, state, ask, unit_rows
         return None, None
 
-    def _hear(
-        self, key: Array, state: Heard, answer: PyTree, params: Params, public: dict[str, Any]
+    def _whiten(
+        self,
+        key: Array,
+        state: SegmentScores,
+        answer: PyTree,
+        params: Params,
+        public: dict[str, Any],
     ) -> tuple[Array, Array, Array]:
         query: EstimateQuery = self.estimate
         without, canary = (
-            query.exact(ordered(derive(key, "order", 0), records), params, **public)[0].narrow
+            query.exact(ordered(derive(key, "order", 0), records), params, **public)[0].leading
             for records in (self.without, self.canary)
         )
-        where = public["refresh"], public["size"], params, public["anchor"]
-        stddev = query.stddev_at(*where)
+        stddev = query.stddev_at(public["refresh"], public["size"], params, public["anchor"])
         leaf = public["leaf"]
         fresh = leaf == 0
         residuals = jnp.where(fresh, 0, state.residuals)
-        moves = jnp.where(fresh, 0, state.moves)
-        told = (ravel_pytree(answer)[0] - without) / stddev
+        shifts = jnp.where(fresh, 0, state.shifts)
+        residual = (ravel_pytree(answer)[0] - without) / stddev
         return (
-            residuals.at[leaf].set(told),
-            moves.at[leaf].set((canary - without) / stddev),
+            residuals.at[leaf].set(residual),
+            shifts.at[leaf].set((canary - without) / stddev),
             leaf,
         )
 
 
-def one_pass(algorithm: Spider, worlds: Worlds, train: Train = solve) -> Game:
-    """Returns the attack on a whole pass, by an attacker who sees every increment and the order.
+def one_pass(algorithm: Spider, pair: NeighbouringPair, train: Train = solve) -> Game:
+    """Returns the attack on a full pass, by an attacker who sees every increment and the order.
 
     Args:
-      algorithm: its own event is what is claimed.
-      worlds: the neighbouring data sets.
-      train: as in ``games.whole``.
+      algorithm: its event is the claim.
+      pair: the neighbouring data sets.
+      train: as in ``games.training``.
     """
 
     def run(key: Array, examples: PyTree) -> Array:
-        recorder = PassRecorder(algorithm, worlds.without, worlds.canary, int(algorithm.steps))
+        recorder = PassRecorder(algorithm, pair.without, pair.canary, int(algorithm.steps))
         solution = train(recorder, examples, key=key)
-        taken = jnp.arange(recorder.max_steps) < solution.steps
-        return jnp.sum(solution.history.log_ratio, where=taken)
+        done = jnp.arange(recorder.max_steps) < solution.steps
+        return jnp.sum(solution.history.log_ratio, where=done)
 
-    return Game(claim_of(algorithm.event), worlds, run, 2**10)
+    return Game(claim_of(algorithm.event), pair, run, 2**10)
 
 
 def spider(
     horizon: int = 4, segments: int = 4, make: Callable[..., Spider] | None = None, **more: Any
 ) -> Game:
-    """Returns the attack on Stochastic Spider: refreshes and differences, wherever the canary is.
+    """Returns the attack on Stochastic Spider: refreshes and differences, for a canary anywhere.
 
     Steps have length 1 and differences of five records, at which the canary, whose gradient turns
     around at every step, may move as much as in a gradient of ten.
 
     Args:
       horizon: increments of a segment.
-      segments: how many of them the records last for.
-      make: the factory; ``stochastic_spider``, or a variant with arguments that make it as regular.
-      **more: of the factory.
+      segments: number of segments in the pass.
+      make: the factory; ``stochastic_spider``, or a variant with the same schedule.
+      **more: further arguments of the factory.
     """
     clip, batch = 1e-3, 10
     size = segments * (batch + (horizon - 1) * batch // 2)
@@ -188,17 +194,17 @@ def spider(
 
 
 def fixed_batches() -> Game:
-    """Returns the attack on Spider with fixed batches, renewed every third step by its drift."""
+    """Returns the attack on Spider with fixed batches, refreshed every third step by its drift."""
     return spider(make=fixed_batch_spider, difference_size=5, drift_threshold=6e-7, **_PLAIN)
 
 
 def boost() -> Game:
-    """Returns the attack on SpiderBoost, renewed every fourth step."""
+    """Returns the attack on SpiderBoost, refreshed every fourth step."""
     return spider(make=spider_boost, difference_size=5, period=4, candidates=0)
 
 
-def staying() -> Game:
-    """Returns the attack on Gauss-PSGD, which is near a saddle all the time and adds no kicks."""
+def gauss_psgd_near_saddle() -> Game:
+    """Returns the attack on Gauss-PSGD, always near a saddle and without perturbations."""
     more = {"drift_threshold": 1e6, "kick": 0.0, "escape_steps": 100}
     return spider(make=functools.partial(gauss_psgd, horizon=4, **more))
 
@@ -212,16 +218,16 @@ def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
     """
     noise = PrefixNoise("tree", 31) if noise is None else noise
     release = Release("tree", 1, stddev / noise.sensitivity)
-    worlds = Worlds(jnp.zeros(1), jnp.ones(1), "zero_out")
+    pair = NeighbouringPair(jnp.zeros(1), jnp.ones(1), "zero_out")
     # The sums over 1, 2, 4, ... leaves are each one node that holds the canary.
     nodes = np.array([2**level - 1 for level in range(noise.levels)])
 
     def run(key: Array, canary: Array) -> Array:
-        def told(leaf: Array) -> Array:
+        def increment(leaf: Array) -> Array:
             value = jnp.where(leaf == 0, canary, 0.0)
             return noise.perturb(key, value, stddev, leaf)[0]
 
-        increments = jax.lax.map(told, jnp.arange(nodes[-1] + 1))
+        increments = jax.lax.map(increment, jnp.arange(nodes[-1] + 1))
         return jnp.sum(jnp.cumsum(increments)[nodes])
 
-    return Game(GaussianClaim(Event((release,), "zero_out")), worlds, run)
+    return Game(GaussianClaim(Event((release,), "zero_out")), pair, run)

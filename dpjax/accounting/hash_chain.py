@@ -1,4 +1,4 @@
-"""The file of a ledger: append-only JSON lines, each with a checksum and the hash of the last one.
+"""The file of a ledger: append-only JSON lines, each with a checksum and the hash of the last.
 
 A crash can leave the last line torn. It is recognised, because a line opens with the hash of the
 line before it, and dropped by the next writer. Any other damage is refused.
@@ -20,15 +20,15 @@ _FIRST = "0" * 64
 
 
 class LedgerError(ValueError):
-    """A ledger file that cannot be trusted or cannot be had."""
+    """A ledger file that is damaged, or that another process holds."""
 
 
-class Chain(NamedTuple):
-    """What a file holds, checked from its first byte to its last."""
+class HashChain(NamedTuple):
+    """The checked content of a ledger file."""
 
     lines: tuple[dict[str, Any], ...]
     head: str
-    """Hash of the last line; who keeps it elsewhere can see whether lines were taken away."""
+    """Hash of the last line. A copy kept elsewhere shows later whether lines were removed."""
     heads: tuple[str, ...]
     """Hash of every line."""
     size: int
@@ -37,7 +37,7 @@ class Chain(NamedTuple):
     """Whether an incomplete line follows them."""
 
 
-def parse(content: bytes, name: str = "ledger") -> Chain:
+def parse(content: bytes, name: str = "ledger") -> HashChain:
     """Returns the lines in ``content``, after checking every seal and every link.
 
     Args:
@@ -47,14 +47,14 @@ def parse(content: bytes, name: str = "ledger") -> Chain:
     Raises:
       LedgerError: naming the first line that is not as it was written.
 
-    >>> one = line({"kind": "declaration"}, _FIRST)
-    >>> two = line({"kind": "intent"}, parse(one).head)
-    >>> len(parse(one + two).lines), parse(one + two[:-9]).torn
+    >>> first = line({"kind": "declaration"}, _FIRST)
+    >>> second = line({"kind": "intent"}, parse(first).head)
+    >>> len(parse(first + second).lines), parse(first + second[:-9]).torn
     (2, True)
     """
     lines, heads = [], [_FIRST]
-    *whole, tail = content.split(b"\n")
-    for number, raw in enumerate(whole, 1):
+    *complete, tail = content.split(b"\n")
+    for number, raw in enumerate(complete, 1):
         read = _unseal(raw, heads[-1])
         if read is None:
             raise _damaged(name, number)
@@ -70,35 +70,35 @@ def parse(content: bytes, name: str = "ledger") -> Chain:
     start = tail.rstrip(b"\0")
     opening = f'{{"previous":"{heads[-1]}",'.encode()
     if not (opening.startswith(start) or start.startswith(opening)):
-        raise _damaged(name, len(whole) + 1)
+        raise _damaged(name, len(complete) + 1)
     if _unseal(start[:-1], heads[-1]) is not None:
         # Not torn: a whole line, and something else where its newline was.
-        raise _damaged(name, len(whole) + 1)
-    return Chain(tuple(lines), heads[-1], tuple(heads[1:]), size, bool(tail))
+        raise _damaged(name, len(complete) + 1)
+    return HashChain(tuple(lines), heads[-1], tuple(heads[1:]), size, bool(tail))
 
 
 def line(content: dict[str, Any], previous: str) -> bytes:
-    """Returns ``content`` as the line that follows the one whose hash is ``previous``."""
+    """Returns ``content`` as a line, to follow the line whose hash is ``previous``."""
     body = {"previous": previous, **content}
     return _dump({**body, "seal": _digest(_dump(body))}) + b"\n"
 
 
-def read(path: str | os.PathLike) -> Chain:
-    """Returns what the file holds; takes no lock and changes nothing.
+def read(path: str | os.PathLike) -> HashChain:
+    """Returns the checked content of a file; takes no lock and changes nothing.
 
     Raises:
       LedgerError: if it is damaged.
-      FileNotFoundError: if there is none.
+      FileNotFoundError: if there is no such file.
     """
     return parse(pathlib.Path(path).read_bytes(), os.fspath(path))
 
 
-class ChainFile:
-    """A chain that is open for writing, and locked until it is closed.
+class HashChainFile:
+    """A ledger file open for writing, and locked until it is closed.
 
-    A file lock keeps other openings out, in this process and in others; a lock of its own keeps out
-    the other threads that share this one. A process that is forked from this one shares the file
-    lock, which would keep neither out: it does not inherit the file.
+    A file lock excludes every other opener, in this process and in others; a thread lock excludes
+    the threads that share this object. A forked process would share the file lock, which would
+    then exclude neither of the two: it does not inherit the file.
 
     Args:
       path: the file.
@@ -126,7 +126,7 @@ class ChainFile:
                     "Ledger. Two writers would spend one budget twice."
                 )
             if first is not None:
-                self.chain = Chain((), _FIRST, (), 0, False)
+                self.chain = HashChain((), _FIRST, (), 0, False)
                 self._write(first)
                 _durable.sync_folder(self._path.absolute().parent)
                 return
@@ -144,7 +144,7 @@ class ChainFile:
             raise
 
     def append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
-        """Adds the line that ``decide`` returns, and returns once it is on the disk.
+        """Appends the line that ``decide`` returns, and returns once it is on the disk.
 
         No other thread can append between the decision and the line.
 
@@ -184,7 +184,7 @@ class ChainFile:
         head = _digest(added.strip(b"\n"))
         try:
             _durable.write_all(descriptor, added)
-            self.chain = Chain(
+            self.chain = HashChain(
                 (*written.lines, {"previous": written.head, **content}),
                 head,
                 (*written.heads, head),
@@ -207,18 +207,18 @@ class ChainFile:
         return os.path.samestat(here, there) and here.st_size == self.chain.size
 
     def close(self) -> None:
-        """Lets the file lock go, once what another thread is writing is on the disk."""
+        """Releases the file lock, once a line that another thread writes is on the disk."""
         with self._lock:
             self._let_go()
 
     def disown(self) -> None:
-        """Closes the file in a process that was forked: the lock stays with the other one."""
+        """Closes the file in a forked process; the parent keeps the lock."""
         self._let_go()
         # Another thread may have held it, and there is no such thread here.
         self._lock = threading.Lock()
 
 
-_OPEN: "weakref.WeakSet[ChainFile]" = weakref.WeakSet()
+_OPEN: "weakref.WeakSet[HashChainFile]" = weakref.WeakSet()
 
 
 def _disown_all() -> None:
@@ -231,16 +231,16 @@ os.register_at_fork(after_in_child=_disown_all)
 
 def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(raw)
+        line_read = json.loads(raw)
         # Byte for byte: JSON has many ways to write what means the same.
-        if line({k: v for k, v in found.items() if k not in ("previous", "seal")}, previous) != (
-            raw + b"\n"
-        ):
+        if line(
+            {k: v for k, v in line_read.items() if k not in ("previous", "seal")}, previous
+        ) != (raw + b"\n"):
             return None
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    del found["seal"]
-    return found
+    del line_read["seal"]
+    return line_read
 
 
 def _dump(content: dict[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
-"""Discretisation of a privacy loss that is monotone along a line.
+"""Discretisation of a privacy loss that is monotone along a line, by "connect the dots".
 
-Mass between two grid points is divided among them such that the mass under both distributions is
-kept ("connect the dots"), which dominates the true pair.
+The mass between two grid points is divided between them so that both distributions keep their
+totals. The result dominates the true pair.
 
 Reference: Doroshenko et al., "Connect the dots: tighter discrete approximations of privacy loss
 distributions" (2022).
@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from dpjax.accounting.grids import Loss
+from dpjax.accounting.pld import PrivacyLossDistribution
 
 REACH = 9.5
 """Mass beyond this many standard deviations is 1e-21, and counts as an infinite loss."""
 
 
-class Cells(NamedTuple):
-    """Masses of the two distributions where the loss is between neighbouring grid points."""
+class IntervalMasses(NamedTuple):
+    """Probabilities, under both distributions, of losses between neighbouring grid points."""
 
     low: int
     upper: np.ndarray
@@ -28,9 +28,9 @@ class Cells(NamedTuple):
     below: tuple[float, ...]
     above: tuple[float, ...]
 
-    def flipped(self) -> "Cells":
-        """The same with the two distributions exchanged: every loss changes its sign."""
-        return Cells(
+    def flipped(self) -> "IntervalMasses":
+        """Returns the masses with the two distributions exchanged: every loss changes its sign."""
+        return IntervalMasses(
             -(self.low + len(self.upper)),
             self.lower[::-1],
             self.upper[::-1],
@@ -39,7 +39,7 @@ class Cells(NamedTuple):
         )
 
 
-def cut(
+def discretize(
     loss: Callable[[np.ndarray], np.ndarray],
     point: Callable[[np.ndarray], np.ndarray],
     upper: list[tuple[float, float]],
@@ -47,8 +47,8 @@ def cut(
     mu: float,
     gap: float,
     positive: bool = False,
-) -> Cells:
-    """Cuts the line at the points where the loss, which rises with x, is on the grid.
+) -> IntervalMasses:
+    """Returns the masses of the intervals between points where the increasing loss is on the grid.
 
     A point that is off by so little that its loss errs by h shifts mass of order h whose losses err
     by h: what the profile loses is of order h^2.
@@ -56,11 +56,11 @@ def cut(
     Args:
       loss: x -> loss.
       point: its inverse, of any losses.
-      upper: weights and means of the normal mixture whose loss it is.
-      lower: the same of the other one.
+      upper: weights and means of the normal mixture in the numerator of the loss.
+      lower: weights and means of the mixture in the denominator.
       mu: largest mean.
       gap: distance of the grid points.
-      positive: leaves out what is below 0.
+      positive: whether to leave out losses below 0.
     """
     bottom = min(mean for _, mean in lower)
     first, last = loss(np.array([bottom - REACH, mu + REACH])) / gap
@@ -85,19 +85,23 @@ def cut(
         (float(masses(upper, *pair)[0]), float(masses(lower, *pair)[0]))
         for pair in (ends[:2], ends[2:])
     )
-    return Cells(low, masses(upper, x[:-1], x[1:]), masses(lower, x[:-1], x[1:]), below, above)
+    return IntervalMasses(
+        low, masses(upper, x[:-1], x[1:]), masses(lower, x[:-1], x[1:]), below, above
+    )
 
 
-def dots(cells: Cells, gap: float, atom: float = 0.0) -> Loss:
-    """Returns the loss on the grid points; ``atom`` is the mass where it is 0 on a whole cell."""
-    left = (cells.low + np.arange(len(cells.upper))) * gap
+def connect_dots(
+    intervals: IntervalMasses, gap: float, atom: float = 0.0
+) -> PrivacyLossDistribution:
+    """Returns the distribution of the loss on the grid, with an extra mass ``atom`` at loss 0."""
+    left = (intervals.low + np.arange(len(intervals.upper))) * gap
     with np.errstate(over="ignore", invalid="ignore"):
-        up = (cells.upper - cells.lower * np.exp(left)) / -np.expm1(-gap)
+        up = (intervals.upper - intervals.lower * np.exp(left)) / -np.expm1(-gap)
     # Where the other distribution has no mass left the loss is rounded up.
-    up = np.where(np.isfinite(up), np.clip(up, 0, cells.upper), cells.upper)
-    probabilities = np.append(cells.upper - up, 0.0)
+    up = np.where(np.isfinite(up), np.clip(up, 0, intervals.upper), intervals.upper)
+    probabilities = np.append(intervals.upper - up, 0.0)
     probabilities[1:] += up
-    probabilities[0] += cells.below[0]
+    probabilities[0] += intervals.below[0]
     if atom:
-        probabilities[-cells.low] += atom
-    return Loss(gap, cells.low, probabilities, cells.above[0])
+        probabilities[-intervals.low] += atom
+    return PrivacyLossDistribution(gap, intervals.low, probabilities, intervals.above[0])
