@@ -131,7 +131,7 @@ KILLED_BY = {
         "test_keys.py::test_c57_one_key_in_two_threads_trains_once[run]",
     ],
     "an optimizer chain that claims no key": [
-        "test_transforms.py::test_c56_a_chain_is_initialised_once[dpsgd]",
+        "test_transforms.py::test_c56_a_chain_is_initialised_once[noisy_sgd]",
         "test_transforms.py::test_c56_a_chain_is_initialised_once[adaptive]",
     ],
     "no clipping": [

@@ -19,7 +19,7 @@ import optax
 import pytest
 from factories import DELTA_ONLY, FACTORIES
 from factories import make as usual
-from test_contract import STEPS, N, P, build
+from test_contract import STEPS, N, build
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS
@@ -47,7 +47,7 @@ VARIANTS = {
     "spider, tree": ("spider", {"noise": "tree"}),
     "spider, independent": ("spider", {"noise": "independent"}),
 }
-TRANSFORMS = ("dpsgd", "adaptive")
+TRANSFORMS = ("noisy_sgd", "adaptive")
 
 
 def cases():
@@ -91,9 +91,7 @@ def measured(relation):
 
 def optimized(relation):
     budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
-    sizes = {"data_size": N, "batch_size": N // 2, "steps": STEPS, "params": jnp.zeros(P)}
-    objective = dpjax.objectives.logistic()
-    return dpjax.algorithms.dp_optimizer(objective, budget, optax.sgd(0.1), **sizes)
+    return build("dp-optimizer", budget, dpjax.objectives.logistic(), optimizer=optax.sgd(0.1))
 
 
 def transformed(name, relation):
@@ -108,7 +106,7 @@ def transformed(name, relation):
     else:
         per_example = {} if relation == "replace_one" else {"per_example": True}
         how |= {"clip_norm": 0.7} | per_example
-        chain = dpjax.transforms.dpsgd(0.1, key=dpjax.random_key(), **how)
+        chain = dpjax.transforms.noisy_sgd(0.1, key=dpjax.random_key(), **how)
     return types.SimpleNamespace(
         event=chain.event(STEPS), accountant="pld", relation=relation, declared=Declared(1.0, 1e-4)
     )

@@ -60,8 +60,8 @@ def adam() -> Game:
         dimension=2,
         batch_size=2,
         steps=20,
-        learning_rate=1.0,
-        final_learning_rate=1.0,
+        step_size=1.0,
+        final_step_size=1.0,
         clip_norm=1e-3,
     )
     return games.whole(algorithm, canaries.records())
@@ -128,9 +128,9 @@ def book_keeping() -> Game:
     algorithm = dp_optimizer(
         canaries.dense(),
         PrivacyBudget(8.0, DELTA),
-        optax.sgd(1.0),
+        optimizer=optax.sgd(1.0),
         data_size=10,
-        params=jnp.zeros(3),
+        dimension=3,
         batch_size=1,
         steps=1,
         clip_norm=1.0,
