@@ -15,7 +15,6 @@ import sys
 import types
 
 import jax.numpy as jnp
-import optax
 import pytest
 from factories import DELTA_ONLY, FACTORIES
 from factories import make as usual
@@ -62,7 +61,6 @@ def cases():
             of = functools.partial(made, name, relation, "pld", 1.0, **more)
             found[f"{title}/{relation}"] = of
         found[f"dp-gd, accuracy/{relation}"] = functools.partial(measured, relation)
-        found[f"dp-optimizer/{relation}"] = functools.partial(optimized, relation)
         for name in TRANSFORMS:
             found[f"{name}/{relation}"] = functools.partial(transformed, name, relation)
     return found
@@ -87,11 +85,6 @@ def weak(name):
 def measured(relation):
     budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
     return dpjax.algorithms.with_accuracy(lambda rest: build("dp-gd", rest), budget)
-
-
-def optimized(relation):
-    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
-    return build("dp-optimizer", budget, dpjax.objectives.logistic(), optimizer=optax.sgd(0.1))
 
 
 def transformed(name, relation):
