@@ -383,6 +383,25 @@ def test_accounting_raises_while_tracing(name, transform):
 
 
 @each_algorithm
+def test_an_algorithm_says_its_epsilon_before_it_has_run(name):
+    """On the host, at the declared delta or another; of a batch it gives a list."""
+    algorithms = [build(name, budget) for budget in sweep_of(name)]
+    for budget, algorithm in zip(sweep_of(name), algorithms, strict=True):
+        assert keeps_to(budget, algorithm.epsilon)
+        assert algorithm.epsilon() == algorithm.epsilon(budget.delta)
+    found = stacked(algorithms).epsilon(1e-4)
+    expected = [algorithm.epsilon(1e-4) for algorithm in algorithms]
+    assert isinstance(found, list) and found == pytest.approx(expected, rel=1e-5)
+    for transform in (jax.jit, jax.vmap):
+        with pytest.raises(ValueError, match="outside of jit and vmap"):
+            transform(lambda algorithm: algorithm.epsilon())(stacked(algorithms))
+    with pytest.raises(ValueError, match="delta"):
+        algorithms[0].epsilon(2.0)
+    solution = solved(name)
+    assert solution.epsilon() == solution.epsilon(float(solution.algorithm.declared.delta))
+
+
+@each_algorithm
 def test_in_float64_with_float64_data(name):
     x, y = records()
     with jax.enable_x64(True):
@@ -758,7 +777,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
         budget = dpjax.PrivacyBudget(1.0, 1e-3)
         algorithm = make(name, budget, PROXIMAL, data_size=20, dimension=2, steps=2)
         # Of those that share DP-GD's gradient, the two in which the loop's types broke before.
-        shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd", "dp-newton", "dp-sgd", "dpagem")
+        shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd", "dp-newton", *SHARED[:2])
         shared = shared or name in SPIDERS[1:]
         cases = {np.float32: [None, jnp.float16]}
         if x64 and not shared:

@@ -136,6 +136,26 @@ def test_a_factory_of_batches_is_trained_and_measured_alike():
     assert bits(trained.solution) == bits(again)
 
 
+def test_the_parameters_of_an_optimizer_are_those_of_the_dimension():
+    """An optimizer that treats leaves differently is traced with the pytree it is for."""
+    start = {"weights": START, "bias": jnp.zeros(CLASSES)}
+    by_leaf = optax.multi_transform(
+        {"slow": optax.sgd(0.1), "fast": optax.adam(0.1)}, {"weights": "slow", "bias": "fast"}
+    )
+    objective = dpjax.objectives.cross_entropy(lambda w, x: x @ w["weights"] + w["bias"])
+    sizes = {"data_size": N, "steps": 2, "clip_norm": 1.0, "optimizer": by_leaf}
+    dimension = START.size + CLASSES
+    algorithm = dpjax.dp_optimizer(objective, BUDGET, dimension=dimension, params=start, **sizes)
+    solution = dpjax.solve(algorithm, records(), key=KEY, params=start)
+    assert not np.allclose(solution.params["bias"], 0)
+    with pytest.raises(ValueError, match=f"params hold {dimension} numbers, but dimension=3"):
+        dpjax.dp_optimizer(objective, BUDGET, dimension=3, params=start, **sizes)
+    plain = dpjax.dp_optimizer(dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=3)
+    assert plain == dpjax.dp_optimizer(
+        dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=3
+    )
+
+
 def test_without_noise_it_is_optax_alone():
     optimizer, (x, y) = optax.adam(optax.linear_schedule(0.1, 0.01, 6)), records()
     objective = dpjax.objectives.cross_entropy(linear, dpjax.objectives.L2(0.1))

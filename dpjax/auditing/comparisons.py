@@ -67,6 +67,21 @@ def adam() -> Game:
     return games.whole(algorithm, canaries.records())
 
 
+def optimizer() -> Game:
+    """Returns the attack on a whole run of ``dp_optimizer``, 20 steps of plain SGD."""
+    algorithm = dp_optimizer(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=2,
+        dimension=2,
+        optimizer=optax.sgd(1.0),
+        batch_size=2,
+        steps=20,
+        clip_norm=1.0,
+    )
+    return games.whole(algorithm, canaries.records())
+
+
 def newton() -> Game:
     """Returns the attack on a whole DP-Newton, 10 steps, in one parameter.
 

@@ -71,6 +71,7 @@ AUDITS: dict[str, Row] = {
     "selection": Row(comparisons.selection, 200_000, 0.90, 50_000, 0.80),
     "dp-gd-selected": Row(comparisons.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
     "dp-adam": Row(comparisons.adam, 100_000, 0.90, 20_000, 0.75),
+    "dp-optimizer": Row(comparisons.optimizer, 100_000, 0.90, 20_000, 0.75),
     "dp-newton": Row(comparisons.newton, 100_000, 0.90, 20_000, 0.75),
     "dp-sgd": Row(comparisons.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
     "dp-sgd-step": Row(comparisons.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),
