@@ -192,11 +192,15 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
         name: np.atleast_2d(np.asarray(values))[:, :steps]
         for name, values in solution.history._asdict().items()
     }
-    runs = len(history["gradient_norm"])
+    # Of proximal steps the history has the norm without the regularizer.
+    whole = "gradient_norm" in history
+    norms = history["gradient_norm" if whole else "data_gradient_norm"]
+    runs = len(norms)
     title += f"\nmedian and middle 80 % of {runs} runs" if runs > 1 else ""
     columns = 2 + ("multiplier" in history)
     with panels(path, 1, columns, title, size=(4.5, 3.8), legend="inside") as ((first, *rest),):
-        _median(first, history["gradient_norm"], BLUE, "noisy gradient norm")
+        label = "noisy gradient norm" + ", without the regularizer" * (not whole)
+        _median(first, norms, BLUE, label)
         _certificate(first, solution.certificate, steps)
         first.set(
             ylabel="gradient norm", yscale="log", title="Gradient norm\n(0 at a stationary point)"

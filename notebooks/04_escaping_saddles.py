@@ -194,7 +194,7 @@ plt.show()
 
 # %%
 def adam(budget):
-    return dpjax.dp_adam(objective, budget, steps=200, learning_rate=0.1, **sizes)
+    return dpjax.dp_adam(objective, budget, steps=200, step_size=0.1, **sizes)
 
 
 def region(budget):

@@ -93,9 +93,9 @@ plt.show()
 # 2. the gradient of *each record* is clipped to a norm of at most `clip_norm`, then they are added;
 # 3. the optimizer receives that sum with Gaussian noise, divided by a number declared beforehand.
 #
-# `clipped_grad` does the second, and costs little more than the gradient of the mean. `dpsgd` does
-# the third, then what `optax.sgd` does. Noise enters before momentum, so momentum, learning rate
-# and schedule see released numbers only, and are free.
+# `clipped_grad` does the second, and costs little more than the gradient of the mean. `noisy_sgd`
+# does the third, then what `optax.sgd` does. Noise enters before momentum, so momentum, learning
+# rate and schedule see released numbers only, and are free.
 
 # %%
 STEPS, BATCH, CLIP = 30, 2048, 0.1
@@ -109,7 +109,7 @@ loss = dpjax.objectives.cross_entropy(lambda params, x: network.apply({"params":
 sampler = dpjax.sampling.poisson(BATCH, n, budget=budget, count=STEPS)
 multiplier = dpjax.accounting.gaussian_multiplier(budget, STEPS, sampler=sampler)
 gradient = dpjax.clipped_grad(loss, clip_norm=CLIP)
-optimizer = dpjax.transforms.dpsgd(
+optimizer = dpjax.transforms.noisy_sgd(
     optax.cosine_decay_schedule(8.0, STEPS, alpha=0.02),
     momentum=0.9,
     clip_norm=CLIP,

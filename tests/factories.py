@@ -32,6 +32,12 @@ def spent(name, epsilon):
     return 0.0 if name in DELTA_ONLY else epsilon
 
 
+def noisy_norms(solution):
+    """Norms of the noisy gradients, whether or not the history counts the regularizer in."""
+    history = solution.history._asdict()
+    return history.get("gradient_norm", history.get("data_gradient_norm"))
+
+
 def unit_records(n, p, seed=0):
     """Rows of length 1, labelled by the sign of the first feature."""
     x = np.random.default_rng(seed).normal(size=(n, p)).astype(np.float32)

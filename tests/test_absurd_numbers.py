@@ -166,7 +166,7 @@ def test_c66_the_tilt_claims_neither_clipping_nor_a_grid():
 
 NUMBERS = (
     "data_size", "dimension", "steps", "batch_size", "epoch_length", "epochs", "candidates",
-    "capacity", "clip_norm", "step_size", "learning_rate", "radius", "initial_gap", "alpha",
+    "capacity", "clip_norm", "step_size", "radius", "initial_gap", "alpha",
 )  # fmt: skip
 SWEEP = [
     (name, parameter)

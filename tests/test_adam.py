@@ -36,7 +36,7 @@ def by_hand(rates, b1, b2):
 
 def test_without_noise_it_is_optax_with_a_geometric_rate():
     rates, decays = (0.3, 0.03), (0.8, 0.9)
-    algorithm = build(batch_size=N, learning_rate=rates[0], final_learning_rate=rates[1])
+    algorithm = build(batch_size=N, step_size=rates[0], final_step_size=rates[1])
     algorithm = quiet(algorithm, b1=decays[0], b2=decays[1])
     found = dpjax.solve(algorithm, records(), key=jax.random.key(0)).params
     np.testing.assert_allclose(found, by_hand(np.geomspace(*rates, STEPS), *decays), atol=1e-4)
@@ -45,7 +45,7 @@ def test_without_noise_it_is_optax_with_a_geometric_rate():
 
 
 def test_rates_and_decays_sweep_in_one_program():
-    algorithms = [build(learning_rate=rate, b1=b1) for rate in (0.1, 1.0) for b1 in (0.0, 0.9)]
+    algorithms = [build(step_size=rate, b1=b1) for rate in (0.1, 1.0) for b1 in (0.0, 0.9)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
     many = jax.vmap(lambda one: dpjax.solve(one, records(), key=jax.random.key(1)).params)(stacked)
     assert len({row.tobytes() for row in np.asarray(many)}) == 4

@@ -242,7 +242,7 @@ def test_a_trained_network_shows_no_exact_value():
         key=KEY,
     )
     words, page = check(trained)
-    assert words.startswith("Trained network, by DP-SGD\n")
+    assert words.startswith("Trained network, by DP optimizer\n")
     assert "on held-out records (NOT PRIVATE, not shown)" in page
     assert str(trained.exact_held_out["loss"][0])[:6] not in page
 

@@ -159,7 +159,7 @@ def test_the_result_comes_before_the_guarantee(call, tmp_path):
     ("argv", "parameter", "value"),
     [
         (["dp-gd", "--learning-rate", "0.25"], "step_size", 0.25),
-        (["dp-adam", "--learning-rate", "0.25"], "learning_rate", 0.25),
+        (["dp-adam", "--learning-rate", "0.25"], "step_size", 0.25),
         (["dp-tr", "--radius", "3"], "radius", 3.0),
         (["dp-tr", "--clip-norm", "0.5"], "clip_norm", 0.5),
     ],

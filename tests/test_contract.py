@@ -16,6 +16,7 @@ from factories import (
     PROXIMAL,
     SPIDERS,
     make,
+    noisy_norms,
     spent,
 )
 from scipy import stats
@@ -32,7 +33,7 @@ GENERAL = {
     "dp-gd": {"clip_norm": 1.0, "step_size": 0.3},
     "dp-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-str": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
-    "dp-adam": {"clip_norm": 1.0, "learning_rate": 0.1},
+    "dp-adam": {"clip_norm": 1.0, "step_size": 0.1},
     "dp-subspace-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
     "dp-accmd": {"clip_norm": 1.0, "smoothness": 4.0},
     "dp-gd-selected": {
@@ -45,6 +46,7 @@ GENERAL = {
     "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
     "dp-sgd": {"clip_norm": 1.0, "step_size": 0.1},
     "dpagem": {"clip_norm": 1.0, "step_size": 0.1},
+    "dp-optimizer": {"clip_norm": 1.0},
 }
 SPLIT = {"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08}
 GENERAL |= {"dp-svrg": SPLIT, "dp-svrg++": SPLIT}
@@ -59,6 +61,7 @@ USUAL = {
     "dp-svrg++": {"batch_size": N // 2, "epoch_length": 1},
     "dp-sgd": {"batch_size": N // 2},
     "dpagem": {"batch_size": N // 2},
+    "dp-optimizer": {"batch_size": N // 2},
     "prgd": {"batch_size": N // 2},
 }
 USUAL |= {name: {"batch_size": 9} for name in SPIDERS}
@@ -80,6 +83,8 @@ REFUSED = {
     ("dp-sgd", "replace_one", "rdp"): "no Renyi bound is known",
     ("dpagem", "replace_one", "paper"): "leaves its constant c2 open",
     ("dpagem", "replace_one", "rdp"): "no Renyi bound is known",
+    ("dp-optimizer", "replace_one", "paper"): "moments accountant",
+    ("dp-optimizer", "replace_one", "rdp"): "no Renyi bound is known",
 }
 REFUSED |= {("prgd", relation, "rdp"): "no Renyi divergence" for relation in RELATIONS}
 REFUSED[("prgd", "replace_one", "paper")] = "fixes the radius at 1"
@@ -343,8 +348,7 @@ def test_c7_one_key_one_result_and_another_key_another(name):
     assert_same(solved(name), dpjax.solve(build(name), records(), key=jax.random.key(7)))
     other = solved(name, 8)
     assert not np.array_equal(solved(name).params, other.params)
-    first = solved(name).history.gradient_norm[0]
-    assert first != other.history.gradient_norm[0]
+    assert noisy_norms(solved(name))[0] != noisy_norms(other)[0]
 
 
 @each_algorithm
@@ -376,6 +380,25 @@ def test_accounting_raises_while_tracing(name, transform):
         return key
 
     transform(traced)(KEY if transform is jax.jit else jax.random.split(KEY, 3))
+
+
+@each_algorithm
+def test_an_algorithm_says_its_epsilon_before_it_has_run(name):
+    """On the host, at the declared delta or another; of a batch it gives a list."""
+    algorithms = [build(name, budget) for budget in sweep_of(name)]
+    for budget, algorithm in zip(sweep_of(name), algorithms, strict=True):
+        assert keeps_to(budget, algorithm.epsilon)
+        assert algorithm.epsilon() == algorithm.epsilon(budget.delta)
+    found = stacked(algorithms).epsilon(1e-4)
+    expected = [algorithm.epsilon(1e-4) for algorithm in algorithms]
+    assert isinstance(found, list) and found == pytest.approx(expected, rel=1e-5)
+    for transform in (jax.jit, jax.vmap):
+        with pytest.raises(ValueError, match="outside of jit and vmap"):
+            transform(lambda algorithm: algorithm.epsilon())(stacked(algorithms))
+    with pytest.raises(ValueError, match="delta"):
+        algorithms[0].epsilon(2.0)
+    solution = solved(name)
+    assert solution.epsilon() == solution.epsilon(float(solution.algorithm.declared.delta))
 
 
 @each_algorithm
@@ -474,7 +497,7 @@ def test_the_noise_added_is_the_noise_accounted(name, relation):
     null = (jnp.zeros((N, P)), jnp.ones(N))
     keys = jax.random.split(jax.random.key(11), 1500)
     batch = jax.vmap(lambda key: dpjax.solve(algorithm, null, key=key))(keys)
-    norms = np.asarray(batch.history.gradient_norm)[:, :STEPS]
+    norms = np.asarray(noisy_norms(batch))[:, :STEPS]
     release = algorithm.event.releases[0]
     if name in ANCHORED or name in SPIDERS:
         # At the first anchor the difference is 0 and so is its noise; later both are added up.
@@ -758,7 +781,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
         budget = dpjax.PrivacyBudget(1.0, 1e-3)
         algorithm = make(name, budget, PROXIMAL, data_size=20, dimension=2, steps=2)
         # Of those that share DP-GD's gradient, the two in which the loop's types broke before.
-        shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd", "dp-newton", "dp-sgd", "dpagem")
+        shared = name in ("dp-adam", "dp-gd-selected", "dp-accmd", "dp-newton", *SHARED[:2])
         shared = shared or name in SPIDERS[1:]
         cases = {np.float32: [None, jnp.float16]}
         if x64 and not shared:

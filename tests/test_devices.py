@@ -20,7 +20,7 @@ PROGRAM = """
 import json
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from factories import make
+from factories import make, noisy_norms
 
 import dpjax
 
@@ -37,7 +37,7 @@ for name in dpjax.ALGORITHMS:
             data = jax.device_put((records, y), where)
             solution = dpjax.solve(algorithm, data, key=jax.random.key(0))
             found[f"{name} {label}"].append(
-                [*solution.params.tolist(), *solution.history.gradient_norm[:3].tolist()])
+                [*solution.params.tolist(), *noisy_norms(solution)[:3].tolist()])
 print(json.dumps(found))
 """
 

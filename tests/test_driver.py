@@ -487,8 +487,8 @@ BAD_ONE = {
         "step_size 0": ({"step_size": 0.0}, "step_size must be"),
     },
     "dp-adam": {
-        "learning_rate 0": ({"learning_rate": 0.0}, "learning_rate must be"),
-        "final_learning_rate 0": ({"final_learning_rate": 0.0}, "final_learning_rate must be"),
+        "step_size 0": ({"step_size": 0.0}, "step_size must be"),
+        "final_step_size 0": ({"final_step_size": 0.0}, "final_step_size must be"),
         "b1 one": ({"b1": 1.0}, "b1 must be at least 0 and below 1"),
         # It is 1 in float32, and the correction of the bias would divide by 0.
         "b2 almost one": ({"b2": 1 - 1e-9}, "b2 must be at least 0 and below 1 in float32"),

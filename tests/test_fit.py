@@ -73,8 +73,10 @@ def fitted(model=linear, data=None, **more):
 
 def configured(optimizer=SGD, budget=BUDGET, **more):
     objective = dpjax.objectives.cross_entropy(linear)
-    sizes = {"data_size": N, "batch_size": 10, "steps": 6} | more
-    return dpjax.dp_optimizer(objective, budget, optimizer, params=START, clip_norm=1.0, **sizes)
+    sizes = {"data_size": N, "dimension": START.size, "batch_size": 10, "steps": 6} | more
+    return dpjax.dp_optimizer(
+        objective, budget, optimizer=optimizer, params=START, clip_norm=1.0, **sizes
+    )
 
 
 def bits(tree):
@@ -121,11 +123,11 @@ def test_it_is_solve_of_an_ordinary_algorithm():
     again = dpjax.solve(trained.solution.algorithm, records(), key=KEY, params=START)
     assert bits(trained.solution) == bits(again)
     assert trained.epsilon(DELTA) <= BUDGET.epsilon
-    assert "\nDP-SGD is (20, 0.001)" in trained.guarantee()
+    assert "\nDP optimizer is (20, 0.001)" in trained.guarantee()
 
 
 def test_a_factory_of_batches_is_trained_and_measured_alike():
-    adam = functools.partial(dpjax.dp_adam, learning_rate=0.1, b1=0.8)
+    adam = functools.partial(dpjax.dp_adam, step_size=0.1, b1=0.8)
     trained = fitted(optimizer=adam, held_out=records(20, 1), accountant="rdp")
     algorithm = trained.solution.algorithm
     assert algorithm.title == "DP-Adam" and algorithm.accountant == "rdp"
@@ -134,14 +136,35 @@ def test_a_factory_of_batches_is_trained_and_measured_alike():
     assert bits(trained.solution) == bits(again)
 
 
+def test_the_parameters_of_an_optimizer_are_those_of_the_dimension():
+    """An optimizer that treats leaves differently is traced with the pytree it is for."""
+    start = {"weights": START, "bias": jnp.zeros(CLASSES)}
+    by_leaf = optax.multi_transform(
+        {"slow": optax.sgd(0.1), "fast": optax.adam(0.1)}, {"weights": "slow", "bias": "fast"}
+    )
+    objective = dpjax.objectives.cross_entropy(lambda w, x: x @ w["weights"] + w["bias"])
+    sizes = {"data_size": N, "steps": 2, "clip_norm": 1.0, "optimizer": by_leaf}
+    dimension = START.size + CLASSES
+    algorithm = dpjax.dp_optimizer(objective, BUDGET, dimension=dimension, params=start, **sizes)
+    solution = dpjax.solve(algorithm, records(), key=KEY, params=start)
+    assert not np.allclose(solution.params["bias"], 0)
+    with pytest.raises(ValueError, match=f"params hold {dimension} numbers, but dimension=3"):
+        dpjax.dp_optimizer(objective, BUDGET, dimension=3, params=start, **sizes)
+    plain = dpjax.dp_optimizer(dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=3)
+    assert plain == dpjax.dp_optimizer(
+        dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=3
+    )
+
+
 def test_without_noise_it_is_optax_alone():
     optimizer, (x, y) = optax.adam(optax.linear_schedule(0.1, 0.01, 6)), records()
     objective = dpjax.objectives.cross_entropy(linear, dpjax.objectives.L2(0.1))
     algorithm = dpjax.dp_optimizer(
         objective,
         dpjax.PrivacyBudget(1e6, DELTA),
-        optimizer,
+        optimizer=optimizer,
         data_size=N,
+        dimension=START.size,
         params=START,
         batch_size=N,
         steps=6,
@@ -171,7 +194,9 @@ def test_parameters_in_half_precision_stay_so_and_resume(tmp_path, crash):
 
 def test_in_float64():
     with jax.enable_x64(True):
-        trained = fitted(params=jnp.zeros((P, CLASSES), jnp.float64), average=0.9)
+        trained = fitted(
+            params=jnp.zeros((P, CLASSES), jnp.float64), output="average", average_decay=0.9
+        )
         assert trained.params.dtype == jnp.float64
 
 
@@ -334,8 +359,8 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"steps": 3}, "exactly one of epochs= and steps="),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"evaluate_every": 0}, "evaluate_every"),
-        ({"average": 2.0}, "average must be from 0 to 1"),
-        ({"average": 0.9, "output": "random"}, "average=0.9"),
+        ({"output": "average", "average_decay": 2.0}, "average_decay must be from 0 to 1"),
+        ({"average_decay": 0.9, "output": "random"}, "average_decay=0.9"),
         ({"output": "best"}, "unknown output"),
         ({"accountant": "paper"}, "accountant='paper'"),
         ({"optimizer": 0.1}, "optimizer must be"),
@@ -569,11 +594,11 @@ def iterates(**more):
 
 
 def test_the_average_is_the_mean_at_first_and_then_decays():
-    plain = configured(average=1.0)
-    assert plain.averaged
+    assert configured(output="average") == configured(output="average", average_decay=1.0)
     # The state's params are the iterates; the output is their average.
     for decay in (1.0, 0.5):
-        algorithm, mean = configured(average=decay), jnp.zeros_like(START)
+        algorithm = configured(output="average", average_decay=decay)
+        mean = jnp.zeros_like(START)
         state, key = algorithm.init(START), KEY
         assert bits(algorithm.output(state)) == bits(START)
         for step in range(1, 5):

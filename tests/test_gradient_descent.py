@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import FACTORIES, make
 from scipy import stats
 
 import dpjax
@@ -17,6 +19,12 @@ from dpjax.objectives import L1, L1Ball, Nonconvex
 N, P = 200, 5
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 KEY = jax.random.key(3)
+
+
+# Every factory that leaves the choice of an output to its caller.
+WITH_OUTPUT = [
+    name for name, one in FACTORIES.items() if "output" in inspect.signature(one).parameters
+]
 
 
 def build(objective=None, budget=BUDGET, **more):
@@ -67,7 +75,7 @@ def test_noisy_iterates_stay_in_the_set_and_have_no_certificate(regularizer):
     assert solution.certificate is None
     assert float(regularizer.excess(solution.params)) <= 1e-6
     steps = np.asarray(solution.history.step_norm[:5])
-    assert (steps <= 4.0 * np.asarray(solution.history.gradient_norm[:5])).all()
+    assert (steps <= 4.0 * np.asarray(solution.history.data_gradient_norm[:5])).all()
 
 
 def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_step():
@@ -115,21 +123,34 @@ def test_a_step_above_the_theorems_bound_is_warned_of_where_it_chooses_the_steps
 # The random iterate.
 
 
-def test_the_iterate_drawn_is_uniform_and_only_its_steps_are_paid_for():
+def test_the_iterate_drawn_is_uniform_and_the_run_ends_there():
     """A chi-square test, wrong with probability 1e-6; a range of 0 .. T - 1 is rejected by it."""
-    whole = build(steps=4)
-    drawn = [
-        build(steps=4, output="random", output_key=jax.random.key(seed)) for seed in range(120)
-    ]
-    counts = np.bincount([one.steps for one in drawn], minlength=6)
+    whole, drawn = build(steps=4), build(steps=4, output="random")
+    assert drawn.event == whole.event and drawn.epsilon() == whole.epsilon()
+    keys, data = jax.random.split(KEY, 120), records()
+    ends = jax.vmap(lambda key: dpjax.solve(drawn, data, key=key))(keys)
+    counts = np.bincount(np.asarray(ends.steps), minlength=6)
     assert counts[0] == counts[5] == 0
     assert stats.chisquare(counts[1:5]).pvalue > 1e-6
-    assert jax.tree.structure(drawn[0]) == jax.tree.structure(whole)
-    one = next(one for one in drawn if one.steps == 2)
-    assert one.query == whole.query and one.event.releases[0].count == 2
-    assert dpjax.accounting.epsilon(one.event, 1e-4, "zero_out") < 0.8
-    solution = dpjax.solve(one, records(), key=KEY)
-    assert int(solution.steps) == 2 and solution.epsilon(1e-4) < 0.8
+    taken = np.isfinite(ends.history.step_norm).sum(axis=1)
+    np.testing.assert_array_equal(taken, ends.steps)
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUT)
+def test_an_output_means_the_same_in_every_factory(name):
+    """With one step there is one iterate, and with several the average is another."""
+    build_one = functools.partial(make, name, data_size=N, dimension=P, batch_size=N)
+    last, average = (build_one(output=output, steps=4) for output in ("last", "average"))
+    first, mean = (dpjax.solve(one, records(), key=KEY).params for one in (last, average))
+    assert last.epsilon() == average.epsilon() and not np.allclose(first, mean)
+    for output in ("random", "average"):
+        one = dpjax.solve(build_one(output=output, steps=1), records(), key=KEY)
+        moved = np.linalg.norm(one.params)
+        assert int(one.steps) == 1 and moved == pytest.approx(float(one.history.step_norm[0]))
+    several = dpjax.solve(build_one(output="random", steps=64), records(), key=KEY)
+    assert several.algorithm.event.releases[0].count == 64 > int(several.steps) > 0
+    with pytest.raises(ValueError, match=r"average_decay=0\.5 is for output='average'"):
+        build_one(average_decay=0.5)
 
 
 # Polyak-Lojasiewicz.
@@ -198,9 +219,7 @@ def test_batches_cost_less_noise_a_step_and_drop_the_certificate():
         ({"pl_constant": -1.0}, "pl_constant must be"),
         ({"pl_constant": 1.0}, "pl_constant must be at most 0.25"),
         ({"output": "best"}, "unknown output 'best'"),
-        ({"output": "random"}, "output_key is required"),
-        ({"output_key": KEY}, "output_key is for output='random'"),
-        ({"output": "random", "output_key": 7}, "key"),
+        ({"output": "average", "average_decay": 2.0}, "average_decay must be from 0 to 1"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
         (

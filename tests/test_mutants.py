@@ -24,6 +24,7 @@ AUDITED = {
     "selection": (10_000, 0.75, "half the Gumbel noise"),
     "dp-gd-selected": (5_000, 0.65, "key reused across steps"),
     "dp-adam": (10_000, 0.75, "noise x0.8"),
+    "dp-optimizer": (10_000, 0.75, "noise x0.8"),
     "dp-accmd": (10_000, 0.75, "noise x0.8"),
     "dp-newton": (10_000, 0.75, "a Newton direction booked by its floor alone"),
     "ball-2": (200_000, 0.90, "a ball of radius x0.95"),
@@ -131,7 +132,7 @@ KILLED_BY = {
         "test_keys.py::test_c57_one_key_in_two_threads_trains_once[run]",
     ],
     "an optimizer chain that claims no key": [
-        "test_transforms.py::test_c56_a_chain_is_initialised_once[dpsgd]",
+        "test_transforms.py::test_c56_a_chain_is_initialised_once[noisy_sgd]",
         "test_transforms.py::test_c56_a_chain_is_initialised_once[adaptive]",
     ],
     "no clipping": [

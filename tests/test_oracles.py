@@ -16,6 +16,7 @@ from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
+    NetworkQuery,
     ScoreQuery,
     SubspaceQuery,
     bind,
@@ -35,6 +36,7 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
     common = (dpjax.Objective(loss), N, relation)
     return {
         "gradient": GradientQuery(noise_multiplier, 0.5, *common),
+        "network": NetworkQuery(noise_multiplier, 0.5, *common),
         "hessian": HessianQuery(noise_multiplier, 0.5, *common),
         "joint": JointQuery(noise_multiplier, 0.5, 2.0, *common),
         "subspace": SubspaceQuery(noise_multiplier, 0.5, 2.0, *common),

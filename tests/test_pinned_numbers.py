@@ -15,11 +15,10 @@ import sys
 import types
 
 import jax.numpy as jnp
-import optax
 import pytest
 from factories import DELTA_ONLY, FACTORIES
 from factories import make as usual
-from test_contract import STEPS, N, P, build
+from test_contract import STEPS, N, build
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS
@@ -47,7 +46,7 @@ VARIANTS = {
     "spider, tree": ("spider", {"noise": "tree"}),
     "spider, independent": ("spider", {"noise": "independent"}),
 }
-TRANSFORMS = ("dpsgd", "adaptive")
+TRANSFORMS = ("noisy_sgd", "adaptive")
 
 
 def cases():
@@ -62,7 +61,6 @@ def cases():
             of = functools.partial(made, name, relation, "pld", 1.0, **more)
             found[f"{title}/{relation}"] = of
         found[f"dp-gd, accuracy/{relation}"] = functools.partial(measured, relation)
-        found[f"dp-optimizer/{relation}"] = functools.partial(optimized, relation)
         for name in TRANSFORMS:
             found[f"{name}/{relation}"] = functools.partial(transformed, name, relation)
     return found
@@ -89,13 +87,6 @@ def measured(relation):
     return dpjax.algorithms.with_accuracy(lambda rest: build("dp-gd", rest), budget)
 
 
-def optimized(relation):
-    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
-    sizes = {"data_size": N, "batch_size": N // 2, "steps": STEPS, "params": jnp.zeros(P)}
-    objective = dpjax.objectives.logistic()
-    return dpjax.algorithms.dp_optimizer(objective, budget, optax.sgd(0.1), **sizes)
-
-
 def transformed(name, relation):
     """A chain's event, in the place of an algorithm that has one."""
     sampler = dpjax.sampling.full_batch(N)
@@ -108,7 +99,7 @@ def transformed(name, relation):
     else:
         per_example = {} if relation == "replace_one" else {"per_example": True}
         how |= {"clip_norm": 0.7} | per_example
-        chain = dpjax.transforms.dpsgd(0.1, key=dpjax.random_key(), **how)
+        chain = dpjax.transforms.noisy_sgd(0.1, key=dpjax.random_key(), **how)
     return types.SimpleNamespace(
         event=chain.event(STEPS), accountant="pld", relation=relation, declared=Declared(1.0, 1e-4)
     )

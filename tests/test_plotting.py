@@ -155,3 +155,13 @@ def test_titles_say_what_is_shown(tmp_path, pictures):
         "Length of each step\n(at most the trust radius)",
         "Trust-region multiplier\n(0 when the step stays inside the radius)",
     ]
+
+
+def test_a_norm_without_the_regularizer_is_named_so(tmp_path, pictures):
+    data, budget = dpjax.datasets.load("randhie"), dpjax.PrivacyBudget(1.0, 1e-6)
+    sizes = {"data_size": data.size, "dimension": data.dimension, "steps": 3}
+    algorithm = dpjax.dp_gradient_descent(dpjax.objectives.logistic_l1(), budget, **sizes)
+    solution = dpjax.solve(algorithm, data.examples, key=jax.random.key(0))
+    plotting.plot_solution(solution, tmp_path / "proximal.png", "Title")
+    _, labels = pictures["proximal"].axes[0].get_legend_handles_labels()
+    assert labels == ["noisy gradient norm, without the regularizer"]

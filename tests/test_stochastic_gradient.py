@@ -25,11 +25,11 @@ def soft(w, scale):
     return jnp.sign(w) * jnp.maximum(jnp.abs(w) - scale, 0)
 
 
-@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("output", ["last", "average"])
 @pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_without_noise_it_is_proximal_gradient_descent(average, decay):
+def test_without_noise_it_is_proximal_gradient_descent(output, decay):
     algorithm = build(
-        dpjax.objectives.logistic_l1(PENALTY), step_size=0.7, decay=decay, average=average
+        dpjax.objectives.logistic_l1(PENALTY), step_size=0.7, decay=decay, output=output
     )
     found = dpjax.solve(quiet(algorithm), records(), key=jax.random.key(0)).params
     data, iterates = records(), [jnp.zeros(P)]
@@ -39,7 +39,7 @@ def test_without_noise_it_is_proximal_gradient_descent(average, decay):
     for t in range(1, STEPS + 1):
         rate = 0.7 / t**decay
         iterates.append(soft(iterates[-1] - rate * gradient(iterates[-1]), rate * PENALTY))
-    expected = sum(iterates[1:]) / STEPS if average else iterates[-1]
+    expected = sum(iterates[1:]) / STEPS if output == "average" else iterates[-1]
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -61,7 +61,7 @@ def test_a_regularizer_without_a_proximal_operator_is_handled_by_its_gradient():
     [
         ({"step_size": 0.0}, "step_size must be"),
         ({"decay": -0.5}, "decay must be"),
-        ({"average": 1}, "average must be True or False"),
+        ({"output": "mean"}, "unknown output"),
         ({"batch_size": N + 1}, "batch_size must be at most"),
         ({"steps": 0}, "steps must be"),
     ],

@@ -67,22 +67,26 @@ STAGES = {"first_steps": 2, "first_on_steps": 1}
 MAKERS = {
     "gaussian": lambda key: transforms.add_gaussian_noise(1.0, key),
     "mean": mean,
-    "dpsgd": lambda key: transforms.dpsgd(0.1, clip_norm=0.5, momentum=0.9, **common(key=key)),
-    "dp_adam": lambda key: transforms.dp_adam(0.1, clip_norm=0.5, **common(key=key)),
-    "dpagem": lambda key: transforms.dpagem(0.1, clip_norm=0.5, **STAGES, **common(key=key)),
+    "noisy_sgd": lambda key: transforms.noisy_sgd(
+        0.1, clip_norm=0.5, momentum=0.9, **common(key=key)
+    ),
+    "noisy_adam": lambda key: transforms.noisy_adam(0.1, clip_norm=0.5, **common(key=key)),
+    "noisy_stagewise_sgd": lambda key: transforms.noisy_stagewise_sgd(
+        0.1, clip_norm=0.5, **STAGES, **common(key=key)
+    ),
 }
 OF_RECORDS = {
     "clip": lambda key: transforms.clip_and_sum(0.5),
     "layers": lambda key: transforms.clip_and_sum(0.5, per_layer=True),
     "mean of records": functools.partial(mean, per_example=True),
     "adaptive": lambda key: transforms.adaptive_clip_and_noise(0.5, **common(key=key)),
-    "dpsgd of records": lambda key: transforms.dpsgd(
+    "noisy_sgd of records": lambda key: transforms.noisy_sgd(
         optax.cosine_decay_schedule(0.1, 10), clip_norm=0.5, per_example=True, **common(key=key)
     ),
-    "dp_adam by layers": lambda key: transforms.dp_adam(
+    "noisy_adam by layers": lambda key: transforms.noisy_adam(
         0.1, clip_norm=0.5, per_example=True, per_layer=True, **common(key=key)
     ),
-    "dpagem of records": lambda key: transforms.dpagem(
+    "noisy_stagewise_sgd of records": lambda key: transforms.noisy_stagewise_sgd(
         0.1, clip_norm=0.5, per_example=True, **STAGES, **common(key=key)
     ),
 }
@@ -188,7 +192,9 @@ def test_it_chains_under_jit_scan_and_vmap_over_keys(kind):
     assert np.array_equal(found[0], found[1]) == (kind in ("clip", "layers"))
 
 
-@pytest.mark.parametrize("kind", ["dpsgd of records", "dp_adam by layers", "dpagem of records"])
+@pytest.mark.parametrize(
+    "kind", ["noisy_sgd of records", "noisy_adam by layers", "noisy_stagewise_sgd of records"]
+)
 def test_c3_bfloat16_parameters_are_summed_and_perturbed_in_float32(kind):
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
     gradients = per_example(params, rows())
@@ -302,7 +308,7 @@ PAIRS = [
 def test_the_event_is_that_of_the_matching_query(sampler, relation, of_records):
     multiplier = 1.2345
     settings = common(sampler, relation, noise_multiplier=multiplier, per_example=of_records)
-    optimizer = transforms.dpsgd(0.1, clip_norm=0.5, **settings)
+    optimizer = transforms.noisy_sgd(0.1, clip_norm=0.5, **settings)
     asked = query(sampler, relation, multiplier)
     (ours,), (theirs,) = optimizer.event(10).releases, asked.event(10).releases
     for field in ("name", "count", "noise_multiplier", "sampling", "sampling_probability",
@@ -336,16 +342,18 @@ def test_noise_alone_is_accounted_as_in_the_mean(sampler, relation):
         assert alone.gaussian_mu == pytest.approx(event.gaussian_mu)
 
 
-@pytest.mark.parametrize("kind", ["mean", "dpsgd", "dp_adam", "dpagem"])
+@pytest.mark.parametrize("kind", ["mean", "noisy_sgd", "noisy_adam", "noisy_stagewise_sgd"])
 def test_the_calibrated_multiplier_meets_the_budget(kind):
     sampler = SAMPLERS["poisson"]
     multiplier = dpjax.accounting.gaussian_multiplier(BUDGET, 10, sampler=sampler)
     settings = common("poisson", noise_multiplier=multiplier)
     maker = {
         "mean": lambda: transforms.noisy_mean(0.5, **settings),
-        "dpsgd": lambda: transforms.dpsgd(0.1, clip_norm=0.5, **settings),
-        "dp_adam": lambda: transforms.dp_adam(0.1, clip_norm=0.5, **settings),
-        "dpagem": lambda: transforms.dpagem(0.1, clip_norm=0.5, **STAGES, **settings),
+        "noisy_sgd": lambda: transforms.noisy_sgd(0.1, clip_norm=0.5, **settings),
+        "noisy_adam": lambda: transforms.noisy_adam(0.1, clip_norm=0.5, **settings),
+        "noisy_stagewise_sgd": lambda: transforms.noisy_stagewise_sgd(
+            0.1, clip_norm=0.5, **STAGES, **settings
+        ),
     }[kind]
     assert 0.99 < epsilon(maker().event(10), BUDGET.delta, BUDGET.relation) <= 1
 
@@ -433,10 +441,10 @@ def test_the_gradient_that_leaves_is_the_mean_over_the_expected_batch():
         np.testing.assert_allclose(flat(got), flat(wanted) / 8, rtol=1e-4, atol=1e-6)
 
 
-def test_dpagem_is_the_papers_loop():
+def test_noisy_stagewise_sgd_is_the_papers_loop():
     """Algorithms 1 and 2 in plain NumPy, at hardly any noise."""
     x, total = rows(), dpjax.clipped_grad(loss, clip_norm=0.5)
-    optimizer = transforms.dpagem(
+    optimizer = transforms.noisy_stagewise_sgd(
         0.8, momentum=0.9, clip_norm=0.5, first_steps=3, first_on_steps=2,
         **common(noise_multiplier=1e-7),
     )  # fmt: skip
@@ -646,7 +654,7 @@ def test_the_clip_norm_never_leaves_the_floats():
 NO_STEPS = {
     "adam": optax.adam(1e-3),
     "chain": optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1, 0.9)),
-    "noise": MAKERS["dpsgd"](KEY),
+    "noise": MAKERS["noisy_sgd"](KEY),
 }
 STEPS = {
     "bare": optax.MultiSteps(optax.adam(1e-3), 2),
@@ -654,7 +662,7 @@ STEPS = {
     "in a chain": optax.chain(
         optax.scale(1.0), optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation()
     ),
-    "around noise": optax.MultiSteps(MAKERS["dpsgd"](KEY), 2),
+    "around noise": optax.MultiSteps(MAKERS["noisy_sgd"](KEY), 2),
     "masked": optax.masked(optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), True),
     "injected": optax.inject_hyperparams(
         lambda rate: optax.MultiSteps(optax.sgd(rate), 2).gradient_transformation()
@@ -806,18 +814,20 @@ BAD = {
         "those of one draw",
     ),
     "momentum": (
-        lambda: transforms.dpsgd(0.1, clip_norm=1.0, momentum=1.0, **common()),
+        lambda: transforms.noisy_sgd(0.1, clip_norm=1.0, momentum=1.0, **common()),
         "momentum must be at least 0 and below 1",
     ),
     # It is 1 in float32: nothing would ever be forgotten.
     "momentum almost 1": (
-        lambda: transforms.dpsgd(0.1, clip_norm=1.0, momentum=1 - 1e-9, **common()),
+        lambda: transforms.noisy_sgd(0.1, clip_norm=1.0, momentum=1 - 1e-9, **common()),
         "momentum must be at least 0 and below 1 in float32",
     ),
-    "b1": (lambda: transforms.dp_adam(0.1, clip_norm=1.0, b1=1.5, **common()), "b1"),
-    "eps": (lambda: transforms.dp_adam(0.1, clip_norm=1.0, eps=0.0, **common()), "eps"),
+    "b1": (lambda: transforms.noisy_adam(0.1, clip_norm=1.0, b1=1.5, **common()), "b1"),
+    "eps": (lambda: transforms.noisy_adam(0.1, clip_norm=1.0, eps=0.0, **common()), "eps"),
     "stages": (
-        lambda: transforms.dpagem(0.1, clip_norm=1.0, first_steps=2, first_on_steps=3, **common()),
+        lambda: transforms.noisy_stagewise_sgd(
+            0.1, clip_norm=1.0, first_steps=2, first_on_steps=3, **common()
+        ),
         "first_on_steps",
     ),
     "a count that is all": (lambda: adaptive(count_stddev=0.5), "raise count_stddev"),
@@ -839,9 +849,11 @@ def test_bad_input_is_named(case):
         make()
 
 
-@pytest.mark.parametrize("kind", ["dpsgd", "dp_adam", "dpagem"])
+@pytest.mark.parametrize("kind", ["noisy_sgd", "noisy_adam", "noisy_stagewise_sgd"])
 def test_an_alias_names_the_argument_that_is_none_or_is_missing(kind):
-    make = functools.partial(getattr(transforms, kind), 0.1, **STAGES if kind == "dpagem" else {})
+    make = functools.partial(
+        getattr(transforms, kind), 0.1, **STAGES if kind == "noisy_stagewise_sgd" else {}
+    )
     with pytest.raises(TypeError, match="'clip'"):
         make(clip_norm=1.0, clip=1.0, **common())
     with pytest.raises(TypeError, match="'clip_norm'"):

@@ -1,4 +1,11 @@
-"""One paper's update rule per file, as post-processing of noisy answers."""
+"""One paper's update rule per file, as post-processing of noisy answers.
+
+One name means one thing in all factories, those of ``dpjax.baselines`` included. ``step_size`` is a
+number, of the first step where steps shrink; an optax transformation has a ``learning_rate``, a
+number or a schedule. ``output`` is ``"last"``, ``"random"`` or ``"average"``, as ``OutputRule``
+says. ``dimension`` is the number of parameters, and ``params`` the public starting point. In a
+history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` leaves it out.
+"""
 
 from dpjax.algorithms.accuracy import with_accuracy
 from dpjax.algorithms.adam import dp_adam
@@ -28,6 +35,7 @@ ALGORITHMS = {
     "prgd": perturbed_gradient_descent,
     "spider": stochastic_spider,
     "dpagem": dpagem,
+    "dp-optimizer": dp_optimizer,
 }
 
 __all__ = [

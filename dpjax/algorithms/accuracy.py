@@ -19,7 +19,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
-from dpjax.algorithms.cards import AlgorithmCard
+from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.certificate import Certificate
 from dpjax.oracles import AccuracyQuery, Query
 
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 @pytree_dataclass
-class WithAccuracy(AlgorithmCard):
+class WithAccuracy(Accounted):
     """Configuration of a training that ends with an estimate; made by ``with_accuracy``."""
 
     algorithm: base.Algorithm

@@ -39,8 +39,8 @@ class Adam(Single):
     """Configuration of DP-Adam; made by ``dp_adam``."""
 
     query: GradientQuery
-    learning_rate: Array | float
-    final_learning_rate: Array | float
+    step_size: Array | float
+    final_step_size: Array | float
     b1: Array | float
     b2: Array | float
     eps: Array | float
@@ -68,7 +68,7 @@ class Adam(Single):
     def _rate(self, taken: Array) -> Array:
         # Geometric, from the first rate at the first step to the last one at the last.
         passed = taken / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
-        first, last = jnp.asarray(self.learning_rate), jnp.asarray(self.final_learning_rate)
+        first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
         return first * (last / first) ** passed.astype(first.dtype)
 
 
@@ -80,8 +80,8 @@ def dp_adam(
     dimension: int,
     batch_size: int | None = None,
     steps: int | None = None,
-    learning_rate: float = 2.0,
-    final_learning_rate: float | None = None,
+    step_size: float = 2.0,
+    final_step_size: float | None = None,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
@@ -100,9 +100,9 @@ def dp_adam(
       batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
         asks every record at every step.
       steps: T; by default 600.
-      learning_rate: of the first step. Rows of unit norm are served by weights of norm about 35, so
+      step_size: of the first step. Rows of unit norm are served by weights of norm about 35, so
         it is large; for a network take 1e-3.
-      final_learning_rate: of the last step, geometric in between; by default 1/300 of the first.
+      final_step_size: of the last step, geometric in between; by default 1/300 of the first.
       b1: decay of the mean of gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean.
@@ -145,12 +145,12 @@ def dp_adam(
         capacity=capacity,
         unsafe_fast_noise=unsafe_fast_noise,
     )
-    rate = base.positive_leaf("learning_rate", learning_rate)
-    final = rate / 300 if final_learning_rate is None else final_learning_rate
+    rate = base.positive_leaf("step_size", step_size)
+    final = rate / 300 if final_step_size is None else final_step_size
     return Adam(
         query=query,
-        learning_rate=rate,
-        final_learning_rate=base.positive_leaf("final_learning_rate", final),
+        step_size=rate,
+        final_step_size=base.positive_leaf("final_step_size", final),
         b1=base.to_leaf(_validate.decay("b1", b1)),
         b2=base.to_leaf(_validate.decay("b2", b2)),
         eps=base.positive_leaf("eps", eps),

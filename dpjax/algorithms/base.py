@@ -118,6 +118,10 @@ class Algorithm(Protocol):
         """Gradients of one record that a whole run computes; on the host."""
         ...
 
+    def epsilon(self, delta: float | None = None) -> float | list:
+        """Returns what a whole run spends, by default at the declared delta; on the host."""
+        ...
+
     def init(self, params: Params) -> Any:
         """Returns the first state."""
         ...

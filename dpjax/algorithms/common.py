@@ -1,15 +1,15 @@
 """Fields and defaults that most configurations share, and may override."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event
 from dpjax.algorithms import base
+from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.base import Ask
-from dpjax.algorithms.cards import AlgorithmCard
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective
 from dpjax.oracles import Evaluations, Query
@@ -52,7 +52,19 @@ def refuse_paper(
         raise ValueError(f"accountant='paper' has no meaning for {title}: {why}. {advice}")
 
 
-class Common(AlgorithmCard):
+class ProximalInfo(NamedTuple):
+    """What a person watches of steps whose regularizer enters by its proximal operator.
+
+    ``gradient_norm`` in other histories includes the regularizer; here it has no part in it.
+    """
+
+    data_gradient_norm: Array
+    """Norm of the noisy gradient of the data term alone, before the step."""
+    step_norm: Array
+    """Length of the step taken, the proximal operator included."""
+
+
+class Common(Accounted):
     """Objective and relation of the first query; all planned steps, the last iterate, no bounds.
 
     A subclass is a configuration whose state has ``params``.

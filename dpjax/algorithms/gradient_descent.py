@@ -22,9 +22,9 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
-from dpjax.algorithms.common import Single, proximal
+from dpjax.algorithms.common import ProximalInfo, Single, proximal
+from dpjax.algorithms.outputs import OutputRule, OutputState, output_rule
 from dpjax.linalg import chi_quantile
-from dpjax.mechanisms import as_key, derive
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
@@ -35,13 +35,14 @@ class State(NamedTuple):
     params: Params
     queried: Params
     gradient: Params
+    output: OutputState
 
 
 class Info(NamedTuple):
-    """What a person watches; all of it released."""
+    """What a person watches; all of it released. Of proximal steps it is ``ProximalInfo``."""
 
     gradient_norm: Array
-    """Norm of the noisy gradient before the step, with the regularizer's where that is smooth."""
+    """Norm of the noisy gradient, regularizer included, before the step."""
     step_norm: Array
     """Length of the step taken."""
 
@@ -54,6 +55,7 @@ class GradientDescent(Single):
     step_size: Array | float
     bounds: NoiseBounds
     beta: Array | float
+    rule: OutputRule
     certified: bool = static()
     unclipped: bool = static()
 
@@ -61,30 +63,43 @@ class GradientDescent(Single):
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
-        return State(params, params, jax.tree.map(jnp.zeros_like, widen(params)))
+        zeros = jax.tree.map(jnp.zeros_like, widen(params))
+        return State(params, params, zeros, self.rule.init(params))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
         """One noisy gradient step: x_t = x_{t-1} - eta (gradient + z_{t-1}).
 
         A regularizer that is not smooth follows as its proximal operator.
         """
         gradient = ask(key, self.query.name, state.params)
         if proximal(self.objective):
-            return self._proximal_step(state, gradient)
-        whole = self.objective.regularize_gradient(gradient, widen(state.params))
-        params = jax.tree.map(
-            lambda w, g: w - (self.step_size * g).astype(w.dtype), state.params, whole
-        )
-        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
-        return State(params, state.params, gradient), Info(norm, self.step_size * norm)
+            params, info = self._proximal_step(state.params, gradient)
+        else:
+            params, info = self._smooth_step(state.params, gradient)
+        output = self.rule.update(key, state.output, widen(params), self.steps)
+        return State(params, state.params, gradient, output), info
 
-    def _proximal_step(self, state: State, gradient: Params) -> tuple[State, Info]:
-        start, eta = widen(state.params), jnp.asarray(self.step_size)
-        moved = jax.tree.map(lambda w, g: w - eta.astype(w.dtype) * g, start, gradient)
+    def _smooth_step(self, start: Params, gradient: Params) -> tuple[Params, Info]:
+        whole = self.objective.regularize_gradient(gradient, widen(start))
+        params = jax.tree.map(lambda w, g: w - (self.step_size * g).astype(w.dtype), start, whole)
+        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
+        return params, Info(norm, self.step_size * norm)
+
+    def _proximal_step(self, start: Params, gradient: Params) -> tuple[Params, ProximalInfo]:
+        wide, eta = widen(start), jnp.asarray(self.step_size)
+        moved = jax.tree.map(lambda w, g: w - eta.astype(w.dtype) * g, wide, gradient)
         end = self.objective.prox(moved, self.step_size)
-        norm, length = optax.tree.norm(gradient), optax.tree.norm(optax.tree.sub(end, start))
-        params = jax.tree.map(lambda w, x: x.astype(w.dtype), state.params, end)
-        return State(params, state.params, gradient), Info(norm, length)
+        norm, length = optax.tree.norm(gradient), optax.tree.norm(optax.tree.sub(end, wide))
+        params = jax.tree.map(lambda w, x: x.astype(w.dtype), start, end)
+        return params, ProximalInfo(norm, length)
+
+    def done(self, state: State) -> Array:
+        """Stops at the iterate that was drawn, if one was."""
+        return self.rule.done(state.output)
+
+    def output(self, state: State) -> Params:
+        """Returns the iterate that the output rule names."""
+        return self.rule.output(state.output, state.params)
 
     def certify(
         self, key: Array, state: State, ask: base.Ask, unit_rows: bool
@@ -112,7 +127,7 @@ def dp_gradient_descent(
     batch_size: int | None = None,
     capacity: int | None = None,
     output: str = "last",
-    output_key: Array | None = None,
+    average_decay: float | None = None,
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
@@ -139,10 +154,10 @@ def dp_gradient_descent(
       batch_size: expected size of a Poisson batch; by default every record at every step. Then
         there is no certificate, and T does not count the batches' own variance.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      output: ``"last"``, or ``"random"`` for the iterate of theorem 6.3, uniform among w_1 .. w_T.
-        It is drawn here, before any data are read: T fixes the noise, and only the steps up to
-        that iterate are made and paid for.
-      output_key: ``dpjax.random_key()`` for that draw, and for nothing else.
+      output: ``"last"``; ``"random"`` for the iterate of theorem 6.3, uniform among w_1 .. w_T and
+        drawn from the run's key, after which no step is taken; or ``"average"`` for the mean of
+        w_1 .. w_T. The noise is that of T steps, and all T are charged.
+      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 6.1
         with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
@@ -156,8 +171,9 @@ def dp_gradient_descent(
       ValueError: for an argument out of range, a constant that is missing, or a budget that no
         noise reaches.
 
-    Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. A
-      random output tells its number, which no record touched.
+    Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
+      choice of the output is post-processing; of a random one the solution tells its number, which
+      no record touched.
 
     Reference: Wang, Ye and Xu (2017), algorithm 4, theorems 6.1 to 6.3. Its range of the random
       iterate, 0 .. m - 1 for m itself, is a misprint of 0 .. T - 1; w_1 .. w_T has the same bound,
@@ -201,9 +217,10 @@ def dp_gradient_descent(
         step_size=base.positive_leaf("step_size", step_size),
         bounds=noise_bounds(query, problem.dimension, beta),
         beta=beta,
+        rule=output_rule(output, average_decay),
         certified=certify is not None and query.sampler is None and not proximal(objective),
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
-        **problem.plan(_steps_run(steps, output, output_key), max(steps, base.LONGEST)),
+        **problem.plan(steps),
     )
 
 
@@ -291,19 +308,6 @@ def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float |
             f"got {mu!r}."
         )
     return float(mu)
-
-
-def _steps_run(steps: int, output: str, key: Array | None) -> int:
-    _validate.choice("output", output, ("last", "random"))
-    if output == "last":
-        if key is not None:
-            raise ValueError("output_key is for output='random'; the last iterate needs no draw.")
-        return steps
-    if key is None:
-        raise ValueError(
-            "output_key is required for output='random': pass output_key=dpjax.random_key()."
-        )
-    return int(jax.random.randint(derive(as_key(key), "output", 0), (), 1, steps + 1))
 
 
 def paper_multiplier(budget: PrivacyBudget, steps: int) -> float:

@@ -27,7 +27,8 @@ class Info(NamedTuple):
     """What a person watches; all of it released."""
 
     gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
+    """Norm of the noisy gradient, regularizer included, before the step; of DP-TR in subspaces,
+    that of its coordinates in the subspace."""
     multiplier: Array
     """Dual variable of the subproblem; 0 when the step lies inside the radius."""
     radius: Array

@@ -1,4 +1,4 @@
-"""DP-SGD (Abadi et al. 2016) with any optax optimizer in place of plain steps, for networks."""
+"""Any optax optimizer on the noisy gradients of DP-SGD (Abadi et al. 2016), for networks."""
 
 from typing import Any, NamedTuple
 
@@ -10,13 +10,17 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import MOMENTS, calibrated_query
+from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
-from dpjax.mechanisms import derive
+from dpjax.algorithms.outputs import OutputRule, OutputState, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery
 from dpjax.transforms import check_optimizer
+
+# One object, so that it compiles once. For rows of unit norm, whose weights have norm about 35:
+# 600 steps of 0.1 get there.
+_ADAM = optax.adam(0.1)
 
 
 class State(NamedTuple):
@@ -24,11 +28,7 @@ class State(NamedTuple):
 
     params: Params
     inner: optax.OptState
-    mean: Params | None
-    """Average of the iterates so far, where that is the output."""
-    taken: Array
-    stop: Array
-    """Number of the iterate that is the output, drawn at the first step; int32."""
+    output: OutputState
 
 
 class Info(NamedTuple):
@@ -42,23 +42,18 @@ class Info(NamedTuple):
 
 @pytree_dataclass
 class Optimizer(Single):
-    """Configuration of DP-SGD with an optax optimizer; made by ``dp_optimizer``."""
+    """Configuration of an optax optimizer on noisy gradients; made by ``dp_optimizer``."""
 
     query: NetworkQuery
-    average: Array | float
+    rule: OutputRule
     optimizer: optax.GradientTransformation = static()
-    averaged: bool = static()
-    random: bool = static()
 
-    title = "DP-SGD"
+    title = "DP optimizer"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``; the optimizer works in float32 at least."""
-        wide = widen(params)
-        mean = jax.tree.map(jnp.zeros_like, wide) if self.averaged else None
-        inner = jax.tree.map(jnp.asarray, self.optimizer.init(wide))
-        last = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
-        return State(params, inner, mean, jnp.zeros((), jnp.int32), last)
+        inner = jax.tree.map(jnp.asarray, self.optimizer.init(widen(params)))
+        return State(params, inner, self.rule.init(params))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One step of the optimizer, which is fed the noisy gradient and nothing else."""
@@ -69,72 +64,59 @@ class Optimizer(Single):
         # An update may hand a dtype on that its state did not begin with.
         inner = jax.tree.map(lambda was, new: jnp.asarray(new, was.dtype), state.inner, inner)
         new = jax.tree.map(lambda w, u: w + u.astype(w.dtype), old, updates)
-        taken = state.taken + 1
-        mean = state.mean
-        if mean is not None:
-            # The plain mean, until it is longer than the decay remembers.
-            share = jnp.maximum(1 / taken, 1 - jnp.asarray(self.average, jnp.float32))
-            mean = jax.tree.map(lambda m, w: m + share.astype(w.dtype) * (w - m), mean, new)
+        output = self.rule.update(key, state.output, new, self.steps)
         params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
         info = Info(optax.tree.norm(whole), optax.tree.norm(updates))
-        return State(params, inner, mean, taken, self._stop(key, state)), info
+        return State(params, inner, output), info
 
     def done(self, state: State) -> Array:
         """Stops at the iterate that was drawn, if one was."""
-        return jnp.asarray(self.random) & (state.taken >= state.stop)
+        return self.rule.done(state.output)
 
     def output(self, state: State) -> Params:
-        """Returns the last iterate taken, or the average of all after the start."""
-        if state.mean is None:
-            return state.params
-        # Before the first step there is none.
-        return jax.tree.map(
-            lambda w, m: jnp.where(state.taken > 0, m.astype(w.dtype), w), state.params, state.mean
-        )
-
-    def _stop(self, key: Array, state: State) -> Array:
-        if not self.random:
-            return state.stop
-        # Of the key alone, so that each step draws the same number.
-        last = jnp.asarray(self.steps, jnp.int32)
-        return jax.random.randint(derive(key, "output", 0), (), 1, last + 1, jnp.int32)
+        """Returns the iterate that the output rule names."""
+        return self.rule.output(state.output, state.params)
 
 
 def dp_optimizer(
     objective: Objective,
     budget: PrivacyBudget,
-    optimizer: optax.GradientTransformation,
     *,
     data_size: int,
-    params: Params,
-    batch_size: int,
-    steps: int,
+    dimension: int,
+    optimizer: optax.GradientTransformation | None = None,
+    params: Params | None = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
     clip_norm: float | None = None,
     output: str = "last",
-    average: float | None = None,
+    average_decay: float | None = None,
     capacity: int | None = None,
     per_layer: bool = False,
     memory_limit: int | None = None,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
 ) -> Optimizer:
-    """Returns DP-SGD whose steps an optax optimizer makes, calibrated to the budget.
+    """Returns DP-SGD with the steps of an optax optimizer, calibrated to the budget.
 
     Args:
       objective: what to minimise.
       budget: what a whole run may spend.
-      optimizer: fed the noisy mean gradient, in float32 at least; learning rate and schedule are
-        its own.
       data_size: the declared public number of records n.
-      params: the public starting point, or its shapes; what the optimizer is traced with.
-      batch_size: expected size of a Poisson batch. ``data_size`` asks every record at every step.
-      steps: T.
+      dimension: number of parameters p.
+      optimizer: fed the noisy mean gradient, in float32 at least; learning rate and schedule are
+        its own. By default ``optax.adam(0.1)``, for rows of unit norm; for a network say
+        ``optax.adam(1e-3)``.
+      params: as in ``solve``, or its shapes, for an optimizer that treats the leaves of a pytree
+        differently; it is traced with them. By default a vector of ``dimension`` numbers.
+      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
+        asks every record at every step.
+      steps: T; by default 600.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      output: ``"last"``, or ``"random"``: an iterate drawn uniformly from all T. It is drawn before
-        the first step, and no later step is taken.
-      average: publish an average of the iterates after the start in place of the last: the plain
-        mean, until it is longer than 1 / (1 - average) steps, and with this decay from then on;
-        1.0 for the mean of all.
+      output: ``"last"``; ``"random"``, an iterate drawn uniformly from all T by the run's key,
+        after which no step is taken; or ``"average"``, the mean of all T. All T steps are charged.
+      average_decay: of the average; by default 1, every iterate alike. Below it the average is the
+        plain mean until that is longer than 1 / (1 - average_decay) steps, and decays from then on.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
@@ -146,13 +128,13 @@ def dp_optimizer(
       compiles nothing anew, at any epsilon.
 
     Raises:
-      ValueError: for an argument out of range; an optimizer that adds noise, holds
-        ``optax.MultiSteps``, or needs more than gradient and parameters; or a budget that no noise
-        reaches.
+      ValueError: for an argument out of range; params that are not ``dimension`` numbers; an
+        optimizer that adds noise, holds ``optax.MultiSteps``, or needs more than gradient and
+        parameters; or a budget that no noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
-      every iterate is covered. The optimizer, the average and the choice of an iterate are
-      post-processing; the event is that of all T steps.
+      every iterate is covered. The optimizer and the output rule are post-processing; the event is
+      that of all T steps.
 
     Reference: Abadi et al. (2016), algorithm 1. Zhang et al. (2021), algorithm 1, for the random
       iterate.
@@ -160,22 +142,21 @@ def dp_optimizer(
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_optimizer(
-    ...     objectives.logistic(), budget, optax.sgd(0.5), data_size=7_000, params=jnp.zeros(10),
-    ...     batch_size=500, steps=50)
+    ...     objectives.logistic(), budget, data_size=7_000, dimension=10, steps=50,
+    ...     optimizer=optax.sgd(0.5))
     >>> release = algorithm.event.releases[0]
     >>> release.count, round(release.sampling_probability, 3)
     (50, 0.071)
     """
-    check_optimizer(optimizer, params)
-    _check_update(optimizer, params)
-    leaves = jax.tree.leaves(params)
-    dimension = sum(leaf.size for leaf in leaves)
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-SGD")
-    refuse_paper(accountant, "DP-SGD", MOMENTS)
+    check_smooth(objective, Optimizer.title)
+    refuse_paper(accountant, Optimizer.title, MOMENTS)
+    optimizer = _ADAM if optimizer is None else optimizer
+    shapes = _shapes(params, problem.dimension)
+    check_optimizer(optimizer, shapes)
+    _check_update(optimizer, shapes)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", steps)
-    _validate.choice("output", output, ("last", "random"))
+    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
     query = calibrated_query(
         problem,
         NetworkQuery,
@@ -189,20 +170,19 @@ def dp_optimizer(
     )
     return Optimizer(
         query=query,
-        average=_average(average, output),
+        rule=output_rule(output, average_decay),
         optimizer=optimizer,
-        averaged=average is not None,
-        random=output == "random",
         **problem.plan(steps),
     )
 
 
-def _average(average: float | None, output: str) -> float:
-    if average is None:
-        return 0.0
-    if output == "random":
-        raise ValueError(f"average={average!r} is for output='last': one iterate has no average.")
-    return base.to_leaf(_validate.closed_unit("average", average))
+def _shapes(params: Params | None, dimension: int) -> Params:
+    if params is None:
+        return jnp.zeros(dimension)
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
+    if size != dimension:
+        raise ValueError(f"params hold {size} numbers, but dimension={dimension}.")
+    return params
 
 
 def _check_update(optimizer: optax.GradientTransformation, params: Any) -> None:

@@ -15,7 +15,7 @@ from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.gradient_descent import default_step_size
-from dpjax.mechanisms import derive
+from dpjax.algorithms.outputs import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 from dpjax.transforms import (
@@ -46,6 +46,7 @@ class State(NamedTuple):
     """The next step's place in the plan of T steps; a random output leaves some out."""
     previous: Params
     """The displacement of the step before."""
+    output: OutputState
 
 
 class Info(NamedTuple):
@@ -72,15 +73,15 @@ class Stagewise(Single):
     """Length of the first stage, doubled from stage to stage; or of each."""
     on_steps: Array | int | tuple[Array | int, ...]
     """Likewise: the first steps of a stage, which have momentum."""
+    rule: OutputRule
     schedule: str = static()
-    random_output: bool = static()
 
     title = "DPageEM"
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, without a displacement before it."""
         still = jax.tree.map(jnp.zeros_like, widen(params))
-        return State(params, jnp.zeros((), jnp.int32), still)
+        return State(params, jnp.zeros((), jnp.int32), still, self.rule.init(params))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One step of algorithm 2, line 4; momentum is of noisy displacements and nothing else."""
@@ -94,11 +95,18 @@ class Stagewise(Single):
         norm = optax.tree.norm(whole)
         stage, _ = stage_of(state.place, self.stage_steps)
         info = Info(norm, optax.tree.norm(move), stage.astype(norm.dtype), rate.astype(norm.dtype))
-        return State(params, self._after(key, state.place), kept.previous), info  # pyright: ignore
+        # A random output is drawn stage by stage, with the next place.
+        output = self.rule.update(key, state.output, widen(params), self.steps)
+        place = self._after(key, state.place)
+        return State(params, place, kept.previous, output), info  # pyright: ignore
 
     def done(self, state: State) -> Array:
         """Returns whether the plan is at its end, which a random output reaches early."""
         return state.place >= self.steps
+
+    def output(self, state: State) -> Params:
+        """Returns the last iterate taken, or the average."""
+        return self.rule.output(state.output, state.params)
 
     def _rate(self, place: Array) -> Array:
         if self.schedule == "stagewise":
@@ -111,14 +119,13 @@ class Stagewise(Single):
         Algorithm 2 outputs one of a stage's iterates, and the next stage starts there. Which one is
         drawn from the key alone, so what comes after it in the stage need not be computed.
         """
-        if not self.random_output:
+        if self.rule.kind != "random":
             return place + 1
         stage, position = stage_of(place, self.stage_steps)
         start = place - position
         end = jnp.minimum(start + updates_in(stage, self.stage_steps), self.steps)
-        draw = derive(key, "output", stage)
-        taken = 1 + jax.random.randint(draw, (), 0, end - start, place.dtype)
-        return jnp.where(position + 1 >= taken, end, place + 1).astype(place.dtype)
+        drawn = draw_iterate(key, stage, end - start)
+        return jnp.where(position + 1 >= drawn, end, place + 1).astype(place.dtype)
 
 
 def dpagem(
@@ -139,6 +146,7 @@ def dpagem(
     on_fraction: float | None = None,
     first_on_steps: int | tuple[int, ...] | None = None,
     output: str = "last",
+    average_decay: float | None = None,
     clip_norm: float | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
@@ -173,9 +181,10 @@ def dpagem(
       on_fraction: share of a stage in which early momentum is on; by default a half.
       first_on_steps: in place of it, t_on: momentum is on for t_on 2^k steps of stage k. A tuple
         where ``stage_steps`` is one.
-      output: ``"last"``, or ``"random"`` as in the paper: a stage ends at an iterate drawn
-        uniformly from its own, and the next begins there. The draw is of the key, before the stage;
-        no step after it is taken, the noise is that of all T, and the status is ``STOPPED``.
+      output: ``"last"``; ``"random"``, which as in the paper is of each stage: an iterate drawn
+        uniformly from its own by the run's key, after which no step of the stage is taken, and the
+        next stage begins there; or ``"average"``, the mean of all T. All T steps are charged.
+      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's formula has a constant it does not state.
@@ -206,7 +215,6 @@ def dpagem(
     check_smooth(objective, "DPageEM")
     refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
     _validate.choice("schedule", schedule, SCHEDULES)
-    _validate.choice("output", output, ("last", "random"))
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
@@ -227,8 +235,8 @@ def dpagem(
         momentum=base.to_leaf(_validate.decay("momentum", momentum)),
         stage_steps=lengths,
         on_steps=on_steps,
+        rule=output_rule(output, average_decay),
         schedule=schedule,
-        random_output=output == "random",
         **problem.plan(total),
     )
 

@@ -36,8 +36,11 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """What a person watches; all of it released."""
 
-    gradient_norm: Array
-    """Norm of the variance-reduced noisy gradient, without the regularizer."""
+    data_gradient_norm: Array
+    """Norm of the variance-reduced noisy gradient of the data term alone.
+
+    The regularizer enters by its proximal operator and has no part in it.
+    """
     step_norm: Array
     """Length of the step taken."""
     distance: Array

@@ -71,6 +71,7 @@ AUDITS: dict[str, Row] = {
     "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
     "dp-gd-selected": Row(scenarios.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
     "dp-adam": Row(scenarios.adam, 100_000, 0.90, 20_000, 0.75),
+    "dp-optimizer": Row(scenarios.optimizer, 100_000, 0.90, 20_000, 0.75),
     "dp-newton": Row(scenarios.newton, 100_000, 0.90, 20_000, 0.75),
     "dp-sgd": Row(scenarios.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
     "dp-sgd-step": Row(scenarios.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),

@@ -270,9 +270,24 @@ def adam() -> Game:
         dimension=2,
         batch_size=2,
         steps=20,
-        learning_rate=1.0,
-        final_learning_rate=1.0,
+        step_size=1.0,
+        final_step_size=1.0,
         clip_norm=1e-3,
+    )
+    return games.training(algorithm, canaries.records())
+
+
+def optimizer() -> Game:
+    """Returns the attack on a full run of ``dp_optimizer``, 20 steps of plain SGD."""
+    algorithm = dp_optimizer(
+        canaries.winding(),
+        PrivacyBudget(4.0, DELTA),
+        data_size=2,
+        dimension=2,
+        optimizer=optax.sgd(1.0),
+        batch_size=2,
+        steps=20,
+        clip_norm=1.0,
     )
     return games.training(algorithm, canaries.records())
 
@@ -338,9 +353,9 @@ def book_keeping() -> Game:
     algorithm = dp_optimizer(
         canaries.dense(),
         PrivacyBudget(8.0, DELTA),
-        optax.sgd(1.0),
+        optimizer=optax.sgd(1.0),
         data_size=10,
-        params=jnp.zeros(3),
+        dimension=3,
         batch_size=1,
         steps=1,
         clip_norm=1.0,

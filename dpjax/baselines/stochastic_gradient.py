@@ -13,8 +13,9 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, refuse_paper
+from dpjax.algorithms.common import ProximalInfo, Single, refuse_paper
 from dpjax.algorithms.gradient_descent import default_step_size
+from dpjax.algorithms.outputs import OutputRule, OutputState, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
@@ -25,16 +26,14 @@ class State(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
-    mean: Params
-    """Mean of the iterates after the start."""
-    taken: Array
+    output: OutputState
 
 
 class Info(NamedTuple):
-    """What a person watches; all of it released."""
+    """What a person watches; all of it released. Of proximal steps it is ``ProximalInfo``."""
 
     gradient_norm: Array
-    """Norm of the noisy gradient; the regularizer's is in it if it has no proximal operator."""
+    """Norm of the noisy gradient, regularizer included, before the step."""
     step_norm: Array
     """Length of the step taken."""
 
@@ -46,37 +45,40 @@ class StochasticGradient(Single):
     query: GradientQuery
     step_size: Array | float
     decay: Array | float
-    averaged: bool = static()
+    rule: OutputRule
     proximal: bool = static()
 
     title = "DP-SGD"
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``, with no iterate to average."""
-        return State(params, jax.tree.map(jnp.zeros_like, widen(params)), jnp.zeros((), jnp.int32))
+        """Returns the state at ``params``."""
+        return State(params, self.rule.init(params))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
         """One step of length step_size / t^decay, then the regularizer's proximal operator."""
         old = widen(state.params)
         gradient = ask(key, self.query.name, state.params)
         if not self.proximal:
             gradient = self.objective.regularize_gradient(gradient, old)
-        taken = state.taken + 1
+        count = state.output.count + 1
         norm = optax.tree.norm(gradient)
-        rate = jnp.asarray(self.step_size, norm.dtype) * taken.astype(norm.dtype) ** -self.decay
+        rate = jnp.asarray(self.step_size, norm.dtype) * count.astype(norm.dtype) ** -self.decay
         new = jax.tree.map(lambda w, g: w - rate * g, old, gradient)
         if self.proximal:
             new = self.objective.prox(new, rate)
-        mean = jax.tree.map(lambda m, w: m + (w - m) / taken, state.mean, new)
         moved = optax.tree.norm(jax.tree.map(jnp.subtract, new, old))
         params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
-        return State(params, mean, taken), Info(norm, moved)
+        output = self.rule.update(key, state.output, new, self.steps)
+        info = ProximalInfo(norm, moved) if self.proximal else Info(norm, moved)
+        return State(params, output), info
+
+    def done(self, state: State) -> Array:
+        """Stops at the iterate that was drawn, if one was."""
+        return self.rule.done(state.output)
 
     def output(self, state: State) -> Params:
-        """Returns the last iterate, or the mean of all after the start."""
-        if not self.averaged:
-            return state.params
-        return jax.tree.map(lambda w, m: m.astype(w.dtype), state.params, state.mean)
+        """Returns the iterate that the output rule names."""
+        return self.rule.output(state.output, state.params)
 
 
 def dp_sgd(
@@ -89,7 +91,8 @@ def dp_sgd(
     steps: int | None = None,
     step_size: float | None = None,
     decay: float = 0.5,
-    average: bool = False,
+    output: str = "last",
+    average_decay: float | None = None,
     clip_norm: float | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
@@ -111,7 +114,9 @@ def dp_sgd(
         other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
         1 theirs for strongly convex ones, 0 a constant.
-      average: whether to publish the mean of all iterates; by default the last one.
+      output: ``"last"``; ``"random"``, an iterate drawn uniformly from all T by the run's key,
+        after which no step is taken; or ``"average"``, the mean of all T. All T steps are charged.
+      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``.
@@ -125,7 +130,7 @@ def dp_sgd(
         noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
-      every iterate is covered. Proximal steps and the mean are post-processing.
+      every iterate is covered. Proximal steps and the output rule are post-processing.
 
     Reference: Abadi et al. (2016), algorithm 1; Bassily, Smith and Thakurta (2014), algorithm 1,
       for the steps, with Poisson batches and exact accounting in place of theirs.
@@ -157,7 +162,7 @@ def dp_sgd(
         query=query,
         step_size=base.positive_leaf("step_size", step_size),
         decay=base.to_leaf(_validate.non_negative("decay", decay)),
-        averaged=_validate.flag("average", average),
+        rule=output_rule(output, average_decay),
         proximal=hasattr(objective.regularizer, "prox"),
         **problem.plan(steps),
     )

@@ -126,12 +126,12 @@ def configure(
 
 # Options that some algorithms have, and what their factories call them.
 _OPTIONS = {
-    "steps": ("steps",),
-    "batch_size": ("batch_size",),
-    "learning_rate": ("learning_rate", "step_size"),
-    "clip_norm": ("clip_norm",),
-    "radius": ("radius",),
-    "domain": ("domain",),
+    "steps": "steps",
+    "batch_size": "batch_size",
+    "learning_rate": "step_size",
+    "clip_norm": "clip_norm",
+    "radius": "radius",
+    "domain": "domain",
 }
 
 
@@ -143,15 +143,14 @@ def _settings(
     if given["domain"] is not None:
         given["domain"] = ball(given["domain"])
     found = {}
-    for option, parameters in _OPTIONS.items():
+    for option, parameter in _OPTIONS.items():
         if (value := given[option]) is None:
             continue
-        taking = {
-            algorithm: parameter
+        taking = [
+            algorithm
             for algorithm, factory in factories.items()
-            for parameter in parameters
             if parameter in inspect.signature(factory).parameters
-        }
+        ]
         flag = f"--{option.replace('_', '-')}"
         if name not in taking:
             raise ValueError(
@@ -160,7 +159,7 @@ def _settings(
             )
         if isinstance(value, float):
             _validate.positive(flag, value)
-        found[taking[name]] = value
+        found[parameter] = value
     return found
 
 

@@ -6,15 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, number
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, epsilon
+from dpjax.accounting import Event
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, Certificate, Status
-from dpjax.algorithms.base import recount_accountant
+from dpjax.algorithms.accounted import check_on_host, for_each
 from dpjax.algorithms.cards import noise_words, of_event, warning
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
@@ -66,20 +65,16 @@ class Solution(Predictions, HasCard):
         """The ``Event`` of what was released: of all planned steps, even if fewer were taken."""
         return self._each(lambda algorithm: algorithm.event)
 
-    def epsilon(self, delta: float) -> float | list:
-        """Returns the epsilon spent at ``delta``, under the relation of the budget.
+    def epsilon(self, delta: float | None = None) -> float | list:
+        """Returns the epsilon spent, under the relation of the budget.
+
+        Args:
+          delta: by default the declared one.
 
         Raises:
           ValueError: if delta is out of range, or while tracing.
         """
-        return self._each(
-            lambda algorithm: epsilon(
-                algorithm.event,
-                delta,
-                algorithm.relation,
-                recount_accountant(algorithm.accountant),
-            )
-        )
+        return self._each(lambda algorithm: algorithm.epsilon(delta))
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
@@ -131,31 +126,11 @@ class Solution(Predictions, HasCard):
         return Card(f"Solution by {algorithm.title}", rows, warning(algorithm, self.reproducible))
 
     def _epsilon_words(self, event: Event) -> str:
-        delta, accountant = float(self.algorithm.declared.delta), self.algorithm.accountant
-        spent = ceil(epsilon(event, delta, event.relation, recount_accountant(accountant)))
-        return spent + " if the noise were safe" * _guarantee.unsafe(self.algorithm)
+        del event
+        words = ceil(self.algorithm.epsilon())  # pyright: ignore[reportArgumentType] # one run
+        return words + " if the noise were safe" * _guarantee.unsafe(self.algorithm)
 
     def _each(self, read: Callable[[Algorithm], Any]) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self)):
-            raise ValueError(
-                "epsilon, event and guarantee are computed on the host; call them on the solution "
-                "outside of jit and vmap."
-            )
-        return _unstack(self.algorithm, np.shape(self.steps), read)
-
-
-def _unstack(algorithm: Algorithm, batch: tuple[int, ...], read: Callable) -> Any:
-    if not batch:
-        return read(algorithm)
-    leaves, structure = jax.tree.flatten(algorithm)
-    # A leaf that vmap did not batch has no axis to take from.
-    rows = [np.asarray(leaf) for leaf in leaves]
-    return [
-        _unstack(
-            jax.tree.unflatten(structure, [row[i] if row.ndim else row for row in rows]),
-            batch[1:],
-            read,
-        )
-        for i in range(batch[0])
-    ]
+        check_on_host(self)
+        return for_each(self.algorithm, np.shape(self.steps), read)

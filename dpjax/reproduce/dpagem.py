@@ -150,7 +150,7 @@ class Method(Curve):
         """Returns the factory's arguments that a step size of the grid stands for."""
         if self.recipe:
             final = _FINAL_RATE * step_size
-            return {"learning_rate": step_size, "final_learning_rate": final}
+            return {"step_size": step_size, "final_step_size": final}
         return {"step_size": step_size}
 
     def chosen(self, problem: Problem, size: int) -> dict[str, Any]:

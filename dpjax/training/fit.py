@@ -12,10 +12,9 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
-from dpjax.accounting import Ledger, PrivacyBudget, epsilon
+from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, dp_optimizer
-from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
@@ -41,7 +40,7 @@ class Options(TypedDict, total=False):
     """Options that ``fit`` passes to ``dp_optimizer`` or another factory; described there."""
 
     output: str
-    average: float | None
+    average_decay: float | None
     capacity: int | None
     per_layer: bool
     memory_limit: int | None
@@ -94,7 +93,7 @@ def fit(
         the classes 0 and 1, those of ``held_out`` too.
       budget: privacy budget of the full run.
       optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
-        batches is accepted too: ``functools.partial(dpjax.dp_adam, learning_rate=1e-3)``.
+        batches is accepted too: ``functools.partial(dpjax.dp_adam, step_size=1e-3)``.
       key: as in ``solve``; with ``checkpoint`` and neither key nor seed a run is resumed.
       seed: as in ``solve``.
       batch_size: expected number of records of a Poisson batch; sums are divided by it.
@@ -121,10 +120,10 @@ def fit(
       checkpoint: as in ``run``. The table of evaluations is stored there too.
       ledger: as in ``run``.
       label: as in ``run``.
-      **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends;
-        ``average=`` to publish and measure an average of iterates; ``capacity``, ``per_layer``,
-        ``memory_limit``, ``accountant`` and ``unsafe_fast_noise``: all as in ``dp_optimizer``, or
-        the given factory.
+      **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
+        or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
+        ``capacity``, ``per_layer``, ``memory_limit``, ``accountant`` and ``unsafe_fast_noise``: all
+        as in ``dp_optimizer``, or the given factory.
 
     Returns:
       A ``Trained``: the ``Solution``, predictions, and tables of evaluations.
@@ -222,12 +221,10 @@ def _algorithm(
     sizes: Sizes,
     options: Options,
 ) -> Algorithm:
-    if not callable(optimizer):
-        return dp_optimizer(
-            objective, budget, optimizer, params=params, clip_norm=clip_norm, **sizes, **options
-        )
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
     factory = cast(Factory, optimizer)
+    if not callable(optimizer):
+        factory = functools.partial(dp_optimizer, optimizer=optimizer, params=params)
     arguments: dict[str, Any] = {"dimension": dimension, "clip_norm": clip_norm, **sizes, **options}
     try:
         inspect.signature(factory).bind(objective, budget, **arguments)
@@ -241,9 +238,7 @@ def _algorithm(
 
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:
-    delta, steps = float(algorithm.declared.delta), int(algorithm.steps)
-    accountant = recount_accountant(algorithm.accountant)
-    spent = epsilon(algorithm.event, delta, algorithm.relation, accountant)
+    spent, steps = cast(float, algorithm.epsilon()), int(algorithm.steps)
     promise = UNSAFE if unsafe(algorithm) else f"epsilon {ceil(spent, 3)} in all"
     title = f"{algorithm.title}, {promise}"
     if not evaluator.measures_any:

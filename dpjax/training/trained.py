@@ -101,8 +101,8 @@ class Trained(HasCard):
         title = f"Trained network, by {self.solution.algorithm.title}"
         return card._replace(title=title, rows=rows)
 
-    def epsilon(self, delta: float) -> float:
-        """Returns the epsilon spent at ``delta``."""
+    def epsilon(self, delta: float | None = None) -> float:
+        """Returns the epsilon spent at ``delta``, by default the declared one."""
         return self.solution.epsilon(delta)  # pyright: ignore[reportReturnType] # one run
 
     def guarantee(self) -> Guarantee:

@@ -7,7 +7,7 @@ from dpjax.transforms.adaptive import (
     next_clip_norm,
 )
 from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, divide_by
-from dpjax.transforms.alias import dp_adam, dpagem, dpsgd
+from dpjax.transforms.alias import noisy_adam, noisy_sgd, noisy_stagewise_sgd
 from dpjax.transforms.checks import check_no_multi_steps, check_optimizer, holds_noise
 from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
 from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
@@ -43,15 +43,15 @@ __all__ = [
     "check_stages",
     "clip_and_sum",
     "divide_by",
-    "dp_adam",
-    "dpagem",
-    "dpsgd",
     "early_momentum",
     "gradient_multiplier",
     "holds_noise",
     "inverse_power",
     "next_clip_norm",
+    "noisy_adam",
     "noisy_mean",
+    "noisy_sgd",
+    "noisy_stagewise_sgd",
     "stage_of",
     "stagewise",
     "updates_in",

@@ -1,4 +1,8 @@
-"""Optimizers in one line: DP-SGD, DP-Adam and DPageEM, each a plain chain that knows its event."""
+"""Optimizers in one line: noisy means, then SGD, Adam or the steps of DPageEM, as one chain.
+
+Each knows its event, and takes the noise as it is given; ``dpjax.baselines.dp_sgd``,
+``dpjax.dp_adam`` and ``dpjax.dpagem`` are whole trainings, calibrated to a budget.
+"""
 
 from typing import Any, Unpack
 
@@ -15,13 +19,13 @@ from dpjax.transforms.noise import NoiseTransformation
 from dpjax.transforms.schedules import StageSteps, stagewise
 
 
-def dpsgd(
+def noisy_sgd(
     learning_rate: optax.ScalarOrSchedule,
     *,
     momentum: float | None = None,
     **mean: Unpack[Mean],
 ) -> NoiseTransformation:
-    """Returns DP-SGD: ``noisy_mean``, then ``optax.sgd``.
+    """Returns ``noisy_mean``, then ``optax.sgd``: the steps of DP-SGD.
 
     Args:
       learning_rate: a number or an optax schedule.
@@ -43,7 +47,7 @@ def dpsgd(
     >>> import dpjax
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-5)
     >>> sampler = dpjax.sampling.poisson(256, 60_000, budget=budget, count=100)
-    >>> optimizer = dpsgd(
+    >>> optimizer = noisy_sgd(
     ...     0.1, clip_norm=1.0, noise_multiplier=1.0, sampler=sampler, key=dpjax.random_key())
     >>> round(dpjax.accounting.epsilon(optimizer.event(100), 1e-5, "zero_out"), 2)
     0.29
@@ -53,7 +57,7 @@ def dpsgd(
     return _private(mean, optax.sgd(learning_rate, momentum))
 
 
-def dp_adam(
+def noisy_adam(
     learning_rate: optax.ScalarOrSchedule,
     *,
     b1: float = 0.9,
@@ -61,7 +65,7 @@ def dp_adam(
     eps: float = 1e-8,
     **mean: Unpack[Mean],
 ) -> NoiseTransformation:
-    """Returns DP-Adam: ``noisy_mean``, then ``optax.adam``.
+    """Returns ``noisy_mean``, then ``optax.adam``: the steps of DP-Adam.
 
     Args:
       learning_rate: a number or an optax schedule.
@@ -72,7 +76,7 @@ def dp_adam(
         ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
 
     Returns:
-      An optax transformation with ``event(steps)``, as ``dpsgd``.
+      An optax transformation with ``event(steps)``, as ``noisy_sgd``.
 
     Raises:
       ValueError: as ``noisy_mean``, or for a number of Adam's out of range.
@@ -83,7 +87,7 @@ def dp_adam(
       1, without the factor by which noise biases the second moment.
 
     >>> import dpjax
-    >>> optimizer = dp_adam(
+    >>> optimizer = noisy_adam(
     ...     1e-3,
     ...     clip_norm=1.0,
     ...     noise_multiplier=2.0,
@@ -102,7 +106,7 @@ def dp_adam(
     return _private(mean, adam)
 
 
-def dpagem(
+def noisy_stagewise_sgd(
     step_size: float,
     *,
     first_steps: StageSteps,
@@ -110,7 +114,7 @@ def dpagem(
     momentum: float = 0.9,
     **mean: Unpack[Mean],
 ) -> NoiseTransformation:
-    """Returns DPageEM: ``noisy_mean``, steps by stages, and momentum at the start of each.
+    """Returns ``noisy_mean``, then SGD by stages with momentum at the start of each: DPageEM.
 
     Args:
       step_size: eta0; stage k has steps eta0 / 2^k.
@@ -122,7 +126,7 @@ def dpagem(
         ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
 
     Returns:
-      An optax transformation with ``event(steps)``, as ``dpsgd``.
+      An optax transformation with ``event(steps)``, as ``noisy_sgd``.
 
     Raises:
       ValueError: as ``noisy_mean``, or for a stage or a momentum out of range.
@@ -133,7 +137,7 @@ def dpagem(
       their true epsilon in place of the paper's.
 
     >>> import dpjax
-    >>> optimizer = dpagem(
+    >>> optimizer = noisy_stagewise_sgd(
     ...     0.5,
     ...     first_steps=100,
     ...     first_on_steps=20,
