@@ -28,6 +28,16 @@ class Wide:
         """The nearest array of the words' dtype."""
         return self.words[0]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the array, as every word has it."""
+        return self.words[0].shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the words: float64, or float32 where three of them hold it."""
+        return self.words[0].dtype
+
 
 def on_device(tree: PyTree) -> Any:
     """Returns ``tree`` with every leaf as a JAX array, in silence.

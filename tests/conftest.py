@@ -8,9 +8,15 @@ import threading
 
 import jax
 import pytest
+import shapes
 from factories import Crash
 
 from dpjax.driver import progress, resume
+
+# Nothing may broadcast a vector against a matrix silently, here or in processes that tests start.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+shapes.install()
 
 # A compiled program takes about 14 mappings of memory, of which Linux allows a process 65,530; one
 # more, and the compiler crashes. Programs shared by the tests of a file are rarely older than this.

@@ -1,39 +1,54 @@
 """Clipped sums of per-example gradients and Hessians of any loss, in chunks of bounded memory."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jax.typing import ArrayLike
 
 from dpjax import _validate
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Wide, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, PyTree, Real, Shaped
+
 
 class JointSum(NamedTuple):
-    """Sums of jointly clipped contributions: gradient (p,) and symmetric Hessian (p, p)."""
+    """Sums of jointly clipped contributions: gradient (k,) and symmetric Hessian (k, k).
 
-    gradient: Array
-    hessian: Array
+    k is p, the number of parameters, or the dimension of a subspace.
+    """
+
+    gradient: Float[Array, " k"]
+    hessian: Float[Array, "k k"]
 
 
 class WideJointSum(NamedTuple):
     """The same with all the digits that were added."""
 
-    gradient: Wide
-    hessian: Wide
+    gradient: Float[Wide, " k"]
+    hessian: Float[Wide, "k k"]
 
 
 @pytree_dataclass
 class ClippedGrad:
     """What ``clipped_grad`` returns."""
 
-    clip_norm: Array | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
     per_layer: bool = static(default=False)
     method: str = static(default="auto")
     memory_limit: int | None = static(default=None)
 
-    def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> PyTree[Float[Array, "?*leaf"], "Params"]:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
         total = self.wide(params, batch, mask).narrow
         if _margin(self.loss) is not None:
@@ -41,8 +56,12 @@ class ClippedGrad:
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> Wide:
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+        any_order: bool = False,
+    ) -> Float[Wide, " p"]:
         """Returns the sum (p,) over the flattened parameters with all the digits added."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
@@ -60,7 +79,7 @@ class ClippedGrad:
             memory_limit=self.memory_limit,
         )
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.
 
         It is above ``clip_norm``, since a float32 sum is rounded: see ``rounding.sum_slack`` for
@@ -83,16 +102,25 @@ class ClippedGrad:
 class ClippedHessian:
     """What ``clipped_hessian`` returns."""
 
-    clip_norm: Array | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
 
-    def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Array:
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> Float[Array, "p p"]:
         """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
         return self.wide(params, batch, mask).narrow
 
     def wide(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
-    ) -> Wide:
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+        any_order: bool = False,
+    ) -> Float[Wide, "p p"]:
         """Returns the same with all the digits added."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
@@ -103,7 +131,7 @@ class ClippedHessian:
             self.loss, params, batch, mask, weights, self.clip_norm, any_order
         )[1]
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the Frobenius sensitivity of the sum; arguments as in ``ClippedGrad``."""
         return rounding.sum_sensitivity(self.clip_norm, relation, rows)
 
@@ -112,18 +140,27 @@ class ClippedHessian:
 class JointClipped:
     """What ``joint_clipped`` returns."""
 
-    gradient_weight: Array | float
-    hessian_weight: Array | float
-    clip_norm: Array | float
+    gradient_weight: Real[Array, ""] | float
+    hessian_weight: Real[Array, ""] | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
 
-    def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> JointSum:
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> JointSum:
         """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""
         total = self.wide(params, batch, mask)
         return JointSum(total.gradient.narrow, total.hessian.narrow)
 
     def wide(
-        self, params: Params, batch: PyTree, mask: Array | None = None, any_order: bool = False
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+        any_order: bool = False,
     ) -> WideJointSum:
         """Returns the same with all the digits added."""
         batch = on_device(batch)
@@ -146,7 +183,7 @@ class JointClipped:
             )
         )
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns that of (g / gradient_weight, svec(H) / hessian_weight), rounding included.
 
         Arguments as in ``ClippedGrad.sensitivity``.
@@ -157,7 +194,7 @@ class JointClipped:
 def clipped_grad(
     loss: Loss,
     *,
-    clip_norm: Array | float,
+    clip_norm: Real[Array, ""] | float,
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
@@ -211,7 +248,7 @@ def clipped_grad(
     return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit)
 
 
-def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:
+def clipped_hessian(loss: Loss, *, clip_norm: Real[Array, ""] | float) -> ClippedHessian:
     """Returns ``f(params, batch, mask=None)``: the sum of Frobenius-clipped Hessians.
 
     Args:
@@ -241,9 +278,9 @@ def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:
 def joint_clipped(
     loss: Loss,
     *,
-    gradient_weight: Array | float,
-    hessian_weight: Array | float,
-    clip_norm: Array | float = 1.0,
+    gradient_weight: Real[Array, ""] | float,
+    hessian_weight: Real[Array, ""] | float,
+    clip_norm: Real[Array, ""] | float = 1.0,
 ) -> JointClipped:
     """Returns ``f(params, batch, mask=None)``: gradient and Hessian clipped as one vector.
 
@@ -285,7 +322,7 @@ def _margin(loss: Any) -> Callable | None:
     return getattr(loss, "margin", None)
 
 
-def _prepared(batch: PyTree, mask: Array | None) -> linear_model.PreparedLinear:
+def _prepared(batch: PyTree, mask: Bool[ArrayLike, " n"] | None) -> linear_model.PreparedLinear:
     if isinstance(batch, linear_model.PreparedLinear):
         if mask is not None:
             raise ValueError("prepared records take no mask; pass it to prepare.")

@@ -1,6 +1,9 @@
 """Bounds on the rounding error of a clipped sum, which are added to its sensitivity."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import jax
 from jax import lax
@@ -9,6 +12,9 @@ from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax._wide import float64
 from dpjax.accounting.budget import records_moved
+
+if TYPE_CHECKING:
+    from jaxtyping import Real
 
 BLOCK = 128
 """Most rows that are added in float32; everything above is added in float64."""
@@ -112,8 +118,8 @@ def sum_slack(rows: int, relation: Relation, any_order: bool = False) -> float:
 
 
 def sum_sensitivity(
-    clip_norm: Array | float, relation: Relation, rows: int, any_order: bool = False
-) -> Array | float:
+    clip_norm: Real[Array, ""] | float, relation: Relation, rows: int, any_order: bool = False
+) -> Real[Array, ""] | float:
     """Returns how far one record moves a sum of clipped rows as it is returned, rounding included.
 
     Args:
