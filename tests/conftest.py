@@ -6,6 +6,7 @@ import os
 import pathlib
 import threading
 
+import chex
 import jax
 import pytest
 import shapes
@@ -32,6 +33,12 @@ def few_compiled_programs():
     counted = next(_tests) % EVERY == 0 and mappings.exists()
     if counted and mappings.read_bytes().count(b"\n") > MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def no_traces_yet():
+    """A test that runs twice in one process may trace its functions again."""
+    chex.clear_trace_counter()
 
 
 @pytest.fixture

@@ -26,10 +26,9 @@ _checker = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 
 def hints(annotated):
     """The annotations that hold a shape, by name; those without are left to the function."""
-    names = {name: getattr(jaxtyping, name) for name in ("PyTree", *_DTYPES)}
-    read = typing.get_type_hints(
-        annotated, {**vars(sys.modules[annotated.__module__]), **names}, include_extras=True
-    )
+    module = vars(sys.modules[annotated.__module__])
+    names = {**vars(jaxtyping), **module, "PyTree": jaxtyping.PyTree}
+    read = typing.get_type_hints(annotated, names, include_extras=True)
     return {name: _with_fields(hint) for name, hint in read.items() if _has_shape(hint)}
 
 
@@ -94,9 +93,6 @@ def install():
             for inner, value in list(vars(module).items()):
                 if id(value) in functions:
                     setattr(module, inner, functions[id(value)][1])
-
-
-_DTYPES = (*("Bool", "Float", "Float64", "Int32", "Integer", "Key", "Real", "Shaped", "UInt32"),)
 
 
 def _home(value):

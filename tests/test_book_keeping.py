@@ -1,5 +1,6 @@
 """Every way to a clipped sum of gradients gives the same one, whatever the network."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -409,7 +410,7 @@ def test_flax_layers_are_found():
 def test_half_precision_parameters_are_summed_in_float32():
     loss, params, records, _ = made("dense", jnp.bfloat16)
     got = clipped_grad(loss, clip_norm=1.0, method="book_keeping")(params, records)
-    assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {jnp.dtype("float32")}
+    chex.assert_trees_all_equal_shapes_and_dtypes(got, made("dense", jnp.float32)[1])
     exact = flat_sum(*made("dense", jnp.float32)[:3], None, clip_norm=1.0)
     assert distance(np.asarray(jax.flatten_util.ravel_pytree(got)[0]), exact) < 0.05
 
@@ -421,9 +422,9 @@ def test_keys_and_parameters_may_be_vmapped():
     got = jax.vmap(lambda p: total(p, records))(both)
     for i in range(2):
         alone = total(jax.tree.map(lambda leaf, i=i: leaf[i], both), records)
-        assert jax.tree.all(
-            jax.tree.map(lambda g, a, i=i: np.allclose(g[i], a, atol=1e-6), got, alone)
-        )
+        chex.assert_tree_all_finite(alone)
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], got)
+        chex.assert_trees_all_close(one, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The shapes in public signatures hold: every call of the session is checked, and it can fail."""
 
 import inspect
+import os
 
 import jax
 import jax.numpy as jnp
@@ -68,3 +69,9 @@ def test_a_result_of_another_shape_than_written_is_rejected(monkeypatch):
 def test_what_a_function_refuses_by_itself_it_refuses_in_its_own_words():
     with pytest.raises(ValueError, match="hessian must have shape"):
         linalg.trust_region_step(jnp.ones(2), jnp.eye(3), 1.0)
+
+
+def test_no_rank_is_promoted_silently_in_the_session_or_in_a_process_that_it_starts():
+    with pytest.raises(ValueError, match="jax_numpy_rank_promotion"):
+        jnp.ones((2, 3)) + jnp.ones(3)
+    assert os.environ["JAX_NUMPY_RANK_PROMOTION"] == "raise"
