@@ -38,7 +38,7 @@ def turned(params, x):
 
 def sequence(params, x):
     # 4 positions of 5 numbers: the same weight at each.
-    hidden = jax.nn.gelu(x @ params["w"] + params["b"])
+    hidden = jax.nn.gelu(x @ params["w"] + params["b"][None])
     return jnp.sum(jnp.tanh(hidden).mean(0) @ params["v"]) ** 2
 
 
@@ -83,6 +83,11 @@ def unused(params, x):
     return dense(params, x) + 0 * jnp.sum(x)
 
 
+def biased(out, bias):
+    """``out + bias`` as JAX writes it where ranks are promoted."""
+    return out + jnp.expand_dims(bias, range(out.ndim - bias.ndim))
+
+
 def convolution(groups, dims, turn=lambda kernel: kernel, **settings):
     def loss(params, x):
         out = lax.conv_general_dilated(
@@ -92,7 +97,7 @@ def convolution(groups, dims, turn=lambda kernel: kernel, **settings):
             **settings,
             dimension_numbers=dims,
         )
-        return jnp.sum(jnp.tanh(out + params["b"]) ** 2)
+        return jnp.sum(jnp.tanh(biased(out, params["b"])) ** 2)
 
     return loss
 
@@ -331,7 +336,7 @@ def test_a_convolution_may_ask_for_another_dtype():
             dimension_numbers=PLANE,
             preferred_element_type=jnp.float32,
         )
-        return jnp.sum(jnp.tanh(out + params["b"]) ** 2)
+        return jnp.sum(jnp.tanh(biased(out, params["b"])) ** 2)
 
     params = {"k": jnp.asarray(normal(3, 2, 4, 5), jnp.bfloat16), "b": jnp.zeros(5)}
     images = jnp.asarray(IMAGES, jnp.bfloat16)
