@@ -28,6 +28,16 @@ class Expansion:
         """The largest term, which is the sum rounded to its dtype."""
         return self.terms[0]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the array, as every word has it."""
+        return self.terms[0].shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the words: float64, or float32 where three of them hold it."""
+        return self.terms[0].dtype
+
 
 def on_device(tree: PyTree) -> Any:
     """Returns ``tree`` with every leaf as a JAX array, in silence.

@@ -6,11 +6,18 @@ import os
 import pathlib
 import threading
 
+import chex
 import jax
 import pytest
+import shapes
 from factories import Crash
 
 from dpjax.driver import progress, resume
+
+# Nothing may broadcast a vector against a matrix silently, here or in processes that tests start.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+shapes.install()
 
 # A compiled program takes about 14 mappings of memory, of which Linux allows a process 65,530; one
 # more, and the compiler crashes. Programs shared by the tests of a file are rarely older than this.
@@ -26,6 +33,12 @@ def few_compiled_programs():
     counted = next(_tests) % EVERY == 0 and mappings.exists()
     if counted and mappings.read_bytes().count(b"\n") > MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def no_traces_yet():
+    """A test that runs twice in one process may trace its functions again."""
+    chex.clear_trace_counter()
 
 
 @pytest.fixture

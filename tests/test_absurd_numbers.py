@@ -5,6 +5,7 @@ import inspect
 import sys
 import warnings
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,8 +94,7 @@ def test_c59_a_float64_number_beyond_float32_is_that_of_a_null_record(name, valu
         warnings.simplefilter("error")
         found = read(rows(value))
     expected = read(rows(np.inf))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(one, other)
+    chex.assert_trees_all_equal(found, expected)
 
 
 # Clip norms whose sums leave float32.
@@ -136,8 +136,7 @@ def test_c61_the_largest_clip_norms_stay_finite():
     assert float(np.finfo(np.float32).max) > 2.0**31 * 1e14 * 1e14
     total = joint_clipped(squared, gradient_weight=1e14, hessian_weight=1e14, clip_norm=1e14)
     data = jnp.full((N, P), 1e18), jnp.ones(N)
-    for leaf in total(jnp.full(P, 1e18), data):
-        assert np.isfinite(np.asarray(leaf)).all()
+    chex.assert_tree_all_finite(total(jnp.full(P, 1e18), data))
 
 
 # What objective perturbation says of its tilt.

@@ -197,7 +197,7 @@ def candidates(matrix, linear, weight):
     rng = np.random.default_rng(8)
     step, multiplier = exactly(linear, weight * matrix, 1.0)
     sizes = np.repeat(np.logspace(-9, 0, 40), 5)
-    steps = step + sizes[:, None] * rng.standard_normal((len(sizes), len(step))) / 7
+    steps = step[None] + sizes[:, None] * rng.standard_normal((len(sizes), len(step))) / 7
     lengths = np.linalg.norm(steps, axis=1, keepdims=True)
     steps = steps / np.maximum(lengths, 1 if multiplier == 0 else 0)
     sizes = rng.permutation(sizes) * rng.choice([-1, 0, 1], len(sizes))
@@ -241,8 +241,15 @@ def test_a_batch_is_solved_with_instances_that_are_found_and_that_are_not():
     [(255, "auto", "exact"), (256, "auto", "lanczos"), (2, "lanczos", "lanczos")],
 )
 def test_the_size_chooses_unless_the_caller_does(size, solver, chosen, monkeypatch):
-    monkeypatch.setattr(trust_region, "_solve", lambda gradient, hessian, radius, solver: solver)
-    assert trust_region_step(np.ones(size), np.eye(size), 1.0, solver) == chosen
+    solve, solvers = trust_region._solve, []
+
+    def seen(gradient, hessian, radius, solver):
+        solvers.append(solver)
+        return solve(gradient, hessian, radius, solver)
+
+    monkeypatch.setattr(trust_region, "_solve", seen)
+    trust_region_step(np.ones(size), np.eye(size), 1.0, solver)
+    assert solvers == [chosen]
 
 
 def build(**more):

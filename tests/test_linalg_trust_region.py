@@ -3,6 +3,7 @@
 import functools
 from unittest import mock
 
+import chex
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
@@ -251,16 +252,16 @@ def test_a_batch_of_hard_instances_is_optimal(kind):
 
 
 def test_a_new_radius_does_not_retrace():
-    traces = []
-
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def solve(gradient, hessian, radius):
-        traces.append(radius)
         return trust_region_step(gradient, hessian, radius)
 
     for radius in (0.1, 1.0, 10.0):
         solve(jnp.ones(3), jnp.eye(3), radius)
-    assert len(traces) == 1
+    # The counter sees a real retrace: a problem of another size.
+    with pytest.raises(AssertionError, match="traced > 1 times"):
+        solve(jnp.ones(4), jnp.eye(4), 1.0)
 
 
 @pytest.mark.parametrize("size", [5, 150])

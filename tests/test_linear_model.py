@@ -1,5 +1,6 @@
 """The closed form for margin losses equals the general path, whatever the records are like."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,9 +57,10 @@ def test_closed_form_equals_the_general_path(name, n, x64):
         general = as_any_loss(PHIS[name])
         mask = jnp.arange(n) % 3 != 1
         closed = all_sums(Margin(PHIS[name]), params, batch, mask)
-        for got, expected in zip(closed, all_sums(general, params, batch, mask), strict=True):
-            assert got.dtype == jnp.dtype("float64" if x64 else "float32")
-            assert np.allclose(got, expected, rtol=1e-4, atol=2e-5)
+        chex.assert_tree_all_finite(closed)
+        chex.assert_type(closed, jnp.float64 if x64 else jnp.float32)
+        expected = all_sums(general, params, batch, mask)
+        chex.assert_trees_all_close(closed, expected, rtol=1e-4, atol=2e-5)
         assert np.array_equal(closed[3], closed[3].T)
 
 
@@ -74,8 +76,9 @@ def test_ragged_tails(off):
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, batch))
         exact = all_sums(Margin(PHIS["logistic"]), *wide)
-    for got, expected in zip(all_sums(Margin(PHIS["logistic"]), params, batch), exact, strict=True):
-        assert np.allclose(got, expected, rtol=1e-4, atol=1e-3)
+    got = all_sums(Margin(PHIS["logistic"]), params, batch)
+    chex.assert_tree_all_finite(got)
+    chex.assert_trees_all_close(got, exact, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +93,9 @@ def test_an_impossible_record_contributes_exactly_zero(feature, label):
     assert not prepared.directions[0, :, 7].any()
     for name in PHIS:
         loss = Margin(PHIS[name])
-        for got, expected in zip(
-            all_sums(loss, params, bad), all_sums(loss, params, (x, y), mask), strict=True
-        ):
-            assert np.array_equal(got, expected)
+        got = all_sums(loss, params, bad)
+        chex.assert_tree_all_finite(got)
+        chex.assert_trees_all_equal(got, all_sums(loss, params, (x, y), mask))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -117,8 +119,9 @@ def test_prepared_records_are_reused_and_vmap_over_params():
     prepared = linear_model.prepare(batch)
     both = jax.vmap(lambda w: query(w, prepared))(jnp.stack([params, 2 * params]))
     for i, w in enumerate((params, 2 * params)):
-        for got, expected in zip(both, query(w, batch), strict=True):
-            assert np.allclose(got[i], expected, rtol=1e-5, atol=1e-5)
+        got = jax.tree.map(lambda leaf, i=i: leaf[i], both)
+        chex.assert_tree_all_finite(got)
+        chex.assert_trees_all_close(got, query(w, batch), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,6 @@ def test_a_network_has_parameters_alone_and_gives_ten_logits(name):
     assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == size
     logits = network.apply(variables, images(shape)[0])
     assert logits.shape == (10,) and np.isfinite(logits).all()
-    with jax.numpy_rank_promotion("raise"):
-        jax.eval_shape(network.apply, variables, images(shape)[0])
 
 
 @each_network

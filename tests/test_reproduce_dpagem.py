@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,8 +101,8 @@ def test_without_privacy_the_step_is_the_plain_mean_gradient():
         jnp.where(mask, jax.vmap(lambda one: problem.loss(w, one))(batch), 0.0)
     )
     wanted = jax.jit(jax.grad(losses))(params)
-    for got, want in zip(jax.tree.leaves(answer), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(got, want / query.divisor, rtol=1e-3, atol=1e-4)
+    wanted = jax.tree.map(lambda leaf: leaf / query.divisor, wanted)
+    chex.assert_trees_all_close(answer, wanted, rtol=1e-3, atol=1e-4)
     norm = float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(answer))))
     assert norm > dpagem.CLIP_NORM
 

@@ -1,5 +1,6 @@
 """Derivatives in a subspace: the right ones, jointly clipped, and never p x p numbers."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,8 +40,7 @@ def test_the_derivatives_are_those_of_the_loss_along_the_rows(name):
     z = jnp.zeros(K)
     found = jax.jit(lambda x: directions.derivatives(loss, W, SKETCH, x))(BATCH[0])
     wanted = jax.grad(along)(z, BATCH[0]), jax.hessian(along)(z, BATCH[0])
-    for ours, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(ours, other, rtol=2e-5, atol=2e-5)
+    chex.assert_trees_all_close(found, wanted, rtol=2e-5, atol=2e-5)
 
 
 def test_a_convolution_with_strides_is_differentiated_twice():
@@ -136,7 +136,7 @@ def test_a_short_private_run_keeps_the_network_s_tree():
     images = RANDOM.normal(size=(24, 28, 28)).astype(np.float32)
     labels = RANDOM.integers(0, 10, 24)
     solution = dpjax.solve(algorithm, (images, labels), seed=1, params=params)
-    assert jax.tree.structure(solution.params) == jax.tree.structure(params)
+    chex.assert_trees_all_equal_shapes_and_dtypes(solution.params, params)
     moved = jax.tree.map(lambda new, old: jnp.sum((new - old) ** 2), solution.params, params)
     assert 0 < sum(jax.tree.leaves(moved)) < 4.1
     assert solution.epsilon(1e-3) <= 2.0

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,7 +186,7 @@ def test_it_chains_under_jit_scan_and_vmap_over_keys(kind):
 
     keys = jax.random.split(KEY, 3)
     once, many = jax.jit(train)(keys[1]), jax.jit(jax.vmap(train))(keys)
-    assert jax.tree.map(jnp.shape, once) == jax.tree.map(jnp.shape, PARAMS)
+    chex.assert_trees_all_equal_shapes(once, PARAMS)
     found = np.stack([flat(jax.tree.map(lambda leaf, i=i: leaf[i], many)) for i in range(3)])
     np.testing.assert_allclose(found[1], flat(once), rtol=1e-5, atol=1e-5)
     assert np.isfinite(found).all()
@@ -196,9 +197,9 @@ def test_it_chains_under_jit_scan_and_vmap_over_keys(kind):
     "kind", ["noisy_sgd of records", "noisy_adam by layers", "noisy_stagewise_sgd of records"]
 )
 def test_c3_bfloat16_parameters_are_summed_and_perturbed_in_float32(kind):
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    start = params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
     gradients = per_example(params, rows())
-    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype("bfloat16")}
+    chex.assert_trees_all_equal_dtypes(gradients, params)
     optimizer = ALL[kind](KEY)
 
     def step(carry, _):
@@ -206,8 +207,8 @@ def test_c3_bfloat16_parameters_are_summed_and_perturbed_in_float32(kind):
         return (optax.apply_updates(carry[0], updates), state), updates
 
     (params, _), updates = jax.lax.scan(step, (params, optimizer.init(params)), length=3)
-    assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype("float32")}
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
+    chex.assert_trees_all_equal_dtypes(updates, PARAMS)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, start)
 
 
 # What is summed.

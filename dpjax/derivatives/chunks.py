@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from dpjax._typing import Array, PyTree
 from dpjax._wide import Expansion, accumulate
@@ -173,7 +174,7 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     return lax.cond(always, function, zeros, *args)
 
 
-def common_length(tree: PyTree, mask: Array | None) -> int:
+def common_length(tree: PyTree, mask: ArrayLike | None) -> int:
     """Returns the length of the leading axis that all leaves share.
 
     Raises:

@@ -1,6 +1,9 @@
 """Clipping to an l2 norm C without overflow, underflow, overshoot or NaN."""
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,9 @@ from dpjax import _validate
 from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Real
+
 SLACK = 1.0 - 2.0**-20
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C."""
 
@@ -18,7 +24,9 @@ _SLICES = 8
 _LONG = 512
 
 
-def positive_number(name: str, value: Array | float) -> Array | float:
+def positive_number(
+    name: str, value: Real[Array, "*shape"] | float
+) -> Real[Array, "*shape"] | float:
     """Returns ``value`` after ``_validate.clip_norm``; tracers pass unchecked.
 
     Raises:
@@ -36,7 +44,7 @@ def positive_number(name: str, value: Array | float) -> Array | float:
     return _validate.clip_norm(name, value)
 
 
-def sanitize_nonfinite(values: Array) -> Array:
+def sanitize_nonfinite(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Returns ``values`` with every non-finite entry replaced by the largest finite number.
 
     ``clip_factors`` gives a row with this number the factor 0, so no separate mask of rows with a
@@ -49,7 +57,7 @@ def sanitize_nonfinite(values: Array) -> Array:
     return jnp.where(jnp.abs(values) < largest, values, largest)
 
 
-def tree_sum(rows: Array) -> Array:
+def tree_sum(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     """Returns the sum over axis 1 of ``rows`` (n, k), added by a balanced tree.
 
     Its slices vectorise where a plain reduction of short rows would wait for each addition.
@@ -73,8 +81,10 @@ def tree_sum(rows: Array) -> Array:
 
 
 def clip_factors(
-    clip_norm: Array | float, *parts: tuple[Array, Array | float], keep: Array | None = None
-) -> Array:
+    clip_norm: Real[Array, ""] | float,
+    *parts: tuple[Float[Array, "n _"], Real[Array, ""] | float],
+    keep: Bool[Array, " n"] | None = None,
+) -> Float[Array, " n"]:
     """Returns the factors in [0, 1] that bring each row's weighted norm to at most ``clip_norm``.
 
     Norms are taken in float64, where no square of a float32 under- or overflows.
@@ -106,7 +116,7 @@ def clip_factors(
         return _shrunk(square, good if keep is None else good & keep, dtype)
 
 
-def square_norms(rows: Array) -> Array:
+def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     """Returns the squared norms (n,) of sanitized rows (n, k), in float64.
 
     A row that held a non-finite entry has an infinite norm.
@@ -122,8 +132,11 @@ def square_norms(rows: Array) -> Array:
 
 
 def factors(
-    squares: list[Array], clip_norms: Array | float, keep: Array | None, dtype: jnp.dtype
-) -> list[Array]:
+    squares: list[Float[Array, " n"]],
+    clip_norms: Real[Array, ""] | Real[Array, " parts"] | float,
+    keep: Bool[Array, " n"] | None,
+    dtype: jnp.dtype,
+) -> list[Float[Array, " n"]]:
     """Returns the factors in [0, 1] for each part of a gradient, one array (n,) a part.
 
     Args:
@@ -158,7 +171,7 @@ def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:
     return lax.convert_element_type(factors, dtype)
 
 
-def bad(values: Array) -> Array:
+def bad(values: Float[Array, "n ..."]) -> Bool[Array, " n"]:
     """Returns a mask (n,) of the records with a non-finite entry before ``sanitize_nonfinite``.
 
     In float64 it includes those whose largest entry is beyond 2^400 or, if not 0, below 2^-400:
@@ -173,7 +186,9 @@ def bad(values: Array) -> Array:
     return (largest > 2.0**400) | ((largest > 0) & (largest < 2.0**-400))
 
 
-def scalar_factor(norm: Array, clip_norm: Array | float) -> Array:
+def scalar_factor(
+    norm: Float[Array, "*shape"], clip_norm: Real[Array, ""] | float
+) -> Float[Array, "*shape"]:
     """Returns min(1, C / norm) for contributions whose norm is known in closed form.
 
     Args:
@@ -192,7 +207,7 @@ def scalar_factor(norm: Array, clip_norm: Array | float) -> Array:
     return jnp.where(usable, factor, 0)
 
 
-def hypot(a: Array, b: Array) -> Array:
+def hypot(a: Float[Array, "*shape"], b: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Returns sqrt(a^2 + b^2) without under- or overflow; NaN if either is.
 
     >>> hypot(jnp.float32(3e30), jnp.float32(4e30)) > 4.9e30
@@ -203,7 +218,7 @@ def hypot(a: Array, b: Array) -> Array:
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)
 
 
-def symmetrize(matrix: Expansion) -> Expansion:
+def symmetrize(matrix: Float[Expansion, "p p"]) -> Float[Expansion, "p p"]:
     """Returns the mean of ``matrix`` (p, p) and its transpose, exactly symmetric.
 
     >>> from dpjax._wide import widen

@@ -1,14 +1,17 @@
 """Clipped sums over records of gradient differences between the parameters and an anchor."""
 
+from __future__ import annotations
+
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, on_device, zeros
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -22,32 +25,39 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, PyTree, Real, Shaped
+
 
 @pytree_dataclass
 class ClippedGradDifference:
     """The function that ``clipped_grad_difference`` returns."""
 
-    smoothness: Array | float
-    clip_norm: Array | float
+    smoothness: Real[Array, ""] | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
-    limit: Array | float = math.inf
+    limit: Real[Array, ""] | float = math.inf
     """Bound on one record's contribution at any distance between parameters and anchor."""
 
     def __call__(
-        self, params: Params, anchor: Params, batch: PyTree, mask: Array | None = None
-    ) -> Params:
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> PyTree[Float[Array, "?*leaf"], "Params"]:
         """Returns the sum of clipped differences, a pytree like ``params``."""
         total = self.wide(params, anchor, batch, mask).leading
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
         self,
-        params: Params,
-        anchor: Params,
-        batch: PyTree,
-        mask: Array | None = None,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
         permutation_invariant: bool = False,
-    ) -> Expansion:
+    ) -> Float[Expansion, " p"]:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
@@ -56,7 +66,11 @@ class ClippedGradDifference:
             return _margin_sum(phi, records, params, anchor, bounds, permutation_invariant)
         return _general_sum(self.loss, params, anchor, batch, mask, bounds, permutation_invariant)
 
-    def bound(self, params: Params, anchor: Params) -> Array:
+    def bound(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+    ) -> Float[Array, ""]:
         """Returns the bound on one record's contribution, shape (): min(2 C, L |params - anchor|).
 
         The distance is computed in float64, so that all programs agree on it to one rounding,
@@ -69,7 +83,9 @@ class ClippedGradDifference:
             bound = jnp.minimum(self._of_distance(distance, jnp.where), float64(self.limit))
             return lax.convert_element_type(bound, here.dtype)
 
-    def sensitivity(self, relation: Relation, distance: float, *, rows: int) -> Array | float:
+    def sensitivity(
+        self, relation: Relation, distance: Real[Array, ""] | float, *, rows: int
+    ) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of the sum at |params - anchor| = ``distance``.
 
         The other arguments as in ``ClippedGrad.sensitivity``; rounding is included.
@@ -85,7 +101,10 @@ class ClippedGradDifference:
 
 
 def clipped_grad_difference(
-    loss: Loss, *, smoothness: Array | float, clip_norm: Array | float | None = None
+    loss: Loss,
+    *,
+    smoothness: Real[Array, ""] | float,
+    clip_norm: Real[Array, ""] | float | None = None,
 ) -> ClippedGradDifference:
     """Returns ``f(params, anchor, batch, mask=None)``: the sum of clipped gradient differences.
 

@@ -1,14 +1,18 @@
 """Clipped sums of materialised per-example derivatives, for any loss."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax._typing import Array, Loss, Params
 from dpjax._wide import Expansion, wide_dtype, zeros
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -21,8 +25,11 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, PyTree
 
-def flatten(params: Params) -> tuple[Array, Callable]:
+
+def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"], Callable]:
     """Returns the parameters as one array (p,) of at least float32, and the inverse function.
 
     Args:

@@ -1,12 +1,15 @@
 """Clipped sums in closed form for losses of the margin m = y <x, w>."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, wide_dtype, zeros
@@ -18,6 +21,9 @@ from dpjax.derivatives.chunks import (
     compute_once,
     sum_chunks,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Real
 
 Margin = Callable[[Array], Array]
 
@@ -35,12 +41,15 @@ class PreparedLinear(NamedTuple):
       radius: (blocks, rows), |x_i|; 0 for a record that contributes nothing, and after the last.
     """
 
-    directions: Array
-    radius: Array
+    directions: Float[Array, "blocks p rows"]
+    radius: Float[Array, "blocks rows"]
 
 
 @jax.jit
-def prepare(batch: tuple[Array, Array], mask: Array | None = None) -> PreparedLinear:
+def prepare(
+    batch: tuple[Real[ArrayLike, "n p"], Real[ArrayLike, " n"]],
+    mask: Bool[ArrayLike, " n"] | None = None,
+) -> PreparedLinear:
     """Returns the records in the layout that ``linear_sums`` reads.
 
     Args:
@@ -107,13 +116,13 @@ def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
 def linear_sums(
     phi: Margin,
     records: PreparedLinear,
-    params: Array,
+    params: Float[Array, " p"],
     *,
-    gradient_weight: Array | float,
-    hessian_weight: Array | float,
-    clip_norm: Array | float,
+    gradient_weight: Real[Array, ""] | float,
+    hessian_weight: Real[Array, ""] | float,
+    clip_norm: Real[Array, ""] | float,
     permutation_invariant: bool = False,
-) -> tuple[Expansion, Expansion]:
+) -> tuple[Float[Expansion, " p"], Float[Expansion, "p p"]]:
     """Returns the sums of jointly clipped gradients and Hessians of a margin loss.
 
     The gradient of one record is phi'(m) r z and its Hessian phi''(m) r^2 z z^T with |z| = 1, so
@@ -155,10 +164,10 @@ def linear_sums(
 def gradient_sum(
     phi: Margin,
     records: PreparedLinear,
-    params: Array,
-    clip_norm: Array | float,
+    params: Float[Array, " p"],
+    clip_norm: Real[Array, ""] | float,
     permutation_invariant: bool = False,
-) -> Expansion:
+) -> Float[Expansion, " p"]:
     """Returns the sum (p,) of clipped gradients; the arguments are those of ``linear_sums``."""
 
     def chunk(z: Array, first: Array, second: Array) -> Array:
@@ -175,10 +184,10 @@ def gradient_sum(
 def hessian_sum(
     phi: Margin,
     records: PreparedLinear,
-    params: Array,
-    clip_norm: Array | float,
+    params: Float[Array, " p"],
+    clip_norm: Real[Array, ""] | float,
     permutation_invariant: bool = False,
-) -> Expansion:
+) -> Float[Expansion, "p p"]:
     """Returns the sum (p, p) of Frobenius-clipped Hessians; arguments as in ``linear_sums``."""
 
     def coefficients(first: Array, second: Array) -> tuple[Array, Array]:
@@ -190,7 +199,9 @@ def hessian_sum(
     return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
-def unit_margins(records: PreparedLinear, params: Array) -> Array:
+def unit_margins(
+    records: PreparedLinear, params: Float[Array, " p"]
+) -> Float[Array, "blocks rows"]:
     """Returns y <x, w> / |x|, (blocks, rows); 0 for a record that contributes nothing.
 
     Privacy: raw data; each number depends on one record alone.

@@ -1,8 +1,11 @@
 """The minimiser of a ridge-regularized margin loss, up to a proven distance; no noise."""
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,9 @@ from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import linear_model
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer, Real
+
 _WIDE_UNIT = 2.0**-53
 
 
@@ -19,13 +25,13 @@ _WIDE_UNIT = 2.0**-53
 def ridge_minimum(
     phi: Callable,
     records: linear_model.PreparedLinear,
-    tilt: Expansion,
-    strength: Array | float,
-    lipschitz: Array | float,
-    smoothness: Array | float,
-    iterations: Array | int,
+    tilt: Float[Expansion, " p"],
+    strength: Real[Array, ""] | float,
+    lipschitz: Real[Array, ""] | float,
+    smoothness: Real[Array, ""] | float,
+    iterations: Integer[Array, ""] | int,
     data_size: int,
-) -> Expansion:
+) -> Float[Expansion, " p"]:
     """Returns w near the minimum of sum phi(m_i) / n + strength |w|^2 / 2 + <tilt, w>, shape (p,).
 
     It takes ``iterations`` accelerated gradient steps of Nesterov from w = 0, in float64.
@@ -78,8 +84,12 @@ def ridge_minimum(
 
 
 def distance_bound(
-    slope: Array | float, strength: float, smoothness: float, iterations: Array | int, rows: int
-) -> Array | float:
+    slope: Real[Array, ""] | float,
+    strength: float,
+    smoothness: float,
+    iterations: Integer[Array, ""] | int,
+    rows: int,
+) -> Real[Array, ""] | float:
     """Returns a bound on the distance between ``ridge_minimum`` and the exact minimum.
 
     After K steps F(w_K) - F* <= (1 - 1/sqrt(kappa))^K (F(0) - F* + mu |w*|^2 / 2), with kappa =

@@ -1,39 +1,54 @@
 """Clipped sums of per-example gradients and Hessians of any loss, in chunks of bounded memory."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jax.typing import ArrayLike
 
 from dpjax import _validate
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, PyTree, Real, Shaped
+
 
 class JointSum(NamedTuple):
-    """Sums of jointly clipped contributions: gradient (p,) and symmetric Hessian (p, p)."""
+    """Sums of jointly clipped contributions: gradient (k,) and symmetric Hessian (k, k).
 
-    gradient: Array
-    hessian: Array
+    k is p, the number of parameters, or the dimension of a subspace.
+    """
+
+    gradient: Float[Array, " k"]
+    hessian: Float[Array, "k k"]
 
 
 class JointExpansion(NamedTuple):
     """The sums of a ``JointSum`` in float64, as ``Expansion``."""
 
-    gradient: Expansion
-    hessian: Expansion
+    gradient: Float[Expansion, " k"]
+    hessian: Float[Expansion, "k k"]
 
 
 @pytree_dataclass
 class ClippedGrad:
     """The function that ``clipped_grad`` returns."""
 
-    clip_norm: Array | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
     per_layer: bool = static(default=False)
     method: str = static(default="auto")
     memory_limit: int | None = static(default=None)
 
-    def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Params:
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> PyTree[Float[Array, "?*leaf"], "Params"]:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
         total = self.wide(params, batch, mask).leading
         if _margin(self.loss) is not None:
@@ -42,11 +57,11 @@ class ClippedGrad:
 
     def wide(
         self,
-        params: Params,
-        batch: PyTree,
-        mask: Array | None = None,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
         permutation_invariant: bool = False,
-    ) -> Expansion:
+    ) -> Float[Expansion, " p"]:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
@@ -66,7 +81,7 @@ class ClippedGrad:
             memory_limit=self.memory_limit,
         )
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.
 
         It is above ``clip_norm``, since a float32 sum is rounded: see ``rounding.sum_slack`` for
@@ -89,20 +104,25 @@ class ClippedGrad:
 class ClippedHessian:
     """The function that ``clipped_hessian`` returns."""
 
-    clip_norm: Array | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
 
-    def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> Array:
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> Float[Array, "p p"]:
         """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
         return self.wide(params, batch, mask).leading
 
     def wide(
         self,
-        params: Params,
-        batch: PyTree,
-        mask: Array | None = None,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
         permutation_invariant: bool = False,
-    ) -> Expansion:
+    ) -> Float[Expansion, "p p"]:
         """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
@@ -115,7 +135,7 @@ class ClippedHessian:
             self.loss, params, batch, mask, weights, self.clip_norm, permutation_invariant
         )[1]
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the Frobenius sensitivity of the sum; arguments as in ``ClippedGrad``."""
         return rounding.sum_sensitivity(self.clip_norm, relation, rows)
 
@@ -124,21 +144,26 @@ class ClippedHessian:
 class JointClipped:
     """The function that ``joint_clipped`` returns."""
 
-    gradient_weight: Array | float
-    hessian_weight: Array | float
-    clip_norm: Array | float
+    gradient_weight: Real[Array, ""] | float
+    hessian_weight: Real[Array, ""] | float
+    clip_norm: Real[Array, ""] | float
     loss: Any = static()
 
-    def __call__(self, params: Params, batch: PyTree, mask: Array | None = None) -> JointSum:
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> JointSum:
         """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""
         total = self.wide(params, batch, mask)
         return JointSum(total.gradient.leading, total.hessian.leading)
 
     def wide(
         self,
-        params: Params,
-        batch: PyTree,
-        mask: Array | None = None,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
         permutation_invariant: bool = False,
     ) -> JointExpansion:
         """Returns the result of a call in float64, as ``Expansion``."""
@@ -162,7 +187,7 @@ class JointClipped:
             )
         )
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns that of (g / gradient_weight, svec(H) / hessian_weight), rounding included.
 
         Arguments as in ``ClippedGrad.sensitivity``.
@@ -173,7 +198,7 @@ class JointClipped:
 def clipped_grad(
     loss: Loss,
     *,
-    clip_norm: Array | float,
+    clip_norm: Real[Array, ""] | float,
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
@@ -227,7 +252,7 @@ def clipped_grad(
     return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit)
 
 
-def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:
+def clipped_hessian(loss: Loss, *, clip_norm: Real[Array, ""] | float) -> ClippedHessian:
     """Returns ``f(params, batch, mask=None)``: the sum of Frobenius-clipped Hessians.
 
     Args:
@@ -257,9 +282,9 @@ def clipped_hessian(loss: Loss, *, clip_norm: Array | float) -> ClippedHessian:
 def joint_clipped(
     loss: Loss,
     *,
-    gradient_weight: Array | float,
-    hessian_weight: Array | float,
-    clip_norm: Array | float = 1.0,
+    gradient_weight: Real[Array, ""] | float,
+    hessian_weight: Real[Array, ""] | float,
+    clip_norm: Real[Array, ""] | float = 1.0,
 ) -> JointClipped:
     """Returns ``f(params, batch, mask=None)``: gradient and Hessian clipped as one vector.
 
@@ -301,7 +326,7 @@ def _margin(loss: Any) -> Callable | None:
     return getattr(loss, "margin", None)
 
 
-def _prepared(batch: PyTree, mask: Array | None) -> linear_model.PreparedLinear:
+def _prepared(batch: PyTree, mask: Bool[ArrayLike, " n"] | None) -> linear_model.PreparedLinear:
     if isinstance(batch, linear_model.PreparedLinear):
         if mask is not None:
             raise ValueError("prepared records take no mask; pass it to prepare.")

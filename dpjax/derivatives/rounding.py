@@ -1,6 +1,9 @@
 """Bounds on the rounding error of a clipped sum, and its sensitivity with them."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import jax
 from jax import lax
@@ -9,6 +12,9 @@ from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax._wide import float64
 from dpjax.accounting.budget import records_moved
+
+if TYPE_CHECKING:
+    from jaxtyping import Real
 
 BLOCK = 128
 """Most rows that are added in float32; everything above is added in float64."""
@@ -112,8 +118,11 @@ def sum_slack(rows: int, relation: Relation, permutation_invariant: bool = False
 
 
 def sum_sensitivity(
-    clip_norm: Array | float, relation: Relation, rows: int, permutation_invariant: bool = False
-) -> Array | float:
+    clip_norm: Real[Array, ""] | float,
+    relation: Relation,
+    rows: int,
+    permutation_invariant: bool = False,
+) -> Real[Array, ""] | float:
     """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
     Args:

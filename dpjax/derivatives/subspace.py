@@ -1,11 +1,14 @@
 """Clipped sums of gradients and Hessians in a subspace, for large models."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params, PyTree, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device, zeros
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -19,17 +22,24 @@ from dpjax.derivatives.chunks import (
 )
 from dpjax.derivatives.per_example import JointExpansion, JointSum
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, PyTree, Real, Shaped
+
 
 @pytree_dataclass
 class SubspaceClipped:
     """The function that ``subspace_clipped`` returns."""
 
-    gradient_weight: Array | float
-    hessian_weight: Array | float
+    gradient_weight: Real[Array, ""] | float
+    hessian_weight: Real[Array, ""] | float
     loss: Any = static()
 
     def __call__(
-        self, params: Params, batch: PyTree, sketch: Array, mask: Array | None = None
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        sketch: Float[Array, "k p"],
+        mask: Bool[ArrayLike, " n"] | None = None,
     ) -> JointSum:
         """Returns the sums of S g, shape (k,), and S H S^T, shape (k, k)."""
         total = self.wide(params, batch, sketch, mask)
@@ -37,10 +47,10 @@ class SubspaceClipped:
 
     def wide(
         self,
-        params: Params,
-        batch: PyTree,
-        sketch: Array,
-        mask: Array | None = None,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        sketch: Float[Array, "k p"],
+        mask: Bool[ArrayLike, " n"] | None = None,
         permutation_invariant: bool = False,
     ) -> JointExpansion:
         """Returns the result of a call in float64, as ``Expansion``."""
@@ -57,7 +67,7 @@ class SubspaceClipped:
             )
         )
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Array | float:
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of (S g / gradient_weight, svec(S H S^T) / hessian_weight).
 
         Arguments as in ``ClippedGrad.sensitivity``; rounding is included.
@@ -66,7 +76,7 @@ class SubspaceClipped:
 
 
 def subspace_clipped(
-    loss: Loss, *, gradient_weight: Array | float, hessian_weight: Array | float
+    loss: Loss, *, gradient_weight: Real[Array, ""] | float, hessian_weight: Real[Array, ""] | float
 ) -> SubspaceClipped:
     """Returns ``f(params, batch, sketch, mask=None)``: derivatives in a subspace, jointly clipped.
 

@@ -1,7 +1,9 @@
 """The trust-region subproblem: the global minimiser and its dual variable."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,9 @@ from dpjax import _validate
 from dpjax.linalg._newton import try_interior, try_newton
 from dpjax.linalg._secular import by_eigenvectors, or_one
 from dpjax.linalg.lanczos import try_lanczos
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Real
 
 SOLVERS = ("auto", "exact", "lanczos")
 _NEWTON_SIZE = 48  # below it an eigendecomposition is about as cheap, and on one thread
@@ -28,12 +33,15 @@ class TrustRegionStep(NamedTuple):
       multiplier: the dual variable lambda >= max(0, -lambda_min(H)), shape (); 0 inside the ball.
     """
 
-    step: Array
-    multiplier: Array
+    step: Float[Array, " p"]
+    multiplier: Float[Array, ""]
 
 
 def trust_region_step(
-    gradient: ArrayLike, hessian: ArrayLike, radius: ArrayLike, solver: str = "auto"
+    gradient: Float[ArrayLike, " p"],
+    hessian: Float[ArrayLike, "p p"],
+    radius: Real[ArrayLike, ""],
+    solver: str = "auto",
 ) -> TrustRegionStep:
     """Returns the global minimiser of <g, h> + h'Hh/2 over |h| <= radius, for any symmetric H.
 

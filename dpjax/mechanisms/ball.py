@@ -1,20 +1,31 @@
 """Noise uniform in a ball, of one radius over all leaves of a pytree."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array
 from dpjax._wide import Expansion, float64
 from dpjax.mechanisms import gaussian
 from dpjax.mechanisms.base import check_threefry, derive
 from dpjax.mechanisms.normal import standard_normal
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Key, PyTree, Real
+
 
 def add_ball(
-    key: Array, tree: PyTree, radius: Array | float, *, unsafe_fast_noise: bool = False
-) -> PyTree:
+    key: Key[Array, ""],
+    tree: PyTree[Float[Array | Expansion, "?*shape"], "PyTree"],
+    radius: Real[Array, ""] | float,
+    *,
+    unsafe_fast_noise: bool = False,
+) -> PyTree[Float[Array, "?*shape"], "PyTree"]:
     """Returns ``tree`` plus noise uniform in the d-ball, d the number of entries of all leaves.
 
     Args:

@@ -1,7 +1,10 @@
 """Random keys: fresh ones, and those derived by purpose, step and leaf."""
 
+from __future__ import annotations
+
 import os
 import zlib
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +14,11 @@ from jax import lax
 from dpjax._typing import Array
 from dpjax.mechanisms.used_keys import note_random
 
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Key, UInt32
 
-def random_key() -> Array:
+
+def random_key() -> Key[Array, ""]:
     """Returns a fresh threefry key of 128 bits from operating-system entropy, for one training.
 
     ``jax.random.key(seed)`` keeps 32 bits of its seed unless x64 is on, which is few enough to
@@ -36,7 +42,7 @@ def random_key() -> Array:
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
 
 
-def seed_key(seed: int) -> Array:
+def seed_key(seed: int) -> Key[Array, ""]:
     """Returns the threefry key that holds all 64 bits of ``seed``, for runs to be repeated.
 
     Args:
@@ -57,7 +63,7 @@ def seed_key(seed: int) -> Array:
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
-def as_key(key: Array) -> Array:
+def as_key(key: Key[Array, ""] | UInt32[Array, " 2"]) -> Key[Array, ""]:
     """Returns ``key`` as one typed threefry key, or raises.
 
     Args:
@@ -93,7 +99,7 @@ def _type_of(key: object) -> str:
     return "None" if key is None else f"an object of type {type(key).__name__}"
 
 
-def derive(key: Array, purpose: str, step: Array | int) -> Array:
+def derive(key: Key[Array, ""], purpose: str, step: Integer[Array, ""] | int) -> Key[Array, ""]:
     """Returns the key for one purpose at one step.
 
     The noise of a step depends on (root key, purpose, step) alone, so a resumed run draws the same
@@ -113,7 +119,7 @@ def derive(key: Array, purpose: str, step: Array | int) -> Array:
     return fold(key, jnp.stack([crc, jnp.asarray(step).astype(jnp.uint32)]))
 
 
-def fold(key: Array, words: Array) -> Array:
+def fold(key: Key[Array, ""], words: UInt32[Array, " k"]) -> Key[Array, ""]:
     """Returns ``key`` folded with one word after another, as ``jax.random.fold_in`` does.
 
     Args:

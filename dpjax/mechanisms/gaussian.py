@@ -1,13 +1,21 @@
 """Gaussian noise for arrays and pytrees; ``add_on_grid`` is the only function that adds noise."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, to_float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.normal import standard_normal
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Key, PyTree, Real
 
 GRID_BITS = 12
 """Sum and noise are rounded together to multiples of 2^-12 times the power of two below stddev."""
@@ -16,8 +24,12 @@ _EXPONENT = 0x7FF0_0000_0000_0000
 
 
 def perturb(
-    key: Array, value: Array | Expansion, stddev: Array | float, *, unsafe_fast_noise: bool = False
-) -> Array:
+    key: Key[Array, ""],
+    value: Float[Array | Expansion, "*shape"],
+    stddev: Real[Array, "*#shape"] | float,
+    *,
+    unsafe_fast_noise: bool = False,
+) -> Float[Array, "*shape"]:
     """Returns ``value`` plus independent N(0, stddev^2) noise; all Gaussian noise passes here.
 
     Args:
@@ -88,8 +100,12 @@ def _round(value: Array, stddev: Array) -> Array:
 
 
 def add_gaussian(
-    key: Array, tree: PyTree, stddev: Array | float, *, unsafe_fast_noise: bool = False
-) -> PyTree:
+    key: Key[Array, ""],
+    tree: PyTree[Float[ArrayLike, "?*shape"], "PyTree"],
+    stddev: Real[Array, ""] | float,
+    *,
+    unsafe_fast_noise: bool = False,
+) -> PyTree[Float[Array, "?*shape"], "PyTree"]:
     """Returns ``tree`` with independent N(0, stddev^2) noise on every entry of every leaf.
 
     Args:

@@ -1,5 +1,9 @@
 """The exponential mechanism: only the index of the largest noisy score is released."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -8,13 +12,20 @@ from dpjax._typing import Array
 from dpjax._wide import float64
 from dpjax.mechanisms.base import check_threefry
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int32, Key, Real
+
 # Between the choice below and that of real arithmetic, per score, see ``selection_error``.
 _ERROR_BITS = 44
 
 
 def noisy_argmax(
-    key: Array, scores: Array, scale: Array | float, *, unsafe_fast_noise: bool = False
-) -> Array:
+    key: Key[Array, ""],
+    scores: Float[Array, " k"],
+    scale: Real[Array, ""] | float,
+    *,
+    unsafe_fast_noise: bool = False,
+) -> Int32[Array, ""]:
     """Returns the place of the largest score after adding Gumbel noise: i with P ~ e^(s_i / scale).
 
     Args:

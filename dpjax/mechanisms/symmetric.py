@@ -1,5 +1,9 @@
 """Gaussian noise for symmetric matrices, isometric in the Frobenius norm."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,15 +12,18 @@ from dpjax._typing import Array
 from dpjax._wide import Expansion
 from dpjax.mechanisms import gaussian
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Key, Real
+
 
 def add_symmetric_gaussian(
-    key: Array,
-    matrix: Array | Expansion,
-    stddev: Array | float,
+    key: Key[Array, ""],
+    matrix: Float[Array | Expansion, "p p"],
+    stddev: Real[Array, ""] | float,
     isometric: bool = True,
     *,
     unsafe_fast_noise: bool = False,
-) -> Array:
+) -> Float[Array, "p p"]:
     """Returns ``matrix`` plus symmetric Gaussian noise.
 
     Args:

@@ -1,8 +1,10 @@
 """Correlated noise for prefix sums: square-root factorisation, binary tree, or independent."""
 
+from __future__ import annotations
+
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,9 @@ from dpjax._wide import Expansion, float64, widen
 from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.gaussian import add_on_grid
 from dpjax.mechanisms.normal import normal_from_bits
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64, Integer, Key, Real
 
 KINDS = ("square_root", "tree", "independent")
 # Draws of the square-root factorisation that are held at once: 32 MB of random bits.
@@ -59,7 +64,7 @@ class PrefixNoise:
         """Height of a tree over K leaves, ceil(log2(K + 1))."""
         return self.horizon.bit_length()
 
-    def stddevs(self) -> np.ndarray:
+    def stddevs(self) -> Float64[np.ndarray, " {self.horizon}"]:
         """Returns the noise on each prefix sum at stddev 1, (K,), in closed form; on the host.
 
         >>> PrefixNoise("tree", 4).stddevs().round(3)
@@ -79,7 +84,7 @@ class PrefixNoise:
             sums[j:] += np.cumsum(norms[j:] * inverse[: self.horizon - j]) ** 2
         return np.sqrt(sums)
 
-    def strategy(self) -> np.ndarray:
+    def strategy(self) -> Float64[np.ndarray, "{self.horizon} {self.horizon}"]:
         """Returns the lower triangular matrix that makes released increments' noise independent.
 
         It is C, (K, K); of a tree, whose nodes outnumber its leaves, a matrix that does the same.
@@ -97,7 +102,9 @@ class PrefixNoise:
         back = np.where(places >= 0, inverse[np.maximum(places, 0)], 0.0)
         return np.linalg.inv(norms[:, None] * back)
 
-    def increment(self, key: Array, leaf: Array | int, shape: tuple[int, ...]) -> Array:
+    def increment(
+        self, key: Key[Array, ""], leaf: Integer[Array, ""] | int, shape: tuple[int, ...]
+    ) -> Float64[Array, "..."]:
         """Returns the noise on increment ``leaf`` at stddev 1, float64 of ``shape``.
 
         Args:
@@ -128,12 +135,12 @@ class PrefixNoise:
 
     def perturb(
         self,
-        key: Array,
-        value: Array | Expansion,
-        stddev: Array | float,
-        leaf: Array | int,
+        key: Key[Array, ""],
+        value: Float[Array | Expansion, "*shape"],
+        stddev: Real[Array, ""] | float,
+        leaf: Integer[Array, ""] | int,
         **fast: bool,
-    ) -> Array:
+    ) -> Float[Array, "*shape"]:
         """Returns the increment ``value`` with its noise of scale ``stddev``; see ``perturb``.
 
         Args:
