@@ -78,7 +78,7 @@ class WithAccuracy(Accounted):
     def close(self, key: Array, state: State, ask: base.Ask) -> State:
         """Asks what the training asks last, and then for the accuracy of its output."""
         inner = self.algorithm.close(key, state.inner, ask)
-        return State(inner, ask(key, self.query.name, self.algorithm.output(inner)))
+        return State(inner, ask(self.query, self.algorithm.output(inner)))
 
     def output(self, state: State) -> Params:
         """Returns the parameters to publish."""

@@ -53,7 +53,8 @@ class Adam(Single):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One step of Adam; both moments are fed the noisy gradient and nothing else."""
-        gradient = ask(key, self.query.name, state.params)
+        del key
+        gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, widen(state.params))
         direction, moments = self._moments().update(whole, state.moments)
         rate = self._rate(state.taken)

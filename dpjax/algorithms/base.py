@@ -18,6 +18,7 @@ from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, Query
 
 Ask = Callable[..., Any]
+"""``ask(query, params, **public)`` returns the noisy answer of one query of the algorithm."""
 
 # One compiled program serves every plan of up to this many steps.
 LONGEST = 2048
@@ -58,9 +59,16 @@ class Declared(NamedTuple):
 class Algorithm(Protocol):
     """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
 
-    ``step`` sees no data. It calls ``ask(key, name, params, **public)`` with a query's name and
-    what is public or was released before, and reads the noisy answer; all of its state and info is
-    post-processing of such answers.
+    ``step`` sees no data. It calls ``ask(query, params, **public)`` with one of ``queries`` and what
+    is public or was released before, and reads the noisy answer; all of its state and info is
+    post-processing of such answers. ``key`` is that step's own, for public coins such as kicks and
+    the draw of an output: the noise of an answer has another. What a whole run shall know, such as
+    which iterate is its output, is drawn in the first step and kept in the state.
+
+    In one step a query is asked once, in the body of ``step`` itself and in no loop, ``jit``,
+    ``vmap`` or ``cond`` of it; ``close`` and ``certify`` count as one step together. Otherwise
+    noise would be repeated, which raises while tracing. A step that needs no answer asks on a
+    condition, with ``asked=`` or one that the query has.
     """
 
     @property
@@ -105,7 +113,7 @@ class Algorithm(Protocol):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """What is asked of the data."""
+        """What is asked of the data, by names that differ; ``ask`` takes these objects."""
         ...
 
     @property
@@ -127,7 +135,7 @@ class Algorithm(Protocol):
         ...
 
     def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Any]:
-        """Returns the next state and what a person wants to watch."""
+        """Returns the next state and what a person wants to watch; ``key`` is the step's own."""
         ...
 
     def done(self, state: Any) -> Array:

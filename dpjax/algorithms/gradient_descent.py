@@ -71,7 +71,7 @@ class GradientDescent(Single):
 
         A regularizer that is not smooth follows as its proximal operator.
         """
-        gradient = ask(key, self.query.name, state.params)
+        gradient = ask(self.query, state.params)
         if proximal(self.objective):
             params, info = self._proximal_step(state.params, gradient)
         else:

@@ -70,10 +70,11 @@ class MirrorDescent(Single):
         x_{k+1} = r_k z_k + (1 - r_k) y_k; z_{k+1} the mirror step from z_k of length alpha_{k+1};
         y_{k+1} = r_k z_{k+1} + (1 - r_k) y_k; r_k = 2 / (k + 2) and r_k alpha_{k+1} = step_size.
         """
+        del key
         before, unravel = ravel_pytree(widen(state.params))
         share = (2 / (state.taken + 2)).astype(before.dtype)
         asked = _like(state.params, unravel(share * state.point + (1 - share) * before))
-        gradient = ask(key, self.query.name, asked)
+        gradient = ask(self.query, asked)
         whole, _ = ravel_pytree(self.objective.regularize_gradient(gradient, widen(asked)))
         length = jnp.asarray(self.step_size).astype(before.dtype) / share
         point, dual = self._into_the_ball(state.dual - length * whole.astype(before.dtype))

@@ -58,7 +58,7 @@ class Optimizer(Single):
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One step of the optimizer, which is fed the noisy gradient and nothing else."""
         old = widen(state.params)
-        gradient = ask(key, self.query.name, state.params)
+        gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, old)
         updates, inner = self.optimizer.update(whole, state.inner, old)
         # An update may hand a dtype on that its state did not begin with.

@@ -30,7 +30,7 @@ class OutputRule:
     """Which iterate a run publishes; the same in every factory that has ``output``.
 
     ``"last"`` is the last iterate. ``"random"`` is one drawn uniformly from the T iterates after
-    the start, of the run's key, before the first step: no step after it is taken, the noise is that
+    the start, of the first step's key: no step after it is taken, the noise is that
     of all T, and so is the event. ``"average"`` is the mean of the iterates after the start, each
     weighted alike; with a ``decay`` below 1 the weights fall off by that factor a step once the
     mean is longer than 1 / (1 - decay) steps.
@@ -51,13 +51,16 @@ class OutputRule:
     def update(
         self, key: Array, state: OutputState, iterate: Params, steps: Array | int
     ) -> OutputState:
-        """Returns the state after the step that led to ``iterate``, in float32 at least, of T."""
+        """Returns the state after the step that led to ``iterate``, in float32 at least, of T.
+
+        ``key`` is the step's.
+        """
         count, mean, drawn = state.count + 1, state.mean, state.drawn
         if mean is not None:
             weight = jnp.maximum(1 / count, 1 - jnp.asarray(self.decay, jnp.float32))
             mean = jax.tree.map(lambda m, w: m + weight.astype(w.dtype) * (w - m), mean, iterate)
         if drawn is not None:
-            drawn = jnp.where(state.count == 0, draw_iterate(key, 0, steps), drawn)
+            drawn = jnp.where(state.count == 0, draw_iterate(key, steps), drawn)
         return OutputState(count, mean, drawn)
 
     def done(self, state: OutputState) -> Array:
@@ -76,18 +79,17 @@ class OutputRule:
         )
 
 
-def draw_iterate(key: Array, stage: Array | int, steps: Array | int) -> Array:
+def draw_iterate(key: Array, steps: Array | int) -> Array:
     """Returns the number, from 1 to ``steps``, of the iterate that a stage ends at; int32.
 
     Args:
-      key: of the run.
-      stage: number of the stage, from 0; the whole run where it has none.
-      steps: of the stage.
+      key: of the first step that it ends.
+      steps: of the stage, or of the whole run.
 
     Privacy: of the key alone, whose use here no noise shares.
     """
     last = jnp.asarray(steps, jnp.int32)
-    return jax.random.randint(derive(key, "output", stage), (), 1, last + 1, jnp.int32)
+    return jax.random.randint(derive(key, "output", 0), (), 1, last + 1, jnp.int32)
 
 
 def output_rule(output: str, average_decay: float | None = None) -> OutputRule:

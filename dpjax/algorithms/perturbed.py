@@ -60,8 +60,9 @@ class PerturbedGradientDescent(Single):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """Algorithm 1, steps 3 to 5: a batch, its gradient plus noise, a step against the sum."""
+        del key
         old = widen(state.params)
-        gradient = ask(key, self.query.name, state.params)
+        gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, old)
         norm = optax.tree.norm(whole)
         rate = jnp.asarray(self.step_size, norm.dtype)

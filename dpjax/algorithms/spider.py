@@ -157,8 +157,7 @@ class Spider(Planned):
         segment = state.segment + refresh.astype(jnp.int32)
         leaf = jnp.where(refresh, 0, state.leaf + 1)
         increment = ask(
-            key,
-            self.estimate.name,
+            self.estimate,
             state.params,
             anchor=state.previous,
             refresh=refresh,
@@ -219,10 +218,11 @@ class Spider(Planned):
         If none looks like one, the nearest to it: the least max(|g| / alpha, -lambda_min /
         sqrt(rho alpha)).
         """
+        del key
         if self.score is None:
             return state
         filled = state.place + 1
-        scores = ask(key, self.score.name, state.points, filled=filled)
+        scores = ask(self.score, state.points, filled=filled)
         scores = jax.tree.map(lambda new, old: new.astype(old.dtype), scores, state.scores)
         gradient, curvature = self.tolerances
         worst = jnp.maximum(scores.gradient_norm / gradient, -scores.min_eigenvalue / curvature)
@@ -294,14 +294,14 @@ class Spider(Planned):
         """The noise of a kick, whether it is one, what to remember, and the drift."""
         kicked = (state.gradient_norm <= self.kick_threshold) & (state.escape.frozen <= 0)
         frozen = jnp.where(kicked, self.frozen_steps, state.escape.frozen - 1).astype(jnp.int32)
-        push = self._gaussian(key, state.taken, whole, jnp.where(kicked, self.kick, 0.0))
+        push = self._gaussian(key, whole, jnp.where(kicked, self.kick, 0.0))
         # Line 10 also forgets the drift, so that no fresh gradient interrupts the way out.
         return push, kicked, Kicks(frozen), jnp.where(kicked, 0.0, drift)
 
-    def _gaussian(self, key: Array, step: Array, like: Params, length: Array) -> Params:
+    def _gaussian(self, key: Array, like: Params, length: Array) -> Params:
         """Noise of expected squared norm ``length``^2; it hides nothing and is public coins."""
         leaves, tree = jax.tree.flatten(like)
-        keys = jax.random.split(derive(key, "kick", step), len(leaves))
+        keys = jax.random.split(derive(key, "kick", 0), len(leaves))
         scale = length / self.dimension**0.5
         drawn = [
             scale.astype(leaf.dtype) * jax.random.normal(one, leaf.shape, leaf.dtype)

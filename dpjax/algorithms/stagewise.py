@@ -46,6 +46,8 @@ class State(NamedTuple):
     """The next step's place in the plan of T steps; a random output leaves some out."""
     previous: Params
     """The displacement of the step before."""
+    drawn: Array | None
+    """The number of the stage's iterate that is its output, drawn in its first step; else None."""
     output: OutputState
 
 
@@ -81,11 +83,13 @@ class Stagewise(Single):
     def init(self, params: Params) -> State:
         """Returns the state at ``params``, without a displacement before it."""
         still = jax.tree.map(jnp.zeros_like, widen(params))
-        return State(params, jnp.zeros((), jnp.int32), still, self.rule.init(params))
+        zero = jnp.zeros((), jnp.int32)
+        drawn = zero if self.rule.kind == "random" else None
+        return State(params, zero, still, drawn, self.rule.init(params))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One step of algorithm 2, line 4; momentum is of noisy displacements and nothing else."""
-        gradient = ask(key, self.query.name, state.params)
+        gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, widen(state.params))
         rate = self._rate(state.place)
         move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, whole)
@@ -97,8 +101,8 @@ class Stagewise(Single):
         info = Info(norm, optax.tree.norm(move), stage.astype(norm.dtype), rate.astype(norm.dtype))
         # A random output is drawn stage by stage, with the next place.
         output = self.rule.update(key, state.output, widen(params), self.steps)
-        place = self._after(key, state.place)
-        return State(params, place, kept.previous, output), info  # pyright: ignore
+        place, drawn = self._after(key, state)
+        return State(params, place, kept.previous, drawn, output), info  # pyright: ignore
 
     def done(self, state: State) -> Array:
         """Returns whether the plan is at its end, which a random output reaches early."""
@@ -113,19 +117,21 @@ class Stagewise(Single):
             return stagewise(self.step_size, self.stage_steps)(place)
         return inverse_power(self.step_size, POWERS[self.schedule])(place)
 
-    def _after(self, key: Array, place: Array) -> Array:
-        """Returns the next step's place: the next stage's first where this stage's output is.
+    def _after(self, key: Array, state: State) -> tuple[Array, Array | None]:
+        """Returns the next step's place, the next stage's first where this stage's output is.
 
         Algorithm 2 outputs one of a stage's iterates, and the next stage starts there. Which one is
-        drawn from the key alone, so what comes after it in the stage need not be computed.
+        drawn from a key alone, so what comes after it in the stage need not be computed. The second
+        is the number of that iterate.
         """
-        if self.rule.kind != "random":
-            return place + 1
+        place = state.place
+        if state.drawn is None:
+            return place + 1, None
         stage, position = stage_of(place, self.stage_steps)
         start = place - position
         end = jnp.minimum(start + updates_in(stage, self.stage_steps), self.steps)
-        drawn = draw_iterate(key, stage, end - start)
-        return jnp.where(position + 1 >= drawn, end, place + 1).astype(place.dtype)
+        drawn = jnp.where(position == 0, draw_iterate(key, end - start), state.drawn)
+        return jnp.where(position + 1 >= drawn, end, place + 1).astype(place.dtype), drawn
 
 
 def dpagem(

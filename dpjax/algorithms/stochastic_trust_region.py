@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
@@ -73,8 +73,9 @@ class StochasticTrustRegion(Planned):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 2, with damping and a radius that shrinks."""
+        del key
         stage = jnp.minimum(state.iteration * self._stages // self.steps, self._stages - 1)
-        answer = self._ask(key, state.params, ask, stage)
+        answer = self._ask(state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
         return take_step(self.objective, state, answer, radius, damping, self.subproblem)
@@ -84,13 +85,15 @@ class StochasticTrustRegion(Planned):
         """How many batch sizes there are."""
         return 1 if isinstance(self.queries[0], GradientQuery) else len(self.queries)
 
-    def _ask(self, key: Array, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
+    def _ask(self, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
         if isinstance(self.queries[0], GradientQuery):
-            gradient, hessian = (ask(key, query.name, params) for query in self.queries)
+            gradient, hessian = (ask(query, params) for query in self.queries)
             return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
-        asks = [lambda name=query.name: ask(key, name, params) for query in self.queries]
-        # One branch runs, so that time follows the batch of this stage.
-        return asks[0]() if len(asks) == 1 else lax.switch(stage, asks)
+        if len(self.queries) == 1:
+            return ask(self.queries[0], params)
+        # One reads records, so that time follows the batch of this stage; the others answer 0.
+        answers = [ask(query, params, asked=stage == i) for i, query in enumerate(self.queries)]
+        return jax.tree.map(lambda *each: jnp.stack(each)[stage], *answers)
 
 
 def steps_of_stage(steps: int, stages: int, stage: int) -> int:

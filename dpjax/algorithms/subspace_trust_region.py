@@ -74,10 +74,11 @@ class SubspaceTrustRegion(Single):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of DP-TR for the k coordinates z of w + S^T z."""
+        del key
         wide = widen(state.params)
         flat, unravel = ravel_pytree(wide)
         sketch = self.sketch(state.iteration, flat.dtype)
-        answer = ask(key, self.query.name, state.params, sketch=sketch)
+        answer = ask(self.query, state.params, sketch=sketch)
         gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)
         damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)

@@ -79,8 +79,9 @@ class Epochs(Planned):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One inner step (lines 5 to 7); where an epoch begins, the anchor first (lines 2 to 4)."""
+        del key
         state, renew = self._entered(state)
-        known, estimate = self._estimate(key, state, renew, ask)
+        known, estimate = self._estimate(state, renew, ask)
         moved = jax.tree.map(
             lambda w, v: w - (self.step_size * v).astype(w.dtype), state.params, estimate
         )
@@ -108,9 +109,7 @@ class Epochs(Planned):
         )
         return entered, renew
 
-    def _estimate(
-        self, key: Array, state: State, renew: Array, ask: base.Ask
-    ) -> tuple[Params, Params]:
+    def _estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
         """The released gradient at the anchor, and v_t."""
         raise NotImplementedError
 
@@ -150,12 +149,10 @@ class VarianceReduced(Epochs):
         anchors = self.anchor.event(self.epochs)
         return compose([anchors, self.difference.event(int(self.steps))])
 
-    def _estimate(
-        self, key: Array, state: State, renew: Array, ask: base.Ask
-    ) -> tuple[Params, Params]:
-        answer = ask(key, self.anchor.name, state.anchor, renew=renew)
+    def _estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
+        answer = ask(self.anchor, state.anchor, renew=renew)
         known = jax.tree.map(lambda new, old: jnp.where(renew, new, old), answer, state.gradient)
-        change = ask(key, self.difference.name, state.params, anchor=state.anchor)
+        change = ask(self.difference, state.params, anchor=state.anchor)
         return known, jax.tree.map(jnp.add, change, known)
 
 
@@ -163,8 +160,8 @@ class VarianceReduced(Epochs):
 class PrintedVarianceReduced(Single, Epochs):
     """Configuration of the printed form; made with ``anchor="exact"``.
 
-    The exact gradient at the anchor is secret state of the driver: it enters every step before the
-    noise, and is in no state, history, solution or checkpoint.
+    The exact gradient at the anchor is what the query remembers, a secret of the driver: it enters
+    every step before the noise, and is in no state, history, solution or checkpoint.
     """
 
     query: AnchoredQuery
@@ -182,16 +179,8 @@ class PrintedVarianceReduced(Single, Epochs):
         # Of the two gradients that an answer takes the anchor takes one.
         return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
 
-    def remembered(self, state: State) -> tuple[Params, Array]:
-        """Returns the anchor of the next step, and whether that step renews it."""
-        entered, renew = self._entered(state)
-        return entered.anchor, renew
-
-    def _estimate(
-        self, key: Array, state: State, renew: Array, ask: base.Ask
-    ) -> tuple[Params, Params]:
-        del renew
-        answer = ask(key, self.query.name, state.params, anchor=state.anchor)
+    def _estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
+        answer = ask(self.query, state.params, anchor=state.anchor, renew=renew)
         # Nothing is released at the anchor.
         return state.gradient, answer
 

@@ -67,7 +67,8 @@ class TrustRegion(Planned):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
-        answer = self._ask(key, state.params, ask)  # steps 3 and 4
+        del key
+        answer = self._ask(state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
@@ -81,21 +82,22 @@ class TrustRegion(Planned):
         self, key: Array, state: State, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds at the last query, or asks once more and returns them at the output."""
+        del key
         if self.certified is None:
             return None, None
         params, answer = state.queried, state.answer
         if self.certified == "output":
-            params, answer = state.params, self._ask(key, state.params, ask)
+            params, answer = state.params, self._ask(state.params, ask)
         _, unravel = ravel_pytree(widen(params))
         gradient = unravel(answer.gradient)
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
-    def _ask(self, key: Array, params: Params, ask: base.Ask) -> SecondOrderAnswer:
+    def _ask(self, params: Params, ask: base.Ask) -> SecondOrderAnswer:
         if len(self.queries) == 1:
-            return ask(key, self.queries[0].name, params)
-        gradient, hessian = (ask(key, query.name, params) for query in self.queries)
+            return ask(self.queries[0], params)
+        gradient, hessian = (ask(query, params) for query in self.queries)
         return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
 
 

@@ -40,13 +40,12 @@ class Recorder:
 
     def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Scored]:
         """Returns the algorithm's next state, and the score of all it asked on the way."""
-        queries = {query.name: query for query in self.algorithm.queries}
         scores = []
 
-        def listen(key: Array, name: str, params: Params, **public: Any) -> PyTree:
-            answer = ask(key, name, params, **public)
+        def listen(query: Query, params: Params, **public: Any) -> PyTree:
+            answer = ask(query, params, **public)
             worlds = (self.without, self.canary)
-            scores.append(log_ratio(queries[name], answer, params, worlds, **public))
+            scores.append(log_ratio(query, answer, params, worlds, **public))
             return answer
 
         state, _ = self.algorithm.step(key, state, listen)
@@ -77,14 +76,14 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     -0.5
     """
     pair = [bind(query, examples) for examples in worlds[:2]]
-    remember = getattr(query, "remember", None)
+    memories = [query.memory(records, params, **public) for records in pair]
 
-    def law(records: PyTree, mask: Array | None) -> tuple:
-        secret = {} if remember is None else {"secret": remember(records, public["anchor"])}
-        return query.likelihood(answer, records, params, mask, **public, **secret)
+    def law(records: PyTree, memory: PyTree | None, mask: Array | None) -> tuple:
+        kept = {} if memory is None else {"memory": memory}
+        return query.likelihood(answer, records, params, mask, **public, **kept)
 
     def ratio(mask: Array | None) -> Array:
-        here, there = (law(records, mask) for records in pair)
+        here, there = (law(*world, mask) for world in zip(pair, memories, strict=True))
         return sum(
             (
                 noise.log_ratio(seen, mean, other, stddev)
@@ -97,7 +96,7 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
     if query.sampler is not None:
         # What a record that is not drawn contributes through what the query remembers of all.
         undrawn = jnp.zeros(())
-        if remember is not None:
+        if memories[0] is not None:
             undrawn = ratio(jnp.zeros(jax.tree.leaves(pair[0])[0].shape[0], bool))
         total = query.sampler.mixture(total, undrawn)
     # A step that is not asked reads nothing, so its answer tells no world from the other.

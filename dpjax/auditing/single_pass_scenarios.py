@@ -1,5 +1,6 @@
 """Attacks on single-pass methods, which whiten their correlated noise; NOT PRIVATE."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from dpjax.baselines import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.driver import solve
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.oracles import EstimateQuery
-from dpjax.sampling import ordered
+from dpjax.sampling import Ordered, SinglePass, ordered
 
 DELTA = 1e-5
 _PLAIN = {"kick": 0.0, "candidates": 0}
@@ -37,6 +38,22 @@ class SegmentScores(NamedTuple):
     """Answer minus the exact value on D, in standard deviations of the draws, (K, p)."""
     shifts: Array
     """Exact value on D' minus that on D, in the same unit, (K, p)."""
+
+
+@pytree_dataclass
+class KnownOrder(SinglePass):
+    """A single pass in an order that is drawn beforehand, so that the attacker knows it.
+
+    Args:
+      order: int32 (n,), uniformly random.
+    """
+
+    order: Array = dataclasses.field(kw_only=True)
+
+    def prepare(self, key: Array, records: PyTree) -> Ordered:
+        """Returns the records in that order."""
+        del key
+        return Ordered(records, self.order)
 
 
 class LogRatio(NamedTuple):
@@ -54,8 +71,8 @@ class PassRecorder:
 
     Args:
       algorithm: the attacked algorithm.
-      without: examples of D.
-      canary: examples of D'.
+      without: records of D, ``Ordered`` as they are read.
+      canary: records of D'.
       max_steps: the algorithm's planned steps.
     """
 
@@ -76,9 +93,9 @@ class PassRecorder:
         """Returns the algorithm's next state, and the score of its increment."""
         increments = []
 
-        def record(key: Array, name: str, params: Params, **public: Any) -> PyTree:
-            answer = ask(key, name, params, **public)
-            increments.append(self._whiten(key, state, answer, params, public))
+        def record(query: EstimateQuery, params: Params, **public: Any) -> PyTree:
+            answer = ask(query, params, **public)
+            increments.append(self._whiten(state, answer, params, public))
             return answer
 
         inner, _ = self.algorithm.step(key, state.state, record)
@@ -114,7 +131,6 @@ class PassRecorder:
 
     def _whiten(
         self,
-        key: Array,
         state: SegmentScores,
         answer: PyTree,
         params: Params,
@@ -122,7 +138,7 @@ class PassRecorder:
     ) -> tuple[Array, Array, Array]:
         query: EstimateQuery = self.estimate
         without, canary = (
-            query.exact(ordered(derive(key, "order", 0), records), params, **public)[0].leading
+            query.exact(records, params, **public)[0].leading
             for records in (self.without, self.canary)
         )
         stddev = query.stddev_at(public["refresh"], public["size"], params, public["anchor"])
@@ -148,7 +164,12 @@ def one_pass(algorithm: Spider, pair: NeighbouringPair, train: Train = solve) ->
     """
 
     def run(key: Array, examples: PyTree) -> Array:
-        recorder = PassRecorder(algorithm, pair.without, pair.canary, int(algorithm.steps))
+        told = ordered(derive(key, "audited order", 0), (pair.without, pair.canary))
+        worlds = (Ordered(rows, told.order) for rows in told.rows)
+        sampler = KnownOrder(**vars(algorithm.estimate.sampler), order=told.order)
+        asked = dataclasses.replace(algorithm.estimate, sampler=sampler)
+        known = dataclasses.replace(algorithm, estimate=asked)
+        recorder = PassRecorder(known, *worlds, int(algorithm.steps))
         solution = train(recorder, examples, key=key)
         done = jnp.arange(recorder.max_steps) < solution.steps
         return jnp.sum(solution.history.log_ratio, where=done)

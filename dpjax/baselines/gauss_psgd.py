@@ -65,7 +65,7 @@ class GaussPSGD(Spider):
         )
         near = watching | begins
         waited = jnp.where(watching, watch.waited + 1, 0).astype(jnp.int32)
-        push = self._gaussian(key, state.taken, whole, jnp.where(near, self.kick, 0.0))
+        push = self._gaussian(key, whole, jnp.where(near, self.kick, 0.0))
         return push, near, Watch(origin, near, waited, ended), drift
 
 

@@ -101,7 +101,8 @@ class SelectedGradientDescent(Planned):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One noisy gradient step; the last one also selects."""
-        gradient = ask(key, self.query.name, state.params)
+        del key
+        gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, widen(state.params))
         norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
         # Candidates are spread evenly: of every span of steps the last one stays.
@@ -117,8 +118,7 @@ class SelectedGradientDescent(Planned):
         last = state.taken + 1 == horizon
         # Asked about no candidate before the last step, it reads no record and says nothing.
         chosen = ask(
-            key,
-            self.selection.name,
+            self.selection,
             points,
             gradient_norms=norms,
             filled=jnp.where(last, filled, 0),

@@ -68,13 +68,14 @@ class Newton(Planned):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
+        del key
         wide = widen(state.params)
-        noisy = ask(key, self.gradient.name, state.params)
+        noisy = ask(self.gradient, state.params)
         whole, unravel = ravel_pytree(self.objective.regularize_gradient(noisy, wide))
         # The second noise grows with the gradient's norm, which is known by now.
         norm = jnp.linalg.norm(whole)
         along = jnp.where(norm > 0, whole / jnp.where(norm > 0, norm, 1), 0)
-        direction = ask(key, self.direction.name, state.params, along=along)
+        direction = ask(self.direction, state.params, along=along)
         move = -self.step_size * norm * direction
         params = jax.tree.map(
             lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(whole.dtype))

@@ -43,7 +43,8 @@ class Perturbation(Single):
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """The only step: the answer is what is published."""
-        answer = ask(key, self.query.name, state.params)
+        del key
+        answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
         return State(answer.astype(state.params.dtype)), Info(moved)
 

@@ -57,7 +57,7 @@ class StochasticGradient(Single):
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
         """One step of length step_size / t^decay, then the regularizer's proximal operator."""
         old = widen(state.params)
-        gradient = ask(key, self.query.name, state.params)
+        gradient = ask(self.query, state.params)
         if not self.proximal:
             gradient = self.objective.regularize_gradient(gradient, old)
         count = state.output.count + 1

@@ -6,6 +6,7 @@ import numpy as np
 from dpjax._typing import Params, PyTree, confusable
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
+from dpjax.driver.asking import check_questions
 from dpjax.objectives.base import SIGNS
 from dpjax.oracles import check_examples
 
@@ -39,6 +40,7 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
         _check_labels(algorithm.objective.name, data, examples)
     for query in algorithm.queries:
         check_examples(query, examples, params)
+    check_questions(algorithm, examples, params)
 
 
 def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> None:

@@ -10,19 +10,15 @@ from jax.core import Tracer
 
 from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import on_device, wide_dtype
+from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
-from dpjax.algorithms.base import Ask
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
 from dpjax.driver.checks import check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, root_key, training_key
-from dpjax.driver.secrets import Secrets, renew, unknown
 from dpjax.driver.solution import Solution
-from dpjax.mechanisms import derive
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
-from dpjax.oracles import bind
-from dpjax.sampling import SinglePass, ordered
 
 
 class Carry(NamedTuple):
@@ -33,14 +29,6 @@ class Carry(NamedTuple):
     history: Any
     secrets: Secrets | None
     """None unless a query remembers any."""
-
-
-class Bound(NamedTuple):
-    """An algorithm, the key and the data it may ask, ready to run."""
-
-    algorithm: Algorithm
-    records: PyTree
-    key: Array
 
 
 def solve(
@@ -157,15 +145,10 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
     return params
 
 
-def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
-    """Returns the data in the form the queries read; one copy, since they share an objective."""
-    return bind(algorithm.queries[0], examples)
-
-
 def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
     own = own_key(key, algorithm, examples, params)
-    return Bound(algorithm, arrange(algorithm, bind_records(algorithm, examples), own), own)
+    return bind_with_key(algorithm, bind_records(algorithm, examples), own)
 
 
 def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
@@ -198,8 +181,7 @@ def _with_program(
         return chosen
 
     def training(algorithm: Algorithm, records: PyTree, key: Array, params: Params) -> Solution:
-        records = arrange(algorithm, bind_records(algorithm, records), key)
-        bound = Bound(algorithm, records, key)
+        bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
         return finish(bound, advance(bound, start(bound, params), algorithm.steps), "row", False)
 
     # As many rows as are declared: how many there are may be private.
@@ -222,26 +204,22 @@ def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, weak_type=weak)
 
 
-def arrange(algorithm: Algorithm, records: PyTree, key: Array) -> PyTree:
-    """Returns bound records with the order of a single pass, where that is how they are read."""
-    if isinstance(algorithm.queries[0].sampler, SinglePass):
-        return ordered(derive(key, "order", 0), records)
-    return records
-
-
 def start(bound: Bound, params: Params) -> Carry:
     """Returns the carry before the first step, its history filled with NaN."""
     algorithm = bound.algorithm
     state = algorithm.init(params)
-    secrets = unknown(algorithm, bound.records, params)
-    _, info = jax.eval_shape(
-        lambda key, state: algorithm.step(key, state, _ask(bound, jnp.array(0), secrets)),
-        bound.key,
-        state,
-    )
+
+    def first(bound: Bound, state: Any) -> tuple[Any, Secrets | None]:
+        ask = Asking(bound, jnp.array(0))
+        _, info = algorithm.step(ask.key, state, ask)
+        return info, ask.secrets
+
+    info, secrets = jax.eval_shape(first, bound, state)
     history = jax.tree.map(
         lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
     )
+    # Not known yet: the first step computes them, and the first after a resume.
+    secrets = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), secrets)
     return Carry(jnp.array(0), state, history, secrets)
 
 
@@ -257,13 +235,10 @@ def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
         return (carry.step < last) & ~algorithm.done(carry.state)
 
     def one_step(carry: Carry) -> Carry:
-        secrets = carry.secrets
-        if secrets is not None:
-            secrets = renew(algorithm, bound.records, secrets, carry.state)
-        ask = _ask(bound, carry.step, secrets)
-        state, info = algorithm.step(bound.key, carry.state, ask)
+        ask = Asking(bound, carry.step, carry.secrets)
+        state, info = algorithm.step(ask.key, carry.state, ask)
         history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
-        return Carry(carry.step + 1, state, history, secrets)
+        return Carry(carry.step + 1, state, history, ask.secrets)
 
     return jax.lax.while_loop(going_on, one_step, carry)
 
@@ -271,9 +246,9 @@ def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
 def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm = bound.algorithm
-    ask = _ask(bound, jnp.array(algorithm.max_steps))
-    state = algorithm.close(bound.key, carry.state, ask)
-    certificate, certified_params = algorithm.certify(bound.key, state, ask, unit_rows)
+    ask = Asking(bound, jnp.array(algorithm.max_steps), carry.secrets)
+    state = algorithm.close(ask.key, carry.state, ask)
+    certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)
     params = algorithm.output(state)
     finite = functools.reduce(
         jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
@@ -290,21 +265,3 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
         algorithm=algorithm,
         unit=unit,
     )
-
-
-def _ask(bound: Bound, step: Array, secrets: Secrets | None = None) -> Ask:
-    queries = {query.name: query for query in bound.algorithm.queries}
-
-    def ask(key: Array, name: str, params: Params, **public: Any) -> PyTree:
-        kept = secrets.of(name) if secrets is not None else {}
-        # Noise that is correlated over a segment is all made of the segment's one key.
-        own = derive(key, name, public.get("segment", step))
-        answer = queries[name].answer(own, bound.records, params, **public, **kept)
-        # Post-processing: the dtype follows the parameters, whatever that of the data.
-        wide = wide_dtype(params)
-        return jax.tree.map(
-            lambda leaf: leaf.astype(wide) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
-            answer,
-        )
-
-    return ask

@@ -18,7 +18,7 @@ from dpjax.sampling import Sampler
 class AnchoredQuery(Query):
     """Asks for (how clipped gradients of a batch change from the anchor) / B + their mean there.
 
-    That mean is over all n records and exact, one secret computed at each anchor by ``remember``
+    That mean is over all n records and exact, one secret computed at each anchor by ``memory``
     and handed back by the driver; noise N(0, stddev^2 I) is added to the whole at every step.
 
     Args:
@@ -89,9 +89,14 @@ class AnchoredQuery(Query):
         (release,) = super().event(count).releases
         return Event((dataclasses.replace(release, undrawn_shift=float(self.idle)),), self.relation)
 
-    def remember(self, records: Records, params: Params) -> Expansion:
-        """Returns the exact sum of clipped gradients at ``params``, (p,): SECRET."""
-        return self._clipped.wide(params, records, None, self.any_order)
+    def memory(self, records: Records, params: Params, **public: Any) -> Expansion:
+        """Returns the exact sum of clipped gradients at ``anchor``, (p,): SECRET."""
+        del params
+        return self._clipped.wide(public["anchor"], records, None, self.any_order)
+
+    def renews(self, **public: Any) -> Array | bool:
+        """Returns ``renew``, bool (): whether ``anchor`` is another one than at the step before."""
+        return public["renew"]
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
@@ -102,8 +107,8 @@ class AnchoredQuery(Query):
           records: see ``bind``.
           params: where the gradient is wanted; released before.
           mask: bool, the rows that count.
-          **public: ``anchor``, where ``secret`` was computed, released before; and ``secret``, from
-            ``remember``, with all its digits.
+          **public: ``anchor``, where ``memory`` was computed, released before; ``memory``, with all
+            its digits; and ``renew``, see ``renews``.
         """
         here, there = (
             self._clipped.wide(point, records, mask, self.any_order)
@@ -112,7 +117,7 @@ class AnchoredQuery(Query):
         # One sum before the noise: apart, the exact part would need noise of its own.
         with jax.enable_x64(True):
             share = float64(self._share)
-            total = to_float64(here) - to_float64(there) + share * to_float64(public["secret"])
+            total = to_float64(here) - to_float64(there) + share * to_float64(public["memory"])
             return (from_float64(total, here.leading.dtype),)
 
     @property

@@ -45,7 +45,7 @@ class Query:
 
     A subclass has the fields below, the properties ``name``, ``unit`` and ``components``, and
     ``exact``; where the defaults do not fit, ``noises``, ``stddevs``, ``finish`` with its inverse
-    ``parts_of``, ``is_asked`` and ``inner_noise``.
+    ``parts_of``, ``is_asked``, ``inner_noise``, ``step_key``, and ``memory`` with ``renews``.
     """
 
     noise_multiplier: Array | float
@@ -137,9 +137,57 @@ class Query:
         return tuple(zip(noises, seen, exact, stddevs, strict=True))
 
     def is_asked(self, **public: Any) -> Array | None:
-        """Returns whether records are read at all, bool (); None where they always are."""
+        """Returns whether records are read at all, bool (); None where they always are.
+
+        The condition is ``asked``, where the question has it: public or of released values. The
+        answer is 0 where it is not asked.
+        """
+        return public.get("asked")
+
+    def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
+        """Returns the key of one answer: of this query and the step alone, so that none repeats.
+
+        Args:
+          key: of the training, shape ().
+          step: number of the step.
+          **public: as ``exact``; noise that is correlated over steps shares one key.
+        """
         del public
+        return derive(key, self.name, step)
+
+    def memory(self, records: Records, params: Params, **public: Any) -> PyTree | None:
+        """Returns what later answers need of the records beside their own draw. NOT PRIVATE.
+
+        None, as here, where nothing is remembered. Otherwise the driver keeps it from step to step,
+        computes it again where ``renews`` says so or where a run is resumed, and hands it to
+        ``exact`` as ``memory``: until it is renewed it must be the same whenever it is computed.
+
+        Args:
+          records: all of them, see ``bind``.
+          params: of the question.
+          **public: likewise.
+
+        Privacy: SECRET. It is in no state, history, solution or checkpoint; a record's part in it
+          counts in ``unit``, or in what ``event`` says of a record that is not drawn.
+        """
+        del records, params, public
         return None
+
+    def renews(self, **public: Any) -> Array | bool:
+        """Returns whether ``memory`` is another one than at the step before, bool ()."""
+        del public
+        return False
+
+    def check_examples(self, examples: PyTree, params: Params) -> None:
+        """Raises, before anything is spent, for examples that this query cannot read.
+
+        Args:
+          examples: as the module's ``check_examples``, which has checked them.
+          params: likewise.
+
+        Privacy: may read shapes and dtypes, no value.
+        """
+        del examples, params
 
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns noise that goes into ``exact`` as further arguments; secret."""
@@ -352,8 +400,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     if query.objective.margin is not None:
         _check_margin_examples(examples, params)
-    if hasattr(query, "check_examples"):
-        query.check_examples(examples, params)  # pyright: ignore[reportAttributeAccessIssue]
+    query.check_examples(examples, params)
 
 
 def _check_margin_examples(examples: PyTree, params: Params) -> None:

@@ -14,7 +14,7 @@ from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting import Event, SinglePassRelease
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
-from dpjax.mechanisms import PrefixNoise
+from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
 from dpjax.objectives import Objective
 from dpjax.oracles.base import Evaluations, Query, Records, check_sampler
@@ -160,8 +160,8 @@ class EstimateQuery(Query):
           **public: ``anchor``, where the estimate is known, released before; ``refresh``, bool (),
             whether the gradient itself is asked, of b records; ``start``, the first place to be
             read, all before are used; ``size``, b_t, the number of places a difference reads, at
-            least 1; ``segment``, its number, from which the driver derives the key, the same for
-            all its increments; ``leaf``, the place of this increment in its segment, from 0.
+            least 1; ``segment``, its number, from which the key is derived, the same for all its
+            increments; ``leaf``, the place of this increment in its segment, from 0.
         """
         del mask
         anchor, start = public["anchor"], public["start"]
@@ -194,6 +194,11 @@ class EstimateQuery(Query):
         """Returns the noise of this increment, correlated with that of its segment."""
         noise = Prefix(self.unsafe_fast_noise, of=self.noise, leaf=public["leaf"])
         return ((self.purpose, noise),)
+
+    def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
+        """Returns the segment's key: its correlated noise is all made of that one."""
+        del step
+        return derive(key, self.name, public["segment"])
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of the noise's draws, see ``stddev_at``."""

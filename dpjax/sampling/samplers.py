@@ -74,6 +74,16 @@ class Sampler:
         del undrawn
         return drawn
 
+    def prepare(self, key: Array, records: PyTree) -> PyTree:
+        """Returns the records as ``draw`` takes them, once per training: here unchanged.
+
+        Args:
+          key: used for this alone.
+          records: pytree whose leaves share their leading axis.
+        """
+        del key
+        return records
+
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, Array | None]:
         """Returns the records of one draw, and which of these rows count.
 

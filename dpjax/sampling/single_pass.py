@@ -104,6 +104,10 @@ class SinglePass(Sampler):
             )
         return records_moved(relation) * record_norm / self.expected
 
+    def prepare(self, key: Array, records: PyTree) -> Ordered:
+        """Returns the records in the random order of this training, see ``ordered``."""
+        return ordered(key, records)
+
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
         """Returns all records: a question reads its own window of them."""
         del key

@@ -1,0 +1,287 @@
+"""What a step may ask of the data, checked while tracing, and what queries remember of the data."""
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
+
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass
+from dpjax._wide import wide_dtype
+from dpjax.algorithms import Algorithm
+from dpjax.mechanisms import derive
+from dpjax.oracles import Query, bind, only_where
+
+# Purposes of the training's key that are not those of a query: their keys are used for other draws.
+_TAKEN = ("order", "step")
+
+
+class Bound(NamedTuple):
+    """An algorithm, the key and the data it may ask, ready to run."""
+
+    algorithm: Algorithm
+    records: PyTree
+    key: Array
+
+
+@pytree_dataclass
+class Secrets:
+    """Exact values that noise is added to later, such as the gradient at an anchor.
+
+    Args:
+      known: bool, shape (); whether ``values`` belong to the state they come with.
+      values: what each query remembers, by its name.
+
+    Privacy: SECRET, un-noised. They live in the loop's carry alone: no solution, history,
+      checkpoint or message holds them, and no algorithm is handed them. A run that goes on computes
+      them again from its released state.
+    """
+
+    known: Array = dataclasses.field(repr=False)
+    values: dict[str, PyTree] = dataclasses.field(repr=False)
+
+
+class Asking:
+    """The ``ask`` of one step, or of the end of a run: it answers each query once, where it stands.
+
+    Args:
+      bound: algorithm, its records and the training's key.
+      step: number of the step; of the end, one that no step has.
+      secrets: what queries remember from the step before; None at a run's start.
+
+    Privacy: the key of an answer is made of the query's name and the step, so a second answer in
+      the step would have the same noise, and their difference none.
+    """
+
+    def __init__(self, bound: Bound, step: Array, secrets: Secrets | None = None):
+        self._bound, self._step, self._secrets = bound, step, secrets
+        self._place = get_opaque_trace_state()
+        self.asked: list[Asked] = []
+        self._remembered: dict[str, PyTree] = {}
+
+    @property
+    def key(self) -> Array:
+        """The step's own key, for public coins; no noise of an answer is drawn with it."""
+        return derive(self._bound.key, "step", self._step)
+
+    @property
+    def secrets(self) -> Secrets | None:
+        """What the queries remember after this step; None if they remember nothing."""
+        held = {} if self._secrets is None else self._secrets.values
+        values = held | self._remembered
+        return Secrets(jnp.array(True), values) if values else None
+
+    def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
+        """Returns the noisy answer to ``query`` at ``params``.
+
+        Args:
+          query: one of ``algorithm.queries``.
+          params: public or released before.
+          **public: what else the question needs, public or released before.
+
+        Raises:
+          ValueError: while tracing, for a query that is not the algorithm's, that was asked before
+            in this step, or that is asked from inside a transformation.
+        """
+        self._check(query)
+        self.asked.append(Asked(query, query.is_asked(**public) is not None))
+        memory = self._memory_of(query, params, public)
+        if memory is not None:
+            self._remembered[query.name] = memory
+            public = public | {"memory": memory}
+        own = query.step_key(self._bound.key, self._step, **public)
+        answer = query.answer(own, self._bound.records, params, **public)
+        # Post-processing: the dtype follows the parameters, whatever that of the data.
+        wide = wide_dtype(params)
+        return jax.tree.map(
+            lambda leaf: leaf.astype(wide) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
+            answer,
+        )
+
+    def _check(self, query: Query) -> None:
+        queries = self._bound.algorithm.queries
+        if not isinstance(query, Query):
+            raise ValueError(
+                f"ask(query, params) takes one of algorithm.queries, got {type(query).__name__}: "
+                "pass the query itself, not its name or a key."
+            )
+        kind = type(query).__name__
+        if not any(_same(query, own) for own in queries):
+            raise ValueError(
+                f"{kind} is not among algorithm.queries, so algorithm.event does not count its "
+                "answer: return this very object from the property queries."
+            )
+        if query.name in _TAKEN or sum(own.name == query.name for own in queries) > 1:
+            raise ValueError(
+                f"{kind} has the name {query.name!r}, which another query or the driver has too: "
+                "the key of the noise is made of it, and noise would be repeated. Give each query "
+                "a name of its own."
+            )
+        if any(own.name == query.name for own, _ in self.asked):
+            raise ValueError(
+                f"{kind} is asked twice in one step (or in close and certify, which count as one): "
+                "both answers would have the same noise, and their difference none. Ask once and "
+                "keep the answer in the state; for two answers a step, declare two queries of "
+                "different names, each with its release in algorithm.event."
+            )
+        if get_opaque_trace_state() != self._place:
+            raise ValueError(
+                f"{kind} is asked from inside a loop, jit, vmap, cond or other transformation in "
+                "the step: there one question may be asked many times, with the same noise, and "
+                "more often than algorithm.event counts. Ask in the step itself and hand the "
+                "answer in; where not every step needs an answer, ask with asked=CONDITION."
+            )
+
+    def _memory_of(self, query: Query, params: Params, public: dict[str, Any]) -> PyTree | None:
+        records, held = self._bound.records, self._secrets
+        if held is None or query.name not in held.values:
+            return query.memory(records, params, **public)
+        # One program computes it in a run and where one goes on, so that both agree bit for bit.
+        return only_where(
+            jnp.asarray(query.renews(**public)) | ~held.known,
+            lambda place: query.memory(records, place[0], **place[1]),
+            jax.tree.map(jnp.asarray, (params, public)),
+            held.values[query.name],
+        )
+
+
+def _same(query: Query, own: Query) -> bool:
+    """Whether two queries are one, or copies whose numbers are one another's."""
+    if query is own:
+        return True
+    (numbers, kind), (others, other) = jax.tree.flatten(query), jax.tree.flatten(own)
+    return kind == other and all(a is b for a, b in zip(numbers, others, strict=True))
+
+
+def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
+    """Returns the data in the form the queries read; one copy, since they share an objective."""
+    return bind(algorithm.queries[0], examples)
+
+
+def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:
+    """Returns the algorithm with bound records, arranged as its sampler reads them.
+
+    Args:
+      algorithm: configured.
+      records: from ``bind_records``.
+      key: of this training alone.
+    """
+    sampler = algorithm.queries[0].sampler
+    if sampler is not None:
+        records = sampler.prepare(derive(key, "order", 0), records)
+    return Bound(algorithm, records, key)
+
+
+class Asked(NamedTuple):
+    """A question of a step, or of the end of a run."""
+
+    query: Query
+    conditional: bool
+    """Whether records are read only where a condition holds, see ``Query.is_asked``."""
+
+
+class Questions(NamedTuple):
+    """What an algorithm asks."""
+
+    step: tuple[Asked, ...]
+    """At every step."""
+    end: tuple[Asked, ...]
+    """When the steps are over."""
+
+
+def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questions:
+    """Returns what is asked, found by tracing one step and the end; nothing is computed.
+
+    Args:
+      algorithm: configured.
+      examples: of which shapes and dtypes are read.
+      params: likewise.
+
+    >>> import dpjax
+    >>> algorithm = dpjax.dp_gradient_descent(
+    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
+    >>> asked = questions(algorithm, (jnp.ones((50, 2)), jnp.ones(50)), jnp.zeros(2))
+    >>> [query.name for query, _ in asked.step], asked.end
+    (['gradient'], ())
+    """
+    found = []
+
+    def trace(algorithm: Algorithm, records: PyTree, params: Params, key: Array) -> Any:
+        bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
+        ask, last = Asking(bound, jnp.array(0)), Asking(bound, jnp.array(algorithm.max_steps))
+        state, _ = algorithm.step(ask.key, algorithm.init(params), ask)
+        state = algorithm.close(last.key, state, last)
+        certified = algorithm.certify(last.key, state, last, False)
+        found.append(Questions(tuple(ask.asked), tuple(last.asked)))
+        return state, certified
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    jax.eval_shape(trace, algorithm, examples, params, key)
+    return found[-1]
+
+
+def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
+    """Raises if an algorithm from outside asks what it may not, before anything is spent.
+
+    Args:
+      algorithm: one whose classes are dpjax's own passes: tests have counted what it asks.
+      examples: of which shapes and dtypes are read.
+      params: likewise.
+
+    Raises:
+      ValueError: as ``Asking``; or, outside ``jit`` alone, as ``check_counts``.
+    """
+    if all(type(each).__module__.split(".")[0] == "dpjax" for each in _algorithms_in(algorithm)):
+        return
+    asked = questions(algorithm, examples, params)
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
+        check_counts(algorithm, asked)
+
+
+def check_counts(algorithm: Algorithm, asked: Questions) -> None:
+    """Raises if more is asked than ``algorithm.event`` counts; on the host.
+
+    What a query is asked conditionally is not counted, for how often the condition holds cannot be
+    seen here: there the event is believed.
+
+    Args:
+      algorithm: configured.
+      asked: by it.
+
+    Raises:
+      ValueError: naming the query and both numbers.
+    """
+    booked = collections.Counter[str]()
+    for release in algorithm.event.releases:
+        for part in release.parts():
+            booked[part.name] += part.count
+    steps = min(int(algorithm.steps), algorithm.max_steps)
+    answers, queries = collections.Counter[str](), {}
+    for every, times in ((asked.step, steps), (asked.end, 1)):
+        for query, conditional in every:
+            if not conditional and times:
+                answers[query.name] += times
+                queries[query.name] = query
+    for name, times in answers.items():
+        # The query says what so many answers release: those of a single pass are one release.
+        for needed in queries[name].event(times).releases:
+            if needed.count > booked[needed.name]:
+                raise ValueError(
+                    f"{type(queries[name]).__name__} is asked {times} times in {steps} steps and "
+                    f"at their end, but algorithm.event counts {booked[needed.name]} releases of "
+                    f"{needed.name!r}: the guarantee would not hold. Let the event of "
+                    f"{type(algorithm).__name__} count {needed.count}, and calibrate with it."
+                )
+
+
+def _algorithms_in(algorithm: Any) -> Iterator[Any]:
+    """The algorithm, and those it wraps."""
+    yield algorithm
+    for field in dataclasses.fields(algorithm):
+        inner = getattr(algorithm, field.name)
+        if hasattr(inner, "step") and hasattr(inner, "queries"):
+            yield from _algorithms_in(inner)
