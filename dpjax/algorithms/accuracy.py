@@ -80,6 +80,10 @@ class WithAccuracy(Accounted):
         inner = self.algorithm.close(key, state.inner, ask)
         return State(inner, ask(self.query, self.algorithm.output(inner)))
 
+    def iterate(self, state: State) -> Params:
+        """Returns the last iterate of the training."""
+        return self.algorithm.iterate(state.inner)
+
     def output(self, state: State) -> Params:
         """Returns the parameters to publish."""
         return self.algorithm.output(state.inner)

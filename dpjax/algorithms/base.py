@@ -59,8 +59,8 @@ class Declared(NamedTuple):
 class Algorithm(Protocol):
     """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
 
-    ``step`` sees no data. It calls ``ask(query, params, **public)`` with one of ``queries`` and what
-    is public or was released before, and reads the noisy answer; all of its state and info is
+    ``step`` sees no data. It calls ``ask(query, params, **public)`` with one of ``queries`` and
+    what is public or was released before, and reads the noisy answer; all of its state and info is
     post-processing of such answers. ``key`` is that step's own, for public coins such as kicks and
     the draw of an output: the noise of an answer has another. What a whole run shall know, such as
     which iterate is its output, is drawn in the first step and kept in the state.
@@ -148,6 +148,10 @@ class Algorithm(Protocol):
 
     def close(self, key: Array, state: Any, ask: Ask) -> Any:
         """Returns the state after what is asked once, when the steps are over."""
+        ...
+
+    def iterate(self, state: Any) -> Params:
+        """Returns where the steps have led so far; released, and perhaps not the output."""
         ...
 
     def output(self, state: Any) -> Params:

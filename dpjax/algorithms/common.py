@@ -112,6 +112,10 @@ class Common(Accounted):
         del key, ask
         return state
 
+    def iterate(self, state: Any) -> Params:
+        """Returns the last iterate."""
+        return state.params
+
     def output(self, state: Any) -> Params:
         """Returns the last iterate."""
         return state.params

@@ -118,6 +118,10 @@ class PassRecorder:
         del key, ask
         return state
 
+    def iterate(self, state: SegmentScores) -> Params:
+        """Returns the last iterate."""
+        return state.state.params
+
     def output(self, state: SegmentScores) -> Params:
         """Returns the last iterate."""
         return state.state.params

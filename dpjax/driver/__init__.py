@@ -3,7 +3,7 @@
 from dpjax.driver.checkpoint import ResumeMismatch, holds_run
 from dpjax.driver.checks import check_data
 from dpjax.driver.keys import root_key
-from dpjax.driver.loop import solve, starting_point
+from dpjax.driver.loop import Trajectory, solve, starting_point, trajectory
 from dpjax.driver.persistence import SavedSolution, load, save
 from dpjax.driver.prediction import training_rows
 from dpjax.driver.progress import Watch, run, seconds_per_step
@@ -13,6 +13,7 @@ __all__ = [
     "ResumeMismatch",
     "SavedSolution",
     "Solution",
+    "Trajectory",
     "Watch",
     "check_data",
     "holds_run",
@@ -24,4 +25,5 @@ __all__ = [
     "solve",
     "starting_point",
     "training_rows",
+    "trajectory",
 ]

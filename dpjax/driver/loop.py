@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from dpjax import _validate
 from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
@@ -84,6 +86,84 @@ def solve(
     >>> solution.epsilon(1e-3) <= 1.0
     True
     """
+    return _trained(_solve, algorithm, data, key, seed, params)[1]
+
+
+class Trajectory(NamedTuple):
+    """Where a training was on its way, and where it ended."""
+
+    params: Params
+    """The iterate after each of the steps ``at``, along a new leading axis."""
+    solution: Solution
+    """That of ``solve`` with the same arguments."""
+
+
+def trajectory(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    *,
+    at: Sequence[int] | Array,
+    key: Array | None = None,
+    seed: int | None = None,
+    params: Params | None = None,
+) -> Trajectory:
+    """Runs the training of ``solve``, as one XLA program too, and returns iterates on its way.
+
+    Args:
+      algorithm: as in ``solve``.
+      data: as in ``solve``.
+      at: after which steps, not falling, from 0, the start, to the algorithm's steps; shape (m,).
+        After a step that a run does not reach, because it stops before, it is where it stopped.
+      key: as in ``solve``; it is used, and no ``solve`` of the solution beside is needed.
+      seed: as in ``solve``.
+      params: as in ``solve``.
+
+    Returns:
+      The iterates, a pytree like ``params`` with leading axis m, and the solution. Iterates are
+      where the steps led: averages, and what is chosen among them, are in the solution alone.
+
+    Raises:
+      ValueError: as ``solve``; or for steps that are not growing whole numbers of the plan.
+
+    Privacy: costs nothing more than ``solve``. The guarantee of ``algorithm.event`` is for all
+      noisy answers together, and every iterate is computed from them: post-processing.
+
+    >>> import jax, dpjax
+    >>> x = jnp.ones((50, 2)) / 2 ** 0.5
+    >>> algorithm = dpjax.dp_gradient_descent(
+    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3),
+    ...     data_size=50, dimension=2, steps=4)
+    >>> path = trajectory(algorithm, (x, jnp.ones(50)), at=[0, 2, 4], seed=0)
+    >>> path.params.shape, bool((path.params[-1] == path.solution.params).all())
+    ((3, 2), True)
+    """
+    return Trajectory(*_trained(_follow, algorithm, data, key, seed, params, _steps(algorithm, at)))
+
+
+def _steps(algorithm: Algorithm, at: Sequence[int] | Array) -> Array:
+    steps = jnp.asarray(at)
+    if steps.ndim != 1 or not jnp.issubdtype(steps.dtype, jnp.integer):
+        raise ValueError(f"at must be a sequence of step numbers, got {_validate.shown(at)}.")
+    if not isinstance(steps, Tracer):
+        given = [int(step) for step in steps]
+        if given != sorted(given) or any(step < 0 for step in given):
+            raise ValueError(f"at must hold step numbers from 0 on that do not fall, got {given}.")
+        planned = algorithm.steps
+        if not isinstance(planned, Tracer) and max(given, default=0) > int(planned):
+            raise ValueError(f"at={given} goes past the algorithm's steps={int(planned)}.")
+    return steps
+
+
+def _trained(
+    program: Callable[..., tuple[PyTree, Solution]],
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    key: Array | None,
+    seed: int | None,
+    params: Params | None,
+    *more: Array,
+) -> tuple[PyTree, Solution]:
+    """What ``program`` returns of a training whose arguments and key are checked."""
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
     check_data(algorithm, data, params)
@@ -92,21 +172,44 @@ def solve(
     records = on_device(examples)
     check_traced(root, records)
     with claimed(root, ADVICE):
-        solution = _solve(algorithm, records, root, params, unit=unit, unit_rows=unit_rows)
-    return dataclasses.replace(
+        found, solution = program(
+            algorithm, records, root, params, *more, unit=unit, unit_rows=unit_rows
+        )
+    solution = dataclasses.replace(
         solution,
         reproducible=seed is not None or guessable(root),
         preprocessing=preprocessing_of(data),
     )
+    return found, solution
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
 def _solve(
     algorithm: Algorithm, examples: PyTree, key: Array, params: Params, unit: str, unit_rows: bool
-) -> Solution:
+) -> tuple[None, Solution]:
     bound = bind_training(algorithm, examples, key, params)
     carry = advance(bound, start(bound, params), algorithm.steps)
-    return finish(bound, carry, unit, unit_rows)
+    return None, finish(bound, carry, unit, unit_rows)
+
+
+@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
+def _follow(
+    algorithm: Algorithm,
+    examples: PyTree,
+    key: Array,
+    params: Params,
+    at: Array,
+    unit: str,
+    unit_rows: bool,
+) -> tuple[Params, Solution]:
+    bound = bind_training(algorithm, examples, key, params)
+
+    def until(carry: Carry, step: Array) -> tuple[Carry, Params]:
+        carry = advance(bound, carry, step)
+        return carry, algorithm.iterate(carry.state)
+
+    carry, seen = jax.lax.scan(until, start(bound, params), at)
+    return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)
 
 
 def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
@@ -211,7 +314,7 @@ def start(bound: Bound, params: Params) -> Carry:
 
     def first(bound: Bound, state: Any) -> tuple[Any, Secrets | None]:
         ask = Asking(bound, jnp.array(0))
-        _, info = algorithm.step(ask.key, state, ask)
+        _, info = bound.algorithm.step(ask.key, state, ask)
         return info, ask.secrets
 
     info, secrets = jax.eval_shape(first, bound, state)
