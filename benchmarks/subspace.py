@@ -45,8 +45,8 @@ def main():
 
     @jax.jit
     def private(algorithm, key, params, x, y):
-        def ask(key, name, params, **public):
-            return algorithm.query.answer(key, (x, y), params, **public)
+        def ask(query, params, **public):
+            return query.answer(key, (x, y), params, **public)
 
         return algorithm.step(key, algorithm.init(params), ask)[0].params
 

@@ -30,7 +30,7 @@ import numpy as np
 from scipy.stats import norm
 
 import dpjax
-from dpjax.driver import loop
+from dpjax.driver import trajectory
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # safe for colour-blind eyes
 plt.rcParams.update(
@@ -67,14 +67,13 @@ print(f"below {landscape.halfway:.4f}, halfway down, we say that a run has escap
 
 # %% [markdown]
 # Gradient descent without any privacy, from $w = 0$ and from points a little beside it on the way
-# down, and the same with private noise. `solve` returns the model at which a run ends. To watch
-# where it was on its way, the helper below takes the library's loop apart; the noise is the same.
+# down, and the same with private noise. `solve` returns the model at which a run ends;
+# `trajectory` returns where it was on its way, too. The noise is the same.
 
 
 # %%
 KEYS = jax.random.split(jax.random.key(0), 20)
 budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-6)  # relation="zero_out"
-origin = jnp.zeros(dimension)
 
 
 @jax.jit
@@ -82,14 +81,8 @@ def watch(algorithm, looks):
     """For 20 seeds: the solution, and the weights after each of the steps in ``looks``."""
 
     def one(key):
-        bound = loop.bind_training(algorithm, data.examples, key, origin)
-
-        def onward(carry, step):
-            carry = loop.advance(bound, carry, step)
-            return carry, carry.state.params
-
-        carry, path = jax.lax.scan(onward, loop.start(bound, origin), looks)
-        return loop.finish(bound, carry, data.unit, True), path
+        path, solution = trajectory(algorithm, data, key=key, at=looks)
+        return solution, path
 
     return jax.vmap(one)(KEYS)
 

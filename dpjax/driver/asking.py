@@ -89,11 +89,11 @@ class Asking:
         """
         self._check(query)
         self.asked.append(Asked(query, query.is_asked(**public) is not None))
+        own = query.step_key(self._bound.key, self._step, **public)
         memory = self._memory_of(query, params, public)
         if memory is not None:
             self._remembered[query.name] = memory
             public = public | {"memory": memory}
-        own = query.step_key(self._bound.key, self._step, **public)
         answer = query.answer(own, self._bound.records, params, **public)
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = wide_dtype(params)

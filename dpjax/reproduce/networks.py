@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
-from dpjax.driver import loop
+from dpjax.driver import trajectory
 
 # Images that accuracy is counted on at once.
 _CHUNK = 250
@@ -43,15 +43,8 @@ def train(
     >>> seen
     [(2,), (2,)]
     """
-    bound = loop.Bound(algorithm, data.examples, _own(key, algorithm, data.examples, params))
-    carry, seen = _start(bound, params), []
-    for until in at:
-        carry = _advance(bound, carry, until)
-        seen.append(look(carry.state.params))
-    return seen
-
-
-_own, _start, _advance = jax.jit(loop.own_key), jax.jit(loop.start), jax.jit(loop.advance)
+    path = trajectory(algorithm, data, key=key, params=params, at=at).params
+    return [look(jax.tree.map(lambda leaf: leaf[place], path)) for place in range(len(at))]  # noqa: B023
 
 
 def exact_share(apply: Callable[..., Array], params: Params, x: Array, y: Array) -> float:

@@ -15,6 +15,7 @@ from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.diagnostics import exact_accuracy
 from dpjax.driver import loop
+from dpjax.driver.asking import bind_records, bind_with_key
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, MinimizerQuery
 from dpjax.reproduce import exact
@@ -223,12 +224,11 @@ def train(
 @jax.jit
 def _start(algorithm: Algorithm, examples: exact.Examples, keys: Array):
     params = loop.starting_point(algorithm, None)
-    records = loop.bind_records(algorithm, examples)
+    records = bind_records(algorithm, examples)
 
     def one(key: Array) -> tuple[Array, loop.Carry]:
         own = loop.own_key(key, algorithm, examples, params)
-        bound = loop.Bound(algorithm, loop.arrange(algorithm, records, own), own)
-        return own, loop.start(bound, params)
+        return own, loop.start(bind_with_key(algorithm, records, own), params)
 
     return records, *jax.vmap(one)(keys)
 
@@ -236,8 +236,7 @@ def _start(algorithm: Algorithm, examples: exact.Examples, keys: Array):
 @jax.jit
 def _advance(algorithm: Algorithm, records: Params, own: Array, carries: loop.Carry, until: int):
     def one(key: Array, carry: loop.Carry) -> loop.Carry:
-        bound = loop.Bound(algorithm, loop.arrange(algorithm, records, key), key)
-        return loop.advance(bound, carry, until)
+        return loop.advance(bind_with_key(algorithm, records, key), carry, until)
 
     return jax.vmap(one)(own, carries)
 

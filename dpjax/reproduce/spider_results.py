@@ -15,7 +15,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.diagnostics import exact_landscape, exact_min_eigenvalue
-from dpjax.driver import loop
+from dpjax.driver import trajectory
 from dpjax.objectives import Objective
 from dpjax.reproduce import exact, spider
 from dpjax.reproduce.cache import Cache
@@ -136,21 +136,13 @@ def follow(algorithm: Algorithm, data: Dataset, keys: Array, at: Array) -> Path:
 
 @jax.jit
 def _follow(algorithm: Algorithm, examples: exact.Examples, keys: Array, at: Array, each: float):
-    params = loop.starting_point(algorithm, None)
-    records = loop.bind_records(algorithm, examples)
-
     def one(key: Array) -> Path:
-        own = loop.own_key(key, algorithm, examples, params)
-        bound = loop.Bound(algorithm, loop.arrange(algorithm, records, own), own)
-
-        def until(carry: loop.Carry, step: Array):
-            carry = loop.advance(bound, carry, step)
-            # A single pass tells what it read; any other reads as much at every step.
-            read = jnp.asarray(getattr(carry.state, "used", carry.step * each), params.dtype)
-            return carry, (carry.state.params, carry.step, read)
-
-        carry, seen = jax.lax.scan(until, loop.start(bound, params), at)
-        return Path(*seen, loop.finish(bound, carry, "row", False).params)
+        params, solution = trajectory(algorithm, examples, key=key, at=at)
+        steps = jnp.minimum(at, solution.steps)
+        # A single pass tells what it read; any other reads as much at every step.
+        used = getattr(solution.history, "used", None)
+        read = steps * each if used is None else jnp.where(steps > 0, used[steps - 1], 0)
+        return Path(params, steps, jnp.asarray(read, params.dtype), solution.params)
 
     return jax.vmap(one)(keys)
 
