@@ -282,7 +282,9 @@ def _(patch):
 
 @mutant("key reused across steps")
 def _(patch):
-    patch.setattr(loop, "derive", lambda key, purpose, step: keys.derive(key, purpose, 0))
+    patch.setattr(
+        oracles.Query, "step_key", lambda self, key, step, **public: keys.derive(key, self.name, 0)
+    )
 
 
 @mutant("key reused across purposes")
@@ -679,10 +681,10 @@ def _(patch):
 
 @mutant("every segment with the same key")
 def _(patch):
-    def derive(key, purpose, step):
-        return keys.derive(key, purpose, 0 if purpose == "estimate" else step)
+    def step_key(self, key, step, **public):
+        return keys.derive(key, self.name, 0)
 
-    patch.setattr(loop, "derive", derive)
+    patch.setattr(EstimateQuery, "step_key", step_key)
 
 
 @mutant("the batch follows un-noised values")

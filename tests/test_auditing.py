@@ -352,10 +352,9 @@ def descent_asking(query, relation="zero_out"):
 
 def solve_with_one_key(algorithm, data, *, key):
     """A training that derives every step's noise as that of step 0."""
-    queries = {query.name: query for query in algorithm.queries}
 
-    def ask(key, name, params):
-        return queries[name].answer(derive(key, name, 0), data, params)
+    def ask(query, params):
+        return query.answer(query.step_key(key, 0), data, params)
 
     state, steps = algorithm.init(jnp.zeros(algorithm.dimension)), []
     for _ in range(algorithm.max_steps):

@@ -296,9 +296,9 @@ def test_a_run_reads_hessians_once_and_all_steps_but_the_last_say_nothing():
     )
     asked, state = [], algorithm.init(jnp.zeros(P))
 
-    def ask(key, name, params, **public):
-        asked.append((name, public.get("filled")))
-        return jnp.ones(P) if name == "gradient" else jnp.asarray(1, jnp.int32)
+    def ask(query, params, **public):
+        asked.append((query.name, public.get("filled")))
+        return jnp.ones(P) if query.name == "gradient" else jnp.asarray(1, jnp.int32)
 
     seen = []
     for _ in range(7):

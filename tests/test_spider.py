@@ -12,7 +12,7 @@ from factories import SPIDERS, make
 import dpjax
 from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
 from dpjax.algorithms.spider_theory import Scale, reachable
-from dpjax.driver import loop
+from dpjax.driver import asking, loop
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.oracles import EstimateQuery, ScoreQuery
 from dpjax.sampling import Ordered, SinglePass, ordered
@@ -156,16 +156,16 @@ def _asked(algorithm, data, key):
     carry, asked = loop.start(bound, jnp.zeros(P)), []
     state = carry.state
     for step in range(12):
-        answer = loop._ask(bound, jnp.array(step))
+        answer = asking.Asking(bound, jnp.array(step))
 
-        def listen(key, name, params, answer=answer, **public):
+        def listen(query, params, answer=answer, **public):
             number = jnp.where(public["refresh"], algorithm.estimate.batch_size, public["size"])
             distance = jnp.linalg.norm(params - public["anchor"])
             places = (public["start"], number, public["segment"], public["leaf"])
             asked.append(jnp.array([*places, distance], float))
-            return answer(key, name, params, **public)
+            return answer(query, params, **public)
 
-        state, _ = algorithm.step(bound.key, state, listen)
+        state, _ = algorithm.step(answer.key, state, listen)
     return jnp.stack(asked)
 
 
@@ -220,8 +220,7 @@ def test_the_noise_of_a_segment_is_that_of_its_key_alone():
         "leaf": 3,
     }
     first, second = (
-        loop._ask(bound, jnp.array(step))(bound.key, "estimate", jnp.zeros(P), **public)
-        for step in (3, 9)
+        asking.Asking(bound, jnp.array(step))(query, jnp.zeros(P), **public) for step in (3, 9)
     )
     np.testing.assert_array_equal(first, second)
     own = derive(bound.key, "estimate", 7)

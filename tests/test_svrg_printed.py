@@ -50,8 +50,8 @@ KEYS = jax.random.split(jax.random.key(1), 1024)
 def answers(query, data, params, anchor, secret_of):
     """One answer for each of ``KEYS``, around the exact sum at ``secret_of``."""
     examples = bind(query, data)
-    secret = query.remember(examples, secret_of)
-    return jax.vmap(lambda key: query.answer(key, examples, params, anchor=anchor, secret=secret))(
+    memory = query.memory(examples, params, anchor=secret_of)
+    return jax.vmap(lambda key: query.answer(key, examples, params, anchor=anchor, memory=memory))(
         KEYS
     )
 
@@ -136,7 +136,7 @@ def secret_words(solution):
     """The bytes of the exact gradients at the first anchor, as sum and as mean."""
     (one,) = solution.algorithm.queries
     examples = bind(one, records())
-    total = one.remember(examples, jnp.zeros(P))
+    total = one.memory(examples, jnp.zeros(P), anchor=jnp.zeros(P))
     found = [np.asarray(term) for term in total.terms[:2]]
     found += [found[0] / np.float32(N), found[0] * np.float32(5 / N)]
     return [entry.tobytes() for leaf in found for entry in np.ravel(leaf) if entry != 0]
@@ -163,13 +163,13 @@ def test_the_secret_is_in_nothing_that_leaves(tmp_path):
 def test_a_secret_is_computed_at_anchors_alone(monkeypatch):
     """Over a batch of runs, too: a branch would compute it at every one of 18 steps."""
     seen = []
-    remember = AnchoredQuery.remember
+    memory = AnchoredQuery.memory
 
-    def counted(self, examples, params):
+    def counted(self, examples, params, **public):
         jax.debug.callback(lambda: seen.append(1))
-        return remember(self, examples, params)
+        return memory(self, examples, params, **public)
 
-    monkeypatch.setattr(AnchoredQuery, "remember", counted)
+    monkeypatch.setattr(AnchoredQuery, "memory", counted)
     algorithm = algorithms.dp_svrg_plus_plus(
         dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=P, epochs=2, epoch_length=3,
         batch_size=5, anchor="exact",

@@ -88,7 +88,7 @@ class Asking:
             in this step, or that is asked from inside a transformation.
         """
         self._check(query)
-        self.asked.append(Asked(query, query.is_asked(**public) is not None))
+        self.asked.append(Asked(query.name, query.is_asked(**public) is not None))
         own = query.step_key(self._bound.key, self._step, **public)
         memory = self._memory_of(query, params, public)
         if memory is not None:
@@ -121,7 +121,7 @@ class Asking:
                 "the key of the noise is made of it, and noise would be repeated. Give each query "
                 "a name of its own."
             )
-        if any(own.name == query.name for own, _ in self.asked):
+        if any(asked.name == query.name for asked in self.asked):
             raise ValueError(
                 f"{kind} is asked twice in one step (or in close and certify, which count as one): "
                 "both answers would have the same noise, and their difference none. Ask once and "
@@ -179,7 +179,8 @@ def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:
 class Asked(NamedTuple):
     """A question of a step, or of the end of a run."""
 
-    query: Query
+    name: str
+    """Of the query."""
     conditional: bool
     """Whether records are read only where a condition holds, see ``Query.is_asked``."""
 
@@ -205,8 +206,8 @@ def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questio
     >>> algorithm = dpjax.dp_gradient_descent(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
     >>> asked = questions(algorithm, (jnp.ones((50, 2)), jnp.ones(50)), jnp.zeros(2))
-    >>> [query.name for query, _ in asked.step], asked.end
-    (['gradient'], ())
+    >>> asked
+    Questions(step=(Asked(name='gradient', conditional=False),), end=())
     """
     found = []
 
@@ -260,18 +261,18 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         for part in release.parts():
             booked[part.name] += part.count
     steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers, queries = collections.Counter[str](), {}
+    answers = collections.Counter[str]()
     for every, times in ((asked.step, steps), (asked.end, 1)):
-        for query, conditional in every:
-            if not conditional and times:
-                answers[query.name] += times
-                queries[query.name] = query
-    for name, times in answers.items():
+        for name, conditional in every:
+            answers[name] += 0 if conditional else times
+    for query in algorithm.queries:
+        if not (times := answers[query.name]):
+            continue
         # The query says what so many answers release: those of a single pass are one release.
-        for needed in queries[name].event(times).releases:
+        for needed in query.event(times).releases:
             if needed.count > booked[needed.name]:
                 raise ValueError(
-                    f"{type(queries[name]).__name__} is asked {times} times in {steps} steps and "
+                    f"{type(query).__name__} is asked {times} times in {steps} steps and "
                     f"at their end, but algorithm.event counts {booked[needed.name]} releases of "
                     f"{needed.name!r}: the guarantee would not hold. Let the event of "
                     f"{type(algorithm).__name__} count {needed.count}, and calibrate with it."

@@ -1,0 +1,426 @@
+"""The contract of a step: each query once, where the step stands, as often as its event counts."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from factories import FACTORIES, SPIDERS, make, unit_records
+
+import dpjax
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax.accounting import Event
+from dpjax.algorithms.common import Single
+from dpjax.baselines import objective_perturbation, output_perturbation
+from dpjax.driver import asking, loop, progress, trajectory
+from dpjax.mechanisms import derive
+from dpjax.oracles import GradientQuery, Query
+from dpjax.sampling import Ordered, SinglePass
+
+N, P, STEPS = 60, 3, 4
+BUDGET = dpjax.PrivacyBudget(4.0, 1e-4)
+KEY = jax.random.key(5)
+records = functools.partial(unit_records, N, P)
+
+
+class State(NamedTuple):
+    params: Array
+
+
+class Info(NamedTuple):
+    gradient_norm: Array
+
+
+@pytree_dataclass
+class Descent(Single):
+    """A user's gradient descent, which asks as ``how`` says: a name of one of the ways below."""
+
+    query: GradientQuery
+    how: str = static(default="once")
+
+    title = "descent"
+
+    def init(self, params):
+        return State(params)
+
+    def step(self, key, state, ask):
+        gradient = WAYS[self.how](self, ask, state.params)
+        return State(state.params - 0.5 * gradient), Info(jnp.linalg.norm(gradient))
+
+    def close(self, key, state, ask):
+        return ENDS.get(self.how, lambda algorithm, ask, state: state)(self, ask, state)
+
+    def certify(self, key, state, ask, unit_rows):
+        if self.how == "closed and certified":
+            ask(self.query, state.params)
+        return None, None
+
+
+def scanned(algorithm, ask, params):
+    step = lambda w, _: (w - ask(algorithm.query, w), None)  # noqa: E731
+    return jax.lax.scan(step, params, length=2)[0]
+
+
+def conditional(algorithm, ask, params):
+    here = lambda: ask(algorithm.query, params)  # noqa: E731
+    return jax.lax.cond(params[0] > 0, here, lambda: jnp.zeros(P))
+
+
+def batched(algorithm, ask, params):
+    return jax.vmap(lambda w: ask(algorithm.query, w))(jnp.stack([params, params])).sum(axis=0)
+
+
+def louder(algorithm, ask, params):
+    quiet = dataclasses.replace(algorithm.query, noise_multiplier=1e-6)
+    return ask(quiet, params)
+
+
+def closes(algorithm, ask, state):
+    return State(state.params - ask(algorithm.query, state.params))
+
+
+WAYS = {
+    "once": lambda algorithm, ask, params: ask(algorithm.query, params),
+    "a copy": lambda algorithm, ask, params: ask(dataclasses.replace(algorithm.query), params),
+    "twice": lambda algorithm, ask, params: sum(ask(algorithm.query, params) for _ in range(2)),
+    "in scan": scanned,
+    "in jit": lambda algorithm, ask, params: jax.jit(lambda w: ask(algorithm.query, w))(params),
+    "in vmap": batched,
+    "in cond": conditional,
+    "another": louder,
+    "by name": lambda algorithm, ask, params: ask("gradient", params),
+}
+WAYS |= dict.fromkeys(("once more", "closed and certified"), WAYS["once"])
+ENDS = dict.fromkeys(("once more", "closed and certified"), closes)
+
+
+def build(how="once", **more):
+    plan = dpjax.dp_gradient_descent(
+        dpjax.objectives.logistic(), BUDGET, data_size=N, dimension=P, steps=STEPS, output="last",
+    )  # fmt: skip
+    fields = {name: getattr(plan, name) for name in ("steps", "declared", "max_steps")}
+    fields |= {"dimension": P, "accountant": "pld", "query": plan.query}
+    return Descent(how=how, **(fields | more))
+
+
+@pytest.mark.parametrize("how", ["once", "a copy"])
+def test_a_step_that_asks_once_is_that_of_the_package(how):
+    solution = dpjax.solve(build(how), records(), key=KEY)
+    assert int(solution.steps) == STEPS and np.isfinite(solution.params).all()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("twice", "GradientQuery is asked twice in one step"),
+        ("closed and certified", "GradientQuery is asked twice in one step"),
+        ("in scan", "GradientQuery is asked from inside a loop"),
+        ("in jit", "GradientQuery is asked from inside a loop, jit"),
+        ("in vmap", "GradientQuery is asked from inside a loop, jit, vmap"),
+        ("in cond", "GradientQuery is asked from inside a loop, jit, vmap, cond"),
+        ("another", "GradientQuery is not among algorithm.queries"),
+        ("by name", "takes one of algorithm.queries, got str"),
+        ("once more", "asked 5 times in 4 steps and at their end, but algorithm.event counts 4"),
+    ],
+)
+@pytest.mark.parametrize("train", [dpjax.solve, dpjax.run, functools.partial(trajectory, at=[1])])
+def test_what_repeats_noise_or_exceeds_the_event_is_refused_first(how, words, train, monkeypatch):
+    """On the host: nothing runs, and the key can be used for another training."""
+
+    def never(*arguments, **more):
+        raise AssertionError("something was asked")
+
+    for place, name in ((loop, "_solve"), (loop, "_follow"), (progress, "_start")):
+        monkeypatch.setattr(place, name, never)
+    key = dpjax.random_key()
+    with pytest.raises(ValueError, match=words):
+        train(build(how), records(), key=key)
+    monkeypatch.undo()
+    dpjax.solve(build(), records(), key=key)
+
+
+@pytest.mark.parametrize(
+    "how", ["twice", "in scan", "in jit", "in vmap", "in cond", "another", "closed and certified"]
+)
+def test_the_driver_itself_refuses_while_tracing(how, monkeypatch):
+    """Also an algorithm of dpjax's own, which is not tried before; inside ``jit`` as well."""
+    monkeypatch.setattr(Descent, "__module__", "dpjax.algorithms.planted")
+    with pytest.raises(ValueError, match="GradientQuery is"):
+        jax.jit(lambda key: dpjax.solve(build(how), records(), key=key).params)(KEY)
+
+
+def test_an_algorithm_in_a_wrapper_of_dpjax_is_counted_too():
+    plain = functools.partial(make, "dp-gd", data_size=N, dimension=P)
+    measured = dpjax.with_accuracy(plain, BUDGET)
+    measured = dataclasses.replace(measured, algorithm=build("once more"))
+    with pytest.raises(ValueError, match="asked 5 times in 4 steps"):
+        dpjax.solve(measured, records(), key=KEY)
+
+
+@pytree_dataclass
+class Named(GradientQuery):
+    """A query with a name that is taken."""
+
+    called: str = static(default="order")
+
+    @property
+    def name(self):
+        return self.called
+
+
+@pytree_dataclass
+class Pair(Descent):
+    """Asks two queries of one name, whose noise would be the same."""
+
+    other: Any = None
+
+    @property
+    def queries(self):
+        return (self.query, self.other)
+
+    @property
+    def event(self):
+        return self.query.event(2 * int(self.steps))
+
+
+@pytest.mark.parametrize("called", ["order", "step"])
+def test_a_name_of_the_drivers_own_keys_is_refused(called):
+    query = Named(1.0, 1.0, dpjax.objectives.logistic(), N, "zero_out", called=called)
+    with pytest.raises(ValueError, match=f"has the name '{called}'"):
+        dpjax.solve(build(query=query), records(), key=KEY)
+
+
+def test_two_queries_of_one_name_are_refused():
+    one = build()
+    fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    other = dataclasses.replace(one.query, clip_norm=0.5)
+    with pytest.raises(ValueError, match="has the name 'gradient', which another query"):
+        dpjax.solve(Pair(**fields, other=other), records(), key=KEY)
+
+
+# Every factory, and all that they may ask.
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("name", sorted(FACTORIES))
+def test_every_factory_asks_what_its_event_counts(name, relation):
+    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
+    algorithm = make(name, budget, data_size=N, dimension=P)
+    counted(algorithm)
+
+
+@pytest.mark.parametrize(
+    "make_one",
+    [
+        lambda **more: dpjax.dp_trust_region(certify="output", **more),
+        lambda budget, **more: dpjax.dp_trust_region(
+            budget=dpjax.PrivacyBudget(4.0, 1e-4, "replace_one"),
+            accountant="paper",
+            certify="output",
+            **more,
+        ),
+        lambda **more: dpjax.dp_stochastic_trust_region(batch_size=(10, 20, 30), **more),
+        lambda **more: dpjax.dp_svrg(
+            anchor="exact", epochs=2, epoch_length=3, batch_size=5, **more
+        ),
+        lambda **more: output_perturbation(**more),
+        lambda **more: objective_perturbation(**more),
+    ],
+)
+def test_what_is_asked_at_the_end_or_by_stages_is_counted(make_one):
+    objective = dpjax.objectives.logistic_l2(0.1)
+    more = {"objective": objective, "budget": BUDGET, "data_size": N, "dimension": P}
+    counted(make_one(**more))
+
+
+def counted(algorithm):
+    """Checks the counts; planted: an event of a step less, where it grows with the steps."""
+    asked = asking.questions(algorithm, records(), jnp.zeros(P))
+    asking.check_counts(algorithm, asked)
+    whole = algorithm.event
+    fewer = tuple(
+        dataclasses.replace(release, count=release.count - 1)
+        for release in whole.releases
+        if release.count > 1
+    )
+    free = {name for name, conditional in (*asked.step, *asked.end) if not conditional}
+    if not any(release.name in free for release in fewer):
+        return  # one release, however many answers; or on conditions
+    with pytest.raises(ValueError, match="the guarantee would not hold"):
+        asking.check_counts(Short(algorithm, Event(fewer, whole.relation)), asked)
+
+
+class Short(NamedTuple):
+    """An algorithm with another event."""
+
+    algorithm: Any
+    event: Event
+
+    @property
+    def steps(self):
+        return self.algorithm.steps
+
+    @property
+    def max_steps(self):
+        return self.algorithm.max_steps
+
+    @property
+    def queries(self):
+        return self.algorithm.queries
+
+
+# Keys.
+
+
+def test_the_key_of_a_step_is_its_own_and_no_noise_has_it():
+    algorithm = build()
+    bound = loop.bind_training(algorithm, records(), KEY, jnp.zeros(P))
+    steps = [asking.Asking(bound, jnp.array(step)).key for step in range(3)]
+    noises = [algorithm.query.step_key(bound.key, step) for step in range(3)]
+    keys = [*steps, *noises, bound.key, KEY]
+    assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}) == len(keys)
+    assert noises[2] == derive(bound.key, "gradient", 2)
+    assert steps[2] == derive(bound.key, "step", 2)
+
+
+def test_an_estimate_has_the_key_of_its_segment():
+    query = make("spider", BUDGET, data_size=N, dimension=P).estimate
+    for step in (3, 9):
+        assert query.step_key(KEY, step, segment=7, leaf=3) == derive(KEY, "estimate", 7)
+
+
+def test_a_sampler_arranges_the_records():
+    x = jnp.arange(6.0)
+    algorithm = make("dp-adam", BUDGET, data_size=N, dimension=P, batch_size=10)
+    assert algorithm.query.sampler.prepare(KEY, x) is x
+    told = SinglePass(6, 0, 6).prepare(KEY, x)
+    assert isinstance(told, Ordered) and sorted(told.order.tolist()) == list(range(6))
+    for name in SPIDERS:
+        spider = make(name, BUDGET, data_size=N, dimension=P)
+        bound = loop.bind_training(spider, records(), KEY, jnp.zeros(P))
+        key = derive(bound.key, "order", 0)
+        np.testing.assert_array_equal(
+            bound.records.order, jax.random.permutation(key, N).astype(jnp.int32)
+        )
+
+
+# What a query remembers.
+
+
+@pytree_dataclass
+class Remembering(GradientQuery):
+    """Adds to the gradient what it remembers: the sum of rows, scaled, of when it was renewed."""
+
+    def memory(self, records: PyTree, params: Array, **public: Any) -> Array:
+        return jnp.sum(records[0], axis=0) * public["scale"]
+
+    def renews(self, **public: Any) -> Array:
+        return public["renew"]
+
+    def exact(self, records, params, mask=None, **public):
+        (total,) = super().exact(records, params, mask)
+        return (dataclasses.replace(total, terms=(public["memory"],)),)
+
+    @property
+    def closed_form(self):
+        return False
+
+
+class Count(NamedTuple):
+    params: Array
+    taken: Array
+
+
+@pytree_dataclass
+class Watching(Descent):
+    """Renews at every third step, with a scale of its own each."""
+
+    def init(self, params):
+        return Count(params, jnp.zeros((), jnp.int32))
+
+    def step(self, key, state, ask):
+        third = state.taken // 3
+        answer = ask(
+            self.query, state.params, renew=state.taken % 3 == 0, scale=third.astype(float) + 1.0
+        )
+        return Count(answer, state.taken + 1), Info(jnp.linalg.norm(answer))
+
+
+def test_a_query_from_outside_remembers_and_renews():
+    query = Remembering(1e-9, 1.0, dpjax.objectives.logistic(), N, "zero_out")
+    algorithm = build(query=query)
+    fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    watching = Watching(**(fields | {"steps": 7}))
+    x, y = records()
+    bound, carry = progress._start(watching, (x, y), KEY, jnp.zeros(P))
+    assert not bool(carry.secrets.known)
+    for steps in (1, 3, 4, 7):
+        carry = progress._advance(bound, carry, steps)
+        scale = (steps - 1) // 3 + 1
+        np.testing.assert_allclose(
+            carry.secrets.values["gradient"], scale * x.sum(axis=0), rtol=1e-5
+        )
+        np.testing.assert_allclose(carry.state.params, scale * x.sum(axis=0) / N, rtol=1e-4)
+        # Forgotten, as after a crash, and computed again.
+        empty = jax.tree.map(jnp.zeros_like, carry.secrets)
+        carry = carry._replace(secrets=empty)
+
+
+def test_queries_remember_nothing_unless_they_say_so():
+    query = build().query
+    assert Query.memory(query, None, None) is None and Query.renews(query) is False
+    _, carry = progress._start(build(), records(), KEY, jnp.zeros(P))
+    assert carry.secrets is None
+
+
+# The iterates.
+
+
+@pytest.mark.parametrize("name", ["dp-tr", "dp-svrg", "spider", "dp-adam", "dp-newton"])
+def test_a_trajectory_is_that_of_the_same_training(name):
+    algorithm = make(name, BUDGET, data_size=N, dimension=P, steps=6)
+    whole = dpjax.solve(algorithm, records(), seed=3)
+    last = int(algorithm.steps)
+    path = trajectory(algorithm, records(), seed=3, at=[0, 1, 3, last])
+    assert path.params.shape == (4, P)
+    np.testing.assert_array_equal(path.params[0], jnp.zeros(P))
+    for one, other in zip(jax.tree.leaves(path.solution), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    assert path.solution.reproducible and not path.solution.releasable
+    bound, carry = progress._start(algorithm, records(), jax.random.key(3), jnp.zeros(P))
+    for row, step in zip(path.params, (0, 1, 3, last), strict=True):
+        carry = progress._advance(bound, carry, step)
+        np.testing.assert_allclose(row, algorithm.iterate(carry.state), rtol=1e-6, atol=1e-7)
+
+
+def test_a_trajectory_claims_its_key_and_goes_under_vmap():
+    algorithm = make("dp-gd", BUDGET, data_size=N, dimension=P, steps=4)
+    key = dpjax.random_key()
+    path = trajectory(algorithm, records(), key=key, at=[4])
+    assert path.solution.releasable
+    np.testing.assert_array_equal(path.params[0], path.solution.params)
+    with pytest.raises(ValueError, match="key has been used"):
+        dpjax.solve(algorithm, records(), key=key)
+    keys = jax.random.split(KEY, 3)
+    both = jax.vmap(lambda key: trajectory(algorithm, records(), key=key, at=[2, 4]).params)(keys)
+    one = trajectory(algorithm, records(), key=keys[1], at=[2, 4]).params
+    np.testing.assert_allclose(both[1], one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        ([3, 1], "do not fall"),
+        ([-1], "from 0 on"),
+        ([9], "goes past the algorithm's steps=4"),
+        ([0.5], "must be a sequence of step numbers"),
+        (2, "must be a sequence of step numbers"),
+    ],
+)
+def test_steps_that_are_none_are_refused(at, words):
+    algorithm = make("dp-gd", BUDGET, data_size=N, dimension=P, steps=4)
+    with pytest.raises(ValueError, match=words):
+        trajectory(algorithm, records(), key=KEY, at=at)
