@@ -76,6 +76,9 @@ class OutputRule:
         )
 
 
+LAST = OutputRule(1.0, "last")
+
+
 def draw_iterate(key: Array, stage: Array | int, steps: Array | int) -> Array:
     """Returns the number, from 1 to ``steps``, of the iterate that a stage ends at; int32.
 
