@@ -1,5 +1,6 @@
 """DP-Adam: optax's Adam on the noisy gradient, its rate, and what a batch costs."""
 
+import dataclasses
 import functools
 
 import jax
@@ -37,7 +38,8 @@ def by_hand(rates, b1, b2):
 def test_without_noise_it_is_optax_with_a_geometric_rate():
     rates, decays = (0.3, 0.03), (0.8, 0.9)
     algorithm = build(batch_size=N, step_size=rates[0], final_step_size=rates[1])
-    algorithm = quiet(algorithm, b1=decays[0], b2=decays[1])
+    rule = dataclasses.replace(algorithm.rule, b1=decays[0], b2=decays[1])
+    algorithm = quiet(algorithm, rule=rule)
     found = dpjax.solve(algorithm, records(), key=jax.random.key(0)).params
     np.testing.assert_allclose(found, by_hand(np.geomspace(*rates, STEPS), *decays), atol=1e-4)
     # Another law of the rate is seen.

@@ -60,7 +60,7 @@ def test_without_noise_a_proximal_run_ends_at_the_lasso_with_exact_zeros():
     algorithm = dataclasses.replace(
         algorithm, query=dataclasses.replace(algorithm.query, noise_multiplier=1e-6)
     )
-    assert float(algorithm.step_size) == 4.0
+    assert float(algorithm.rule.step_size) == 4.0
     w = np.asarray(dpjax.solve(algorithm, records(), key=KEY).params)
     assert subgradient_gap(w, strength) < 1e-5
     assert 0 < (w == 0).sum() < P
@@ -79,7 +79,7 @@ def test_noisy_iterates_stay_in_the_set_and_have_no_certificate(regularizer):
 
 
 def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_step():
-    assert float(build(dpjax.objectives.logistic_l2(0.5)).step_size) == pytest.approx(4 / 3)
+    assert float(build(dpjax.objectives.logistic_l2(0.5)).rule.step_size) == pytest.approx(4 / 3)
     for regularizer, fine in [(L1(0.1), True), (Nonconvex(0.1), True), (jnp.sum, False)]:
         if fine:
             build(with_regularizer(regularizer))
@@ -207,7 +207,7 @@ def test_batches_cost_less_noise_a_step_and_drop_the_certificate():
     (release,) = drawn.event.releases
     assert (release.sampling, release.sampling_probability) == ("poisson", pytest.approx(0.05))
     assert release.noise_multiplier < whole.event.releases[0].noise_multiplier / 2
-    assert drawn.query.divisor == pytest.approx(10) and not drawn.certified
+    assert drawn.query.divisor == pytest.approx(10) and drawn.bounds is None
     solution = dpjax.solve(drawn, records(), key=KEY)
     assert solution.certificate is None and solution.epsilon(1e-4) <= 1.0
 

@@ -1,76 +1,15 @@
 """DP-Adam (Abadi et al. 2016 with Kingma and Ba 2015): optax's Adam on noisy gradients."""
 
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-import optax
-
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import STEPS, calibrated_query
-from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
+from dpjax.algorithms.common import check_smooth, refuse_paper
+from dpjax.algorithms.descent import AdamSteps, Descent
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
-
-class State(NamedTuple):
-    """What the next step needs; all of it released."""
-
-    params: Params
-    taken: Array
-    moments: optax.OptState
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
-@pytree_dataclass
-class Adam(Single):
-    """Configuration of DP-Adam; made by ``dp_adam``."""
-
-    query: GradientQuery
-    step_size: Array | float
-    final_step_size: Array | float
-    b1: Array | float
-    b2: Array | float
-    eps: Array | float
-
-    title = "DP-Adam"
-
-    def init(self, params: Params) -> State:
-        """Returns the state at ``params``, with both moments 0."""
-        return State(params, jnp.zeros((), jnp.int32), self._moments().init(widen(params)))
-
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """One step of Adam; both moments are fed the noisy gradient and nothing else."""
-        del key
-        gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, widen(state.params))
-        direction, moments = self._moments().update(whole, state.moments)
-        rate = self._rate(state.taken)
-        move = jax.tree.map(lambda d: -rate.astype(d.dtype) * d, direction)
-        params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
-        taken = state.taken + 1
-        return State(params, taken, moments), Info(optax.tree.norm(whole), optax.tree.norm(move))
-
-    def _moments(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(self.b1, self.b2, self.eps)  # pyright: ignore[reportArgumentType]
-
-    def _rate(self, taken: Array) -> Array:
-        # Geometric, from the first rate at the first step to the last one at the last.
-        passed = taken / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
-        first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
-        return first * (last / first) ** passed.astype(first.dtype)
+TITLE = "DP-Adam"
 
 
 def dp_adam(
@@ -90,7 +29,7 @@ def dp_adam(
     capacity: int | None = None,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
-) -> Adam:
+) -> Descent:
     """Returns DP-Adam, calibrated to the budget: the first-order baseline of every comparison.
 
     Args:
@@ -133,8 +72,8 @@ def dp_adam(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-Adam")
-    refuse_paper(accountant, "DP-Adam", "no paper states a noise formula for it")
+    check_smooth(objective, TITLE)
+    refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", STEPS if steps is None else steps)
     query = calibrated_query(
@@ -148,12 +87,12 @@ def dp_adam(
     )
     rate = base.positive_leaf("step_size", step_size)
     final = rate / 300 if final_step_size is None else final_step_size
-    return Adam(
-        query=query,
+    rule = AdamSteps(
         step_size=rate,
         final_step_size=base.positive_leaf("final_step_size", final),
+        steps=steps,
         b1=base.to_leaf(_validate.decay("b1", b1)),
         b2=base.to_leaf(_validate.decay("b2", b2)),
         eps=base.positive_leaf("eps", eps),
-        **problem.plan(steps),
     )
+    return Descent(query=query, rule=rule, name=TITLE, **problem.plan(steps))

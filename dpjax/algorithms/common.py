@@ -1,7 +1,7 @@
 """Fields and defaults that most configurations share, and may override."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -50,18 +50,6 @@ def refuse_paper(
     """
     if accountant == "paper":
         raise ValueError(f"accountant='paper' has no meaning for {title}: {why}. {advice}")
-
-
-class ProximalInfo(NamedTuple):
-    """What a person watches of steps whose regularizer enters by its proximal operator.
-
-    ``gradient_norm`` in other histories includes the regularizer; here it has no part in it.
-    """
-
-    data_gradient_norm: Array
-    """Norm of the noisy gradient of the data term alone, before the step."""
-    step_norm: Array
-    """Length of the step taken, the proximal operator included."""
 
 
 class Common(Accounted):

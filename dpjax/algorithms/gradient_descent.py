@@ -2,115 +2,20 @@
 
 import math
 import warnings
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import calibrated_query
-from dpjax.algorithms.certificate import (
-    CLIP_SLACK,
-    Certificate,
-    NoiseBounds,
-    certify,
-    scope_of,
-    widen,
-)
-from dpjax.algorithms.common import ProximalInfo, Single, proximal
-from dpjax.algorithms.outputs import OutputRule, OutputState, output_rule
+from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
+from dpjax.algorithms.common import proximal
+from dpjax.algorithms.descent import Descent, Steps
+from dpjax.algorithms.outputs import output_rule
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
-
-
-class State(NamedTuple):
-    """What the next step needs; all of it released."""
-
-    params: Params
-    queried: Params
-    gradient: Params
-    output: OutputState
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released. Of proximal steps it is ``ProximalInfo``."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
-@pytree_dataclass
-class GradientDescent(Single):
-    """Configuration of DP-GD; made by ``dp_gradient_descent``."""
-
-    query: GradientQuery
-    step_size: Array | float
-    bounds: NoiseBounds
-    beta: Array | float
-    rule: OutputRule
-    certified: bool = static()
-    unclipped: bool = static()
-
-    title = "DP-GD"
-
-    def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
-        zeros = jax.tree.map(jnp.zeros_like, widen(params))
-        return State(params, params, zeros, self.rule.init(params))
-
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
-        """One noisy gradient step: x_t = x_{t-1} - eta (gradient + z_{t-1}).
-
-        A regularizer that is not smooth follows as its proximal operator.
-        """
-        gradient = ask(self.query, state.params)
-        if proximal(self.objective):
-            params, info = self._proximal_step(state.params, gradient)
-        else:
-            params, info = self._smooth_step(state.params, gradient)
-        output = self.rule.update(key, state.output, widen(params), self.steps)
-        return State(params, state.params, gradient, output), info
-
-    def _smooth_step(self, start: Params, gradient: Params) -> tuple[Params, Info]:
-        whole = self.objective.regularize_gradient(gradient, widen(start))
-        params = jax.tree.map(lambda w, g: w - (self.step_size * g).astype(w.dtype), start, whole)
-        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
-        return params, Info(norm, self.step_size * norm)
-
-    def _proximal_step(self, start: Params, gradient: Params) -> tuple[Params, ProximalInfo]:
-        wide, eta = widen(start), jnp.asarray(self.step_size)
-        moved = jax.tree.map(lambda w, g: w - eta.astype(w.dtype) * g, wide, gradient)
-        end = self.objective.prox(moved, self.step_size)
-        norm, length = optax.tree.norm(gradient), optax.tree.norm(optax.tree.sub(end, wide))
-        params = jax.tree.map(lambda w, x: x.astype(w.dtype), start, end)
-        return params, ProximalInfo(norm, length)
-
-    def done(self, state: State) -> Array:
-        """Stops at the iterate that was drawn, if one was."""
-        return self.rule.done(state.output)
-
-    def output(self, state: State) -> Params:
-        """Returns the iterate that the output rule names."""
-        return self.rule.output(state.output, state.params)
-
-    def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
-    ) -> tuple[Certificate | None, Params | None]:
-        """Returns the bound on the gradient norm where the last gradient was asked."""
-        del key, ask
-        if not self.certified:
-            return None, None
-        upper, _ = certify(self.objective, state.queried, state.gradient, None, self.bounds)
-        scope = scope_of(self.unclipped and unit_rows)
-        return Certificate(upper, None, self.beta, "last_query", scope), state.queried
 
 
 def dp_gradient_descent(
@@ -132,7 +37,7 @@ def dp_gradient_descent(
     certify: str | None = "last_query",
     beta: float = 0.05,
     unsafe_fast_noise: bool = False,
-) -> GradientDescent:
+) -> Descent:
     """Returns differentially private gradient descent, calibrated to the budget.
 
     A smooth regularizer is differentiated; one that only has a proximal operator, such as ``L1`` or
@@ -212,13 +117,15 @@ def dp_gradient_descent(
         multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     beta = _validate.open_unit("beta", beta)
-    return GradientDescent(
+    certified = certify is not None and query.sampler is None and not proximal(objective)
+    return Descent(
         query=query,
-        step_size=base.positive_leaf("step_size", step_size),
-        bounds=noise_bounds(query, problem.dimension, beta),
+        rule=Steps(base.positive_leaf("step_size", step_size)),
+        outputs=output_rule(output, average_decay),
+        name="DP-GD",
+        bounds=noise_bounds(query, problem.dimension, beta) if certified else None,
         beta=beta,
-        rule=output_rule(output, average_decay),
-        certified=certify is not None and query.sampler is None and not proximal(objective),
+        proximal=proximal(objective),
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         **problem.plan(steps),
     )

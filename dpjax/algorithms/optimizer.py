@@ -1,19 +1,20 @@
 """Any optax optimizer on the noisy gradients of DP-SGD (Abadi et al. 2016), for networks."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._typing import Params
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
-from dpjax.algorithms.outputs import OutputRule, OutputState, output_rule
+from dpjax.algorithms.common import check_smooth, refuse_paper
+from dpjax.algorithms.descent import Descent, OptaxSteps
+from dpjax.algorithms.outputs import output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery
 from dpjax.transforms import check_optimizer
@@ -23,59 +24,7 @@ from dpjax.transforms import check_optimizer
 _ADAM = optax.adam(0.1)
 
 
-class State(NamedTuple):
-    """What the next step needs; all of it released, or drawn without the data."""
-
-    params: Params
-    inner: optax.OptState
-    output: OutputState
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the optimizer."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
-@pytree_dataclass
-class Optimizer(Single):
-    """Configuration of an optax optimizer on noisy gradients; made by ``dp_optimizer``."""
-
-    query: NetworkQuery
-    rule: OutputRule
-    optimizer: optax.GradientTransformation = static()
-
-    title = "DP optimizer"
-
-    def init(self, params: Params) -> State:
-        """Returns the state at ``params``; the optimizer works in float32 at least."""
-        inner = jax.tree.map(jnp.asarray, self.optimizer.init(widen(params)))
-        return State(params, inner, self.rule.init(params))
-
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """One step of the optimizer, which is fed the noisy gradient and nothing else."""
-        old = widen(state.params)
-        gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, old)
-        updates, inner = self.optimizer.update(whole, state.inner, old)
-        # An update may hand a dtype on that its state did not begin with.
-        inner = jax.tree.map(lambda was, new: jnp.asarray(new, was.dtype), state.inner, inner)
-        new = jax.tree.map(lambda w, u: w + u.astype(w.dtype), old, updates)
-        output = self.rule.update(key, state.output, new, self.steps)
-        params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
-        info = Info(optax.tree.norm(whole), optax.tree.norm(updates))
-        return State(params, inner, output), info
-
-    def done(self, state: State) -> Array:
-        """Stops at the iterate that was drawn, if one was."""
-        return self.rule.done(state.output)
-
-    def output(self, state: State) -> Params:
-        """Returns the iterate that the output rule names."""
-        return self.rule.output(state.output, state.params)
+TITLE = "DP optimizer"
 
 
 def dp_optimizer(
@@ -96,7 +45,7 @@ def dp_optimizer(
     memory_limit: int | None = None,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
-) -> Optimizer:
+) -> Descent:
     """Returns DP-SGD with the steps of an optax optimizer, calibrated to the budget.
 
     Args:
@@ -149,8 +98,8 @@ def dp_optimizer(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, Optimizer.title)
-    refuse_paper(accountant, Optimizer.title, MOMENTS)
+    check_smooth(objective, TITLE)
+    refuse_paper(accountant, TITLE, MOMENTS)
     optimizer = _ADAM if optimizer is None else optimizer
     shapes = _shapes(params, problem.dimension)
     check_optimizer(optimizer, shapes)
@@ -168,10 +117,11 @@ def dp_optimizer(
         per_layer=per_layer,
         memory_limit=memory_limit,
     )
-    return Optimizer(
+    return Descent(
         query=query,
-        rule=output_rule(output, average_decay),
-        optimizer=optimizer,
+        rule=OptaxSteps(optimizer),
+        outputs=output_rule(output, average_decay),
+        name=TITLE,
         **problem.plan(steps),
     )
 

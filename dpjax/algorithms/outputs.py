@@ -79,6 +79,9 @@ class OutputRule:
         )
 
 
+LAST = OutputRule(1.0, "last")
+
+
 def draw_iterate(key: Array, steps: Array | int) -> Array:
     """Returns the number, from 1 to ``steps``, of the iterate that a stage ends at; int32.
 

@@ -2,14 +2,8 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -19,56 +13,16 @@ from dpjax.accounting import (
     round_up,
 )
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
+from dpjax.algorithms.common import check_smooth, refuse_paper
+from dpjax.algorithms.descent import Descent, Steps
 from dpjax.objectives import Objective
 from dpjax.oracles import BallQuery, poisson_sampler
 
+TITLE = "PrGD (ball noise)"
 _STEPS = 10
 # Of delta, set aside: as a leaf it is rounded to float32, and printed to one part in 10^7.
 _ROUNDING = 2e-7
 _LARGEST = 2.0**100
-
-
-class State(NamedTuple):
-    """What the next step needs; all of it released."""
-
-    params: Params
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
-@pytree_dataclass
-class PerturbedGradientDescent(Single):
-    """Configuration of PrGD; made by ``perturbed_gradient_descent``."""
-
-    query: BallQuery
-    step_size: Array | float
-
-    title = "PrGD (ball noise)"
-
-    def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
-        return State(params)
-
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """Algorithm 1, steps 3 to 5: a batch, its gradient plus noise, a step against the sum."""
-        del key
-        old = widen(state.params)
-        gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, old)
-        norm = optax.tree.norm(whole)
-        rate = jnp.asarray(self.step_size, norm.dtype)
-        move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, whole)
-        params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
-        return State(params), Info(norm, optax.tree.norm(move))
 
 
 def perturbed_gradient_descent(
@@ -87,7 +41,7 @@ def perturbed_gradient_descent(
     acknowledge_weak_delta: bool = False,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
-) -> PerturbedGradientDescent:
+) -> Descent:
     """Returns gradient descent with noise uniform in a ball: a baseline, useless beside Gaussians.
 
     At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: for work take
@@ -167,11 +121,8 @@ def perturbed_gradient_descent(
         step_size = 1 / (float(query.radius) * math.sqrt(steps))
         if objective.constants is not None:
             step_size = min(step_size, 1 / objective.constants.smoothness)
-    return PerturbedGradientDescent(
-        query=query,
-        step_size=base.positive_leaf("step_size", step_size),
-        **problem.plan(steps),
-    )
+    rule = Steps(base.positive_leaf("step_size", step_size))
+    return Descent(query=query, rule=rule, name=TITLE, **problem.plan(steps))
 
 
 def _check_choices(

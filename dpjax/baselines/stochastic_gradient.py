@@ -1,84 +1,20 @@
 """DP-SGD (Bassily et al. 2014, Abadi et al. 2016): noisy proximal steps on Poisson batches."""
 
 import dataclasses
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
-from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import ProximalInfo, Single, refuse_paper
+from dpjax.algorithms.common import refuse_paper
+from dpjax.algorithms.descent import Descent, Steps
 from dpjax.algorithms.gradient_descent import default_step_size
-from dpjax.algorithms.outputs import OutputRule, OutputState, output_rule
+from dpjax.algorithms.outputs import output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
+TITLE = "DP-SGD"
 _FIRST = 64
-
-
-class State(NamedTuple):
-    """What the next step needs; all of it released."""
-
-    params: Params
-    output: OutputState
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released. Of proximal steps it is ``ProximalInfo``."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
-@pytree_dataclass
-class StochasticGradient(Single):
-    """Configuration of DP-SGD; made by ``dp_sgd``."""
-
-    query: GradientQuery
-    step_size: Array | float
-    decay: Array | float
-    rule: OutputRule
-    proximal: bool = static()
-
-    title = "DP-SGD"
-
-    def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
-        return State(params, self.rule.init(params))
-
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
-        """One step of length step_size / t^decay, then the regularizer's proximal operator."""
-        old = widen(state.params)
-        gradient = ask(self.query, state.params)
-        if not self.proximal:
-            gradient = self.objective.regularize_gradient(gradient, old)
-        count = state.output.count + 1
-        norm = optax.tree.norm(gradient)
-        rate = jnp.asarray(self.step_size, norm.dtype) * count.astype(norm.dtype) ** -self.decay
-        new = jax.tree.map(lambda w, g: w - rate * g, old, gradient)
-        if self.proximal:
-            new = self.objective.prox(new, rate)
-        moved = optax.tree.norm(jax.tree.map(jnp.subtract, new, old))
-        params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
-        output = self.rule.update(key, state.output, new, self.steps)
-        info = ProximalInfo(norm, moved) if self.proximal else Info(norm, moved)
-        return State(params, output), info
-
-    def done(self, state: State) -> Array:
-        """Stops at the iterate that was drawn, if one was."""
-        return self.rule.done(state.output)
-
-    def output(self, state: State) -> Params:
-        """Returns the iterate that the output rule names."""
-        return self.rule.output(state.output, state.params)
 
 
 def dp_sgd(
@@ -97,7 +33,7 @@ def dp_sgd(
     capacity: int | None = None,
     accountant: str = "pld",
     unsafe_fast_noise: bool = False,
-) -> StochasticGradient:
+) -> Descent:
     """Returns DP-SGD, calibrated to the budget: what private training is usually compared with.
 
     Args:
@@ -143,7 +79,7 @@ def dp_sgd(
     (9, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, "DP-SGD", MOMENTS)
+    refuse_paper(accountant, TITLE, MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", STEPS if steps is None else steps)
     query = calibrated_query(
@@ -158,11 +94,12 @@ def dp_sgd(
     if step_size is None:
         # Of the data term: a proximal step needs no smoothness of the regularizer.
         step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))
-    return StochasticGradient(
+    decay = base.to_leaf(_validate.non_negative("decay", decay))
+    return Descent(
         query=query,
-        step_size=base.positive_leaf("step_size", step_size),
-        decay=base.to_leaf(_validate.non_negative("decay", decay)),
-        rule=output_rule(output, average_decay),
+        rule=Steps(base.positive_leaf("step_size", step_size), decay),
+        outputs=output_rule(output, average_decay),
+        name=TITLE,
         proximal=hasattr(objective.regularizer, "prox"),
         **problem.plan(steps),
     )

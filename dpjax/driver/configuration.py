@@ -65,7 +65,7 @@ def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Con
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
     >>> chosen = configuration(algorithm, (np.ones((50, 2)), np.ones(50)), np.zeros(2))
     >>> chosen.settings["algorithm"], chosen.settings["epsilon"], chosen.settings["objective.name"]
-    ('GradientDescent', '1.0', "'logistic'")
+    ('Descent', '1.0', "'logistic'")
     """
     reader = _Reader(examples, params)
     settings = dict(reader.read("", algorithm))
