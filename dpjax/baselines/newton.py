@@ -14,7 +14,6 @@ from dpjax.accounting import (
     PrivacyBudget,
     compose,
     gaussian_multiplier,
-    records_moved,
     round_up,
 )
 from dpjax.algorithms import base
@@ -176,5 +175,5 @@ def dp_newton(
 def default_floor(problem: base.Problem, hessian_clip: float, multiplier: float) -> float:
     """Returns the paper's floor, with a public bound on the trace of the Hessian."""
     # zCDP of one direction is 1 / (2 multiplier^2), for records that move the mean by 1 / n.
-    moved = records_moved(problem.budget.relation) * multiplier / problem.data_size
+    moved = problem.setting.sampler.scale(multiplier, problem.budget.relation)
     return (2 * hessian_clip * moved**2) ** (1 / 3)

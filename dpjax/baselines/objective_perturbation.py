@@ -2,7 +2,7 @@
 
 import math
 
-from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier, records_moved
+from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.common import refuse_paper
 from dpjax.baselines.perturbation import (
@@ -79,7 +79,7 @@ def objective_perturbation(
     check_ridge(objective)
     _check_falling(problem)
     small = PrivacyBudget(_SHARE * budget.epsilon, _SHARE * budget.delta, budget.relation)
-    near = _NEAR * records_moved(budget.relation) / problem.data_size
+    near = problem.setting.sampler.scale(_NEAR, budget.relation)
 
     def query(scale: float) -> ObjectiveQuery:
         return ObjectiveQuery(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import PrivacyBudget, gaussian_multiplier, records_moved
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Single, refuse_paper
 from dpjax.objectives import L2, Objective, margin_derivatives
@@ -100,11 +100,11 @@ def output_perturbation(
     )
     refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
-    moved = records_moved(budget.relation)
+    short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
         setting=exact_setting(problem, objective),
         noise_multiplier=gaussian_multiplier(budget, 1, accountant),
-        iterations=iterations_of(objective, _SHORT / 2 * moved / problem.data_size),
+        iterations=iterations_of(objective, short),
     )
     return one_release(problem, query, "output perturbation")
 
