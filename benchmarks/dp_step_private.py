@@ -9,7 +9,7 @@ import optax
 from dp_step_plain import cross_entropy
 
 import dpjax
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, Setting
 
 CLIP_NORM, NOISE = 1.0, 1.0
 # The step that draws its batch itself, and takes so many records in place of a batch.
@@ -28,12 +28,14 @@ class Masked(GradientQuery):
 
 def ours(model, batch, relation, unsafe_fast_noise=False):
     query = Masked(
+        setting=Setting(
+            dpjax.objectives.cross_entropy(model.apply),
+            batch,
+            relation,
+            unsafe_fast_noise=unsafe_fast_noise,
+        ),
         noise_multiplier=NOISE,
         clip_norm=CLIP_NORM,
-        objective=dpjax.objectives.cross_entropy(model.apply),
-        data_size=batch,
-        relation=relation,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
 
     def step(params, x, y, mask, key):
@@ -46,12 +48,14 @@ def drawing(model, batch):
     """A training's step: gathers and pads to its capacity, which no other step here does."""
     steps = EPOCHS * RECORDS // batch
     query = GradientQuery(
+        setting=Setting(
+            dpjax.objectives.cross_entropy(model.apply),
+            RECORDS,
+            "zero_out",
+            dpjax.sampling.poisson(batch, RECORDS, budget=BUDGET, count=steps),
+        ),
         noise_multiplier=NOISE,
         clip_norm=CLIP_NORM,
-        objective=dpjax.objectives.cross_entropy(model.apply),
-        data_size=RECORDS,
-        relation="zero_out",
-        sampler=dpjax.sampling.poisson(batch, RECORDS, budget=BUDGET, count=steps),
     )
 
     def step(params, x, y, mask, key):

@@ -1,8 +1,9 @@
 """Type aliases that all modules share, and dataclasses that are pytrees."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeVar, dataclass_transform, overload
 
 import jax
 
@@ -22,8 +23,17 @@ def static(**kwargs) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
+@overload
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
-def pytree_dataclass(cls: _Class) -> _Class:
+def pytree_dataclass(cls: _Class) -> _Class: ...
+
+
+@overload
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
+def pytree_dataclass(*, kw_only: bool) -> Callable[[_Class], _Class]: ...
+
+
+def pytree_dataclass(cls: Any = None, *, kw_only: bool = False) -> Any:
     """Makes a frozen dataclass of a class and registers it as a pytree; a decorator.
 
     For queries and algorithms of your own ``jax.tree_util.register_dataclass`` will not do, and
@@ -35,6 +45,8 @@ def pytree_dataclass(cls: _Class) -> _Class:
     Args:
       cls: a class with annotated fields, or a frozen dataclass. Fields whose metadata say
         ``{"static": True}`` are structure, all others children.
+      kw_only: whether its own fields are given by name alone; of a class that is not yet a
+        dataclass.
 
     >>> @pytree_dataclass
     ... class Clip:
@@ -45,8 +57,10 @@ def pytree_dataclass(cls: _Class) -> _Class:
     >>> jax.tree.structure(Clip(1.0)) == jax.tree.structure(Noise(1.0))
     False
     """
+    if cls is None:
+        return functools.partial(pytree_dataclass, kw_only=kw_only)
     if "__dataclass_fields__" not in cls.__dict__:
-        cls = dataclasses.dataclass(frozen=True)(cls)
+        cls = dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
     fields = [field for field in dataclasses.fields(cls) if field.init]
     children = [field.name for field in fields if not field.metadata.get("static")]
     fixed = [field.name for field in fields if field.metadata.get("static")]

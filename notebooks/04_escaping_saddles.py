@@ -223,7 +223,7 @@ def read_by(algorithm, solution, steps):
         used = np.fmax.accumulate(np.asarray(solution.history.used), axis=1)
         return used[:, steps - 1] / n
     (query, *_) = algorithm.queries
-    share = 1.0 if query.sampler is None else query.sampler.probability
+    share = query.sampler.probability
     return np.tile(np.minimum(steps, algorithm.steps) * share, (len(KEYS), 1))
 
 

@@ -390,11 +390,11 @@ def _(patch):
 
 @mutant("gradient and Hessian clipped apart, booked as one")
 def _(patch):
-    def apart(loss, *, gradient_weight, hessian_weight):
+    def apart(loss, *, gradient_weight, hessian_weight, any_order):
         def wide(*asked):
             return per_example.JointExpansion(
-                clipped_grad(loss, clip_norm=gradient_weight).wide(*asked),
-                clipped_hessian(loss, clip_norm=hessian_weight).wide(*asked),
+                clipped_grad(loss, clip_norm=gradient_weight, any_order=any_order).wide(*asked),
+                clipped_hessian(loss, clip_norm=hessian_weight, any_order=any_order).wide(*asked),
             )
 
         return types.SimpleNamespace(wide=wide)
@@ -404,12 +404,14 @@ def _(patch):
 
 @mutant("subspace gradient and Hessian clipped apart")
 def _(patch):
-    def apart(loss, *, gradient_weight, hessian_weight):
+    def apart(loss, *, gradient_weight, hessian_weight, any_order):
         huge = 1e12
 
         def wide(*asked):
             first, second = (
-                derivatives.subspace_clipped(loss, gradient_weight=g, hessian_weight=h).wide(*asked)
+                derivatives.subspace_clipped(
+                    loss, gradient_weight=g, hessian_weight=h, any_order=any_order
+                ).wide(*asked)
                 for g, h in ((gradient_weight, huge), (huge, hessian_weight))
             )
             return per_example.JointExpansion(first.gradient, second.hessian)
@@ -473,12 +475,12 @@ def _(patch):
 
 @mutant("replace-one booked as add-or-remove")
 def _(patch):
-    patch.setattr(oracles, "records_moved", lambda relation: 1.0)
+    patch.setattr(samplers, "records_moved", lambda relation: 1.0)
 
 
 @mutant("rounding slack not charged")
 def _(patch):
-    patch.setattr(oracles, "rounding_slack", lambda data_size, relation: 0.0)
+    patch.setattr(oracles, "sum_slack", lambda rows, relation, any_order, narrowed: 0.0)
 
 
 @mutant("all steps booked as one")
@@ -571,11 +573,11 @@ def _(patch):
 
 @mutant("the expected batch read off the draw")
 def _(patch):
-    def scale(self, record_norm, relation):
+    def sum_scale(self, record_norm, relation, slack=0.0):
         drawn = np.random.default_rng(0).binomial(self.data_size, self.probability)
-        return record_norm / max(drawn, 1)
+        return record_norm * self.expected / max(drawn, 1)
 
-    patch.setattr(sampling.Poisson, "scale", scale)
+    patch.setattr(sampling.Poisson, "sum_scale", sum_scale)
 
 
 @mutant("a full batch drops records")

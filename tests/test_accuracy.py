@@ -13,7 +13,7 @@ from scipy import stats
 import dpjax
 from dpjax.accounting import PrivacyBudget, epsilon
 from dpjax.cli import main
-from dpjax.oracles import AccuracyQuery, bind
+from dpjax.oracles import AccuracyQuery, Setting, bind
 
 N, P = 300, 3
 LEVEL = 1e-6  # of a false alarm, in each statistical test here
@@ -34,7 +34,7 @@ def params_of(objective):
 
 
 def query_of(objective, relation="zero_out", multiplier=2.0):
-    return AccuracyQuery(multiplier, objective, N, relation)
+    return AccuracyQuery(setting=Setting(objective, N, relation), noise_multiplier=multiplier)
 
 
 def build(make=dpjax.dp_gradient_descent, budget=BUDGET, share=0.2, **more):

@@ -60,7 +60,7 @@ def test_smaller_batches_cost_less_noise_per_step_and_all_records_are_not_drawn(
     assert (one.sampling, other.sampling) == ("poisson", "none")
     assert one.sampling_probability == pytest.approx(4 / N)
     assert one.noise_multiplier < other.noise_multiplier / 4
-    assert whole.event.is_gaussian and whole.query.sampler is None
+    assert whole.event.is_gaussian and whole.query.sampler.reads_all
 
 
 def test_the_shape_of_a_batch_does_not_follow_the_budget():

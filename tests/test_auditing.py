@@ -25,7 +25,7 @@ from dpjax.cli import main
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import loop
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, derive
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer, Setting
 
 DELTA = 1e-5
 # Each statistical check fails by chance with this probability at most.
@@ -198,7 +198,9 @@ def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_or_remove_one"])
 def test_worlds_differ_by_what_the_relation_says(relation):
     without, canary, _ = canaries.records(relation)
-    query = GradientQuery(1.0, 0.5, canaries.bowl(), 2, relation)
+    query = GradientQuery(
+        setting=Setting(canaries.bowl(), 2, relation), noise_multiplier=1.0, clip_norm=0.5
+    )
     sums = [
         clipped_grad(query.objective, clip_norm=0.5)(jnp.zeros(3), world)
         for world in (without, canary)
@@ -226,14 +228,21 @@ def test_audits_made_at_once_are_those_made_one_by_one():
 
 
 def test_an_audit_of_another_relation_is_refused():
-    query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
+    query = GradientQuery(
+        setting=Setting(canaries.bowl(), 2, "zero_out"), noise_multiplier=1.0, clip_norm=1.0
+    )
     with pytest.raises(ValueError, match="replace_one"):
         games.single_answer(query, canaries.records("replace_one"), 2)
 
 
 @pytest.mark.parametrize("isometric", [True, False])
 def test_the_score_of_either_form_of_matrix_noise(isometric):
-    query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out", isometric)
+    query = HessianQuery(
+        setting=Setting(canaries.bowl(), 2, "zero_out"),
+        noise_multiplier=1.2,
+        clip_norm=1.0,
+        isometric=isometric,
+    )
     on_d, on_other = auditing.play(
         games.single_answer(query, canaries.records(), 3), jax.random.key(0), 8_000
     )
@@ -286,10 +295,10 @@ class FreeHessian(JointQuery):
     """Releases gradient and Hessian of one sample, and books the gradient."""
 
     def parts(self):
-        common = (self.objective, self.data_size, self.relation)
+        common = {"setting": self.setting, "noise_multiplier": self.noise_multiplier}
         return (
-            GradientQuery(self.noise_multiplier, self.gradient_weight, *common),
-            HessianQuery(self.noise_multiplier, self.hessian_weight, *common),
+            GradientQuery(**common, clip_norm=self.gradient_weight),
+            HessianQuery(**common, clip_norm=self.hessian_weight),
         )
 
     def answer(self, key, records, params):

@@ -351,9 +351,9 @@ def test_neighbours_in_any_order_are_summed_from_materialized_gradients():
     loss, params, records, _ = made("long rows", jnp.float32)
     kinds = [type(part).__name__ for part in bookkeeping.read(loss, params, records, True).parts]
     assert kinds == ["Materialized", "Rank1", "Materialized"]
-    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping")
-    there = total.wide(params, records, None, True).leading
-    back = total.wide(params, records[::-1], None, True).leading
+    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping", any_order=True)
+    there = total.wide(params, records).leading
+    back = total.wide(params, records[::-1]).leading
     assert np.array_equal(there, back)
 
 

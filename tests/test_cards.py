@@ -275,7 +275,10 @@ def test_a_ledger_shows_what_is_left_and_the_name_of_its_file_alone(tmp_path):
 def test_a_name_with_a_tag_in_it_is_escaped(solution):
     name = "<script>alert('1')</script>&\n\n\x1b[31mred\u202e" + "long " * 60
     objective = dataclasses.replace(solution.algorithm.objective, name=name)
-    query = dataclasses.replace(solution.algorithm.queries[0], objective=objective)
+    (query,) = solution.algorithm.queries
+    query = dataclasses.replace(
+        query, setting=dataclasses.replace(query.setting, objective=objective)
+    )
     algorithm = dataclasses.replace(solution.algorithm, queries=(query,))
     planted = dataclasses.replace(solution, algorithm=algorithm, unit=name)
     for shown in (algorithm, planted):

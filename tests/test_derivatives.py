@@ -11,7 +11,7 @@ from dpjax import _wide
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
 from dpjax.derivatives.chunks import Chunk, compute_once, rows_per_chunk, sum_chunks
 from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, Setting
 
 CLIP, GRADIENT_WEIGHT, HESSIAN_WEIGHT = 0.3, 0.7, 0.4
 
@@ -342,11 +342,9 @@ def test_c22_rounding_stays_within_the_slack_that_is_charged(relation):
     removed[n // 2] = 0
     if relation == "add_or_remove_one":
         removed = np.delete(x, n // 2, axis=0)
-    total = clipped_grad(lambda w, x: w @ x, clip_norm=0.1 * 1.001)
     any_order = not keeps_positions(relation)
-    sums = [
-        total.wide(jnp.zeros(p), rows, permutation_invariant=any_order) for rows in (x, removed)
-    ]
+    total = clipped_grad(lambda w, x: w @ x, clip_norm=0.1 * 1.001, any_order=any_order)
+    sums = [total.wide(jnp.zeros(p), rows) for rows in (x, removed)]
     first, second = (np.sum(np.asarray(s.terms, np.float64), axis=0) for s in sums)
     slack = rounding_slack(n, relation)
     assert abs(np.linalg.norm(first - second) - np.linalg.norm(x[0])) <= slack * 0.1
@@ -358,7 +356,9 @@ def test_c22_rounding_stays_within_the_slack_that_is_charged(relation):
 def test_c22_the_query_charges_the_slack():
     objective = dpjax.objectives.logistic()
     for relation, moved in (("zero_out", 1), ("replace_one", 2), ("add_or_remove_one", 1)):
-        query = GradientQuery(3.0, 0.5, objective, 35_000, relation)
+        query = GradientQuery(
+            setting=Setting(objective, 35_000, relation), noise_multiplier=3.0, clip_norm=0.5
+        )
         charged = moved + rounding_slack(most_rows(35_000, relation), relation)
         assert query.sensitivity == 0.5 * charged / 35_000
         assert query.event(1).releases[0].sensitivity == query.sensitivity

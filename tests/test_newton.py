@@ -10,7 +10,7 @@ import pytest
 import dpjax
 from dpjax._wide import to_float64
 from dpjax.accounting import RELATIONS, records_moved
-from dpjax.oracles import NewtonQuery, bind
+from dpjax.oracles import NewtonQuery, Setting, bind
 
 N, P, FLOOR, CLIP = 8, 3, 0.2, 0.01
 LOGISTIC = dpjax.objectives.logistic()
@@ -23,7 +23,14 @@ def curved(params, example):
 
 def asked(relation, modification, objective=None):
     objective = dpjax.Objective(curved) if objective is None else objective
-    return NewtonQuery(1.0, CLIP, FLOOR, modification, objective, N, relation, P)
+    return NewtonQuery(
+        setting=Setting(objective, N, relation),
+        noise_multiplier=1.0,
+        clip_norm=CLIP,
+        floor=FLOOR,
+        modification=modification,
+        dimension=P,
+    )
 
 
 def exact(query, rows, along):

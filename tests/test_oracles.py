@@ -18,6 +18,7 @@ from dpjax.oracles import (
     JointQuery,
     NetworkQuery,
     ScoreQuery,
+    Setting,
     SubspaceQuery,
     bind,
 )
@@ -33,16 +34,20 @@ def loud(params, example):
 
 
 def queries(relation, noise_multiplier=QUIET, loss=loud):
-    common = (dpjax.Objective(loss), N, relation)
+    common = {
+        "setting": Setting(dpjax.Objective(loss), N, relation),
+        "noise_multiplier": noise_multiplier,
+    }
+    clipped, weights = {"clip_norm": 0.5}, {"gradient_weight": 0.5, "hessian_weight": 2.0}
     return {
-        "gradient": GradientQuery(noise_multiplier, 0.5, *common),
-        "network": NetworkQuery(noise_multiplier, 0.5, *common),
-        "hessian": HessianQuery(noise_multiplier, 0.5, *common),
-        "joint": JointQuery(noise_multiplier, 0.5, 2.0, *common),
-        "subspace": SubspaceQuery(noise_multiplier, 0.5, 2.0, *common),
-        "ball": BallQuery(noise_multiplier, 0.5, *common, dimension=P),
-        "anchor": AnchorQuery(noise_multiplier, 0.5, *common),
-        "difference": DifferenceQuery(noise_multiplier, 0.5, 10.0, *common),
+        "gradient": GradientQuery(**common, **clipped),
+        "network": NetworkQuery(**common, **clipped),
+        "hessian": HessianQuery(**common, **clipped),
+        "joint": JointQuery(**common, **weights),
+        "subspace": SubspaceQuery(**common, **weights),
+        "ball": BallQuery(**common, **clipped, dimension=P),
+        "anchor": AnchorQuery(**common, **clipped),
+        "difference": DifferenceQuery(**common, **clipped, smoothness=10.0),
     }
 
 
@@ -132,11 +137,11 @@ def test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for(bad):
 def test_c25_leaves_are_clipped_as_one_vector():
     """Clipped leaf by leaf, three loud leaves would move sqrt(3) times the clip norm."""
     query = GradientQuery(
-        QUIET,
-        0.5,
-        dpjax.Objective(lambda w, e: 1e4 * e * (w["a"] + w["b"] + w["c"])),
-        N,
-        "zero_out",
+        setting=Setting(
+            dpjax.Objective(lambda w, e: 1e4 * e * (w["a"] + w["b"] + w["c"])), N, "zero_out"
+        ),
+        noise_multiplier=QUIET,
+        clip_norm=0.5,
     )
     params = dict.fromkeys("abc", jnp.zeros(()))
     one = jnp.zeros(N).at[1].set(1.0)

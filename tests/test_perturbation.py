@@ -15,7 +15,7 @@ from dpjax.accounting import records_moved
 from dpjax.accounting.filters import Filter
 from dpjax.auditing import canaries
 from dpjax.derivatives import distance_bound
-from dpjax.oracles import MinimizerQuery, bind, iterations_of
+from dpjax.oracles import MinimizerQuery, Setting, bind, iterations_of
 
 N, P, MU = 16, 3, 0.05
 OBJECTIVE = dpjax.objectives.logistic_l2(MU)
@@ -44,7 +44,9 @@ def records(seed=0, n=N, p=P):
 def minimizer(relation, objective=OBJECTIVE, iterations=None):
     if iterations is None:
         iterations = iterations_of(objective, 5e-4 / N)
-    return MinimizerQuery(1.0, iterations, objective, N, relation)
+    return MinimizerQuery(
+        setting=Setting(objective, N, relation), noise_multiplier=1.0, iterations=iterations
+    )
 
 
 def exact(query, data):

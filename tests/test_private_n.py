@@ -18,7 +18,7 @@ from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import claim_of
 from dpjax.derivatives import most_rows, rounding_slack
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, Setting
 from dpjax.sampling import gaps
 
 DECLARED = 200
@@ -37,7 +37,11 @@ def game_of(others, n):
     """One answer, scored by itself: record 0 contributes 1, all others ``others``."""
     rest = jnp.full((n - 1, 1), float(others))
     pair = NeighbouringPair(rest, jnp.concatenate([jnp.ones((1, 1)), rest]), "add_or_remove_one")
-    query = GradientQuery(0.5, 1.0, LINEAR, DECLARED, "add_or_remove_one", half_of_them())
+    query = GradientQuery(
+        setting=Setting(LINEAR, DECLARED, "add_or_remove_one", half_of_them()),
+        noise_multiplier=0.5,
+        clip_norm=1.0,
+    )
 
     def run(key, data):
         return query.answer(key, data, jnp.zeros(1))[0]
@@ -107,7 +111,11 @@ def test_c55_rounding_is_charged_for_more_rows_than_declared():
     assert most_rows(1000, "replace_one") == 1000
     assert most_rows(1000, "add_or_remove_one") >= 2**18
     assert most_rows(10**6, "add_or_remove_one") == 2 * 10**6
-    query = GradientQuery(1.0, 1.0, LINEAR, DECLARED, "add_or_remove_one", half_of_them())
+    query = GradientQuery(
+        setting=Setting(LINEAR, DECLARED, "add_or_remove_one", half_of_them()),
+        noise_multiplier=1.0,
+        clip_norm=1.0,
+    )
     assert query.slack == rounding_slack(2**18, "add_or_remove_one") < 2e-5
 
 

@@ -12,7 +12,7 @@ import pytest
 import dpjax
 from dpjax._typing import confusable, pytree_dataclass, static
 from dpjax.auditing import canaries
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, Setting
 
 ROOT = pathlib.Path(dpjax.__file__).parent
 MANY = 500
@@ -101,7 +101,11 @@ def test_an_algorithm_with_a_class_that_jax_registers_is_refused():
         steps=2, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     own = algorithm.query
-    query = Careless(own.noise_multiplier, own.clip_norm, own.objective, 2, own.relation)
+    query = Careless(
+        setting=Setting(own.objective, 2, own.relation),
+        noise_multiplier=own.noise_multiplier,
+        clip_norm=own.clip_norm,
+    )
     with pytest.raises(ValueError, match="Careless is registered by jax"):
         dpjax.solve(
             dataclasses.replace(algorithm, query=query), jnp.zeros((2, 1)), key=jax.random.key(0)

@@ -8,7 +8,7 @@ import pytest
 import dpjax
 from dpjax.accounting import epsilon
 from dpjax.derivatives import clipped_grad, joint_clipped
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, bind, check_examples
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Setting, bind, check_examples
 from dpjax.sampling import fixed_size, poisson
 
 N, P = 200, 3
@@ -29,9 +29,22 @@ def records(n=N, seed=0):
 
 def queries(objective, sampler, multiplier=1e-6, relation="zero_out"):
     return (
-        GradientQuery(multiplier, 0.5, objective, N, relation, sampler),
-        HessianQuery(multiplier, 0.1, objective, N, relation, sampler=sampler),
-        JointQuery(multiplier, 0.5, 0.2, objective, N, relation, sampler),
+        GradientQuery(
+            setting=Setting(objective, N, relation, sampler),
+            noise_multiplier=multiplier,
+            clip_norm=0.5,
+        ),
+        HessianQuery(
+            setting=Setting(objective, N, relation, sampler),
+            noise_multiplier=multiplier,
+            clip_norm=0.1,
+        ),
+        JointQuery(
+            setting=Setting(objective, N, relation, sampler),
+            noise_multiplier=multiplier,
+            gradient_weight=0.5,
+            hessian_weight=0.2,
+        ),
     )
 
 
@@ -84,7 +97,11 @@ def test_c38_an_empty_batch_is_released_with_noise():
 @pytest.mark.parametrize("size", [1, N - 1])
 def test_batches_of_one_and_of_all_but_one(kind, size):
     objective, data = OBJECTIVES[kind], records()
-    query = GradientQuery(1e-6, 0.5, objective, N, "replace_one", fixed_size(size, N))
+    query = GradientQuery(
+        setting=Setting(objective, N, "replace_one", fixed_size(size, N)),
+        noise_multiplier=1e-6,
+        clip_norm=0.5,
+    )
     answer = query.answer(KEY, bind(query, data), jnp.ones(P))
     total = clipped_grad(objective, clip_norm=0.5)
     each = [total(jnp.ones(P), (data[0][i : i + 1], data[1][i : i + 1])) for i in range(N)]
@@ -119,14 +136,24 @@ def test_each_answer_draws_its_own_batch_and_noise():
 
 def test_fast_noise_is_said_by_the_event():
     objective = OBJECTIVES["margin"]
-    fast = GradientQuery(1.0, 0.5, objective, N, "zero_out", unsafe_fast_noise=True)
-    safe = GradientQuery(1.0, 0.5, objective, N, "zero_out")
+    fast = GradientQuery(
+        setting=Setting(objective, N, "zero_out", unsafe_fast_noise=True),
+        noise_multiplier=1.0,
+        clip_norm=0.5,
+    )
+    safe = GradientQuery(
+        setting=Setting(objective, N, "zero_out"), noise_multiplier=1.0, clip_norm=0.5
+    )
     assert fast.event(1).releases[0].unsafe_fast_noise
     assert not safe.event(1).releases[0].unsafe_fast_noise
 
 
 def test_c40_a_sampler_of_other_data_is_refused():
-    query = GradientQuery(1.0, 0.5, OBJECTIVES["margin"], 2 * N, "zero_out", fixed_size(9, N))
+    query = GradientQuery(
+        setting=Setting(OBJECTIVES["margin"], 2 * N, "zero_out", fixed_size(9, N)),
+        noise_multiplier=1.0,
+        clip_norm=0.5,
+    )
     with pytest.raises(ValueError, match="the sampler draws from data_size=200"):
         query.event(1)
     with pytest.raises(ValueError, match="the sampler draws from data_size=200"):

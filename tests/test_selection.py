@@ -27,7 +27,7 @@ from dpjax.auditing.claims import SelectionClaim
 from dpjax.baselines import dp_gradient_descent_with_selection
 from dpjax.mechanisms import noisy_argmax, selection_error
 from dpjax.mechanisms.gumbel import gumbel_from_bits
-from dpjax.oracles import SelectionQuery, bind
+from dpjax.oracles import SelectionQuery, Setting, bind
 
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
@@ -216,7 +216,14 @@ def steep(params):
 def query_of(relation, log_range=1.0, regularizer=steep, **more):
     objective = dpjax.Objective(bent, regularizer)
     return SelectionQuery(
-        gumbel_multiplier(log_range), 0.5, 0.1, 0.2, objective, N, relation, P, K, **more
+        setting=Setting(objective, N, relation),
+        noise_multiplier=gumbel_multiplier(log_range),
+        clip_norm=0.5,
+        gradient_tolerance=0.1,
+        curvature_tolerance=0.2,
+        dimension=P,
+        candidates=K,
+        **more,
     )
 
 
@@ -337,7 +344,15 @@ def test_a_saddle_is_not_chosen_where_a_minimum_is():
     """Gradients are small at both; only the curvature tells."""
     objective = dpjax.Objective(lambda w, x: x * (w[0] ** 4 / 4 - w[0] ** 2 / 2), None)
     n = 2_000
-    query = SelectionQuery(gumbel_multiplier(0.5), 3.0, 0.1, 0.3, objective, n, "zero_out", 1, 2)
+    query = SelectionQuery(
+        setting=Setting(objective, n, "zero_out"),
+        noise_multiplier=gumbel_multiplier(0.5),
+        clip_norm=3.0,
+        gradient_tolerance=0.1,
+        curvature_tolerance=0.3,
+        dimension=1,
+        candidates=2,
+    )
     records = bind(query, jnp.ones(n))
     points = jnp.array([[0.0], [1.0]])
     draw = jax.vmap(

@@ -14,7 +14,7 @@ from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, reco
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import asking, loop
 from dpjax.mechanisms import PrefixNoise, derive
-from dpjax.oracles import EstimateQuery, ScoreQuery
+from dpjax.oracles import EstimateQuery, ScoreQuery, Setting
 from dpjax.sampling import Ordered, SinglePass, ordered
 
 N, P = 64, 4
@@ -36,15 +36,12 @@ def loud(params, example):
 def estimate(relation="zero_out", kind="square_root", n=N, multiplier=QUIET, batch=16, loss=loud):
     """An estimate on batches of 16 with clip norm 0.5 and smoothness 10."""
     return EstimateQuery(
-        multiplier,
-        0.5,
-        10.0,
-        batch,
-        PrefixNoise(kind, 8),
-        dpjax.Objective(loss),
-        n,
-        relation,
-        SinglePass(n, 0, n),
+        setting=Setting(dpjax.Objective(loss), n, relation, SinglePass(n, 0, n)),
+        noise_multiplier=multiplier,
+        clip_norm=0.5,
+        smoothness=10.0,
+        batch_size=batch,
+        noise=PrefixNoise(kind, 8),
     )
 
 
@@ -342,7 +339,12 @@ def test_a_certificate_of_what_was_clipped_says_so(clips, whose):
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_record_moves_the_scores_by_their_sensitivity(relation):
     query = ScoreQuery(
-        QUIET, 1.0, 0.25, dpjax.objectives.logistic(), N, relation, SinglePass(N, 0, N), P, 3
+        setting=Setting(dpjax.objectives.logistic(), N, relation, SinglePass(N, 0, N)),
+        noise_multiplier=QUIET,
+        clip_norm=1.0,
+        hessian_clip_norm=0.25,
+        dimension=P,
+        candidates=3,
     )
     x, y = records()
     other = x.copy()

@@ -11,7 +11,7 @@ import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.auditing import canaries
 from dpjax.derivatives import clipped_grad, clipped_grad_difference
-from dpjax.oracles import AnchorQuery, DifferenceQuery, GradientQuery, bind, only_where
+from dpjax.oracles import AnchorQuery, DifferenceQuery, GradientQuery, Setting, bind, only_where
 
 N, P, CLIP = 37, 4, 0.3
 LOGISTIC = dpjax.objectives.logistic_l2(0.1)
@@ -83,16 +83,18 @@ def test_at_the_anchor_there_is_almost_no_noise_and_far_from_it_all():
 
 
 def test_a_step_that_renews_no_anchor_reads_no_record():
-    query = AnchorQuery(1.0, CLIP, LOGISTIC, N, "zero_out")
+    query = AnchorQuery(
+        setting=Setting(LOGISTIC, N, "zero_out"), noise_multiplier=1.0, clip_norm=CLIP
+    )
     data = bind(query, records())
 
     def ask(renew):
         return query.answer(jax.random.key(0), data, jnp.ones(P), renew=renew)
 
     both = jax.vmap(ask)(jnp.array([True, False]))
-    plain = GradientQuery(1.0, CLIP, LOGISTIC, N, "zero_out").answer(
-        jax.random.key(0), data, jnp.ones(P)
-    )
+    plain = GradientQuery(
+        setting=Setting(LOGISTIC, N, "zero_out"), noise_multiplier=1.0, clip_norm=CLIP
+    ).answer(jax.random.key(0), data, jnp.ones(P))
     np.testing.assert_allclose(both[0], plain, rtol=1e-5)
     assert not np.any(both[1])
 
@@ -198,7 +200,9 @@ def test_many_steps_of_one_record_fit_the_budget_and_waste_nothing():
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_noise_near_an_anchor_fits_what_a_record_moves_there(relation):
     loss = dpjax.Objective(lambda w, e: 50 * e[0] * w @ w)
-    query = DifferenceQuery(1e-6, CLIP, 1.0, loss, N, relation)
+    query = DifferenceQuery(
+        setting=Setting(loss, N, relation), noise_multiplier=1e-6, clip_norm=CLIP, smoothness=1.0
+    )
     params, anchor = jnp.full(P, 1e-3), jnp.zeros(P)
     canary, nulled = np.ones((N, 1), np.float32), np.ones((N, 1), np.float32)
     nulled[-1] = -1.0 if relation == "replace_one" else 0.0

@@ -15,7 +15,7 @@ from dpjax.accounting import Event, epsilon
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import loop, progress
 from dpjax.objectives import Objective
-from dpjax.oracles import AnchoredQuery, bind
+from dpjax.oracles import AnchoredQuery, Setting, bind
 from dpjax.sampling import Poisson
 
 N, P, CLIP = 40, 3, 0.5
@@ -40,7 +40,11 @@ def loud(params, example):
 
 def query(relation="zero_out", multiplier=1e-6):
     sampler = Poisson.of(2**61, N / 8, N, N)
-    return AnchoredQuery(multiplier, CLIP, Objective(loud), N, relation, sampler)
+    return AnchoredQuery(
+        setting=Setting(Objective(loud), N, relation, sampler),
+        noise_multiplier=multiplier,
+        clip_norm=CLIP,
+    )
 
 
 KEYS = jax.random.split(jax.random.key(1), 1024)

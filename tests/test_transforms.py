@@ -16,7 +16,7 @@ from dpjax import transforms
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.auditing import GaussianClaim, estimate
 from dpjax.derivatives import rounding
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, Setting
 from dpjax.sampling import SinglePass, fixed_size, full_batch, poisson
 from dpjax.transforms import aggregate
 
@@ -290,7 +290,11 @@ def test_no_record_moves_the_sum_by_more_than_its_sensitivity(relation, any_orde
 
 def query(sampler, relation, noise_multiplier):
     objective = dpjax.Objective(loss)
-    return GradientQuery(noise_multiplier, 0.5, objective, N, relation, SAMPLERS[sampler])
+    return GradientQuery(
+        setting=Setting(objective, N, relation, SAMPLERS[sampler]),
+        noise_multiplier=noise_multiplier,
+        clip_norm=0.5,
+    )
 
 
 PAIRS = [

@@ -21,7 +21,7 @@ from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
 from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.certificate import Certificate
-from dpjax.oracles import AccuracyQuery, Query
+from dpjax.oracles import AccuracyQuery, Query, Setting
 
 # Of the training's epsilon: what passing through float32 and the root finders may cost.
 _ROUNDING = 1e-6
@@ -178,7 +178,9 @@ def _ending(
             f"{algorithm.title} with an exact anchor cannot release an accuracy as well. Leave "
             "the accuracy out, or use anchor='noisy'."
         )
-    asked = AccuracyQuery(multiplier, first.objective, first.data_size, first.relation)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
+    whole = Setting(
+        first.objective, first.data_size, first.relation, unsafe_fast_noise=unsafe_fast_noise
+    )
+    query = AccuracyQuery(setting=whole, noise_multiplier=multiplier)
     declared = base.Declared(budget.epsilon, budget.delta)
     return WithAccuracy(algorithm, query, declared)

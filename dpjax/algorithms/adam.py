@@ -71,7 +71,9 @@ def dp_adam(
     >>> release.count, round(release.sampling_probability, 3)
     (50, 0.071)
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, TITLE)
     refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
@@ -79,11 +81,10 @@ def dp_adam(
     query = calibrated_query(
         problem,
         GradientQuery,
-        (clip,),
         steps,
+        clip_norm=clip,
         batch_size=batch_size,
         capacity=capacity,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
     rate = base.positive_leaf("step_size", step_size)
     final = rate / 300 if final_step_size is None else final_step_size

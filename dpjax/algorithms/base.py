@@ -1,6 +1,5 @@
 """``Algorithm``: its interface, its declared numbers, and the checks every factory makes."""
 
-import dataclasses
 import enum
 import math
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent
 from dpjax.algorithms.certificate import Certificate
 from dpjax.objectives import Objective, has_proven_constants
-from dpjax.oracles import Evaluations, Query
+from dpjax.oracles import Evaluations, Query, Setting
 
 Ask = Callable[..., Any]
 """``ask(query, params, **public)`` returns the noisy answer of one query of the algorithm."""
@@ -177,11 +176,17 @@ class Problem(NamedTuple):
     data_size: int
     dimension: int
     accountant: str
+    unsafe_fast_noise: bool
 
     @property
-    def setting(self) -> tuple[Objective, int, Relation]:
-        """Objective, records and relation, which every query is made with."""
-        return self.objective, self.data_size, self.budget.relation
+    def setting(self) -> Setting:
+        """What every query is made with, of all records."""
+        return Setting(
+            self.objective,
+            self.data_size,
+            self.budget.relation,
+            unsafe_fast_noise=self.unsafe_fast_noise,
+        )
 
     def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
         """Returns the fields of ``common.Common``, for a history of at least ``history`` steps."""
@@ -209,7 +214,12 @@ class Problem(NamedTuple):
 
 
 def check_problem(
-    objective: Objective, budget: PrivacyBudget, data_size: int, dimension: int, accountant: str
+    objective: Objective,
+    budget: PrivacyBudget,
+    data_size: int,
+    dimension: int,
+    accountant: str,
+    unsafe_fast_noise: bool,
 ) -> Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if not isinstance(objective, Objective):
@@ -235,6 +245,7 @@ def check_problem(
         _validate.positive_int("data_size", data_size),
         _validate.positive_int("dimension", dimension),
         accountant,
+        _validate.flag("unsafe_fast_noise", unsafe_fast_noise),
     )
 
 
@@ -286,16 +297,6 @@ def to_leaf(value: float) -> float:
 def positive_leaf(name: str, value: float) -> float:
     """Returns ``to_leaf(value)``, or raises if it is not above 0 and normal in float32."""
     return to_leaf(_validate.normal(name, value))
-
-
-def fast_noise(queries: Any, unsafe_fast_noise: bool) -> Any:
-    """Returns the tuple ``queries``, with plain float32 noise if that was asked for by name.
-
-    Raises:
-      ValueError: if the flag is not True or False.
-    """
-    fast = _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
-    return tuple(dataclasses.replace(q, unsafe_fast_noise=fast) for q in queries)
 
 
 def check_noise(event: Event, least: float = 1.0) -> None:

@@ -25,28 +25,24 @@ def _default_batch(data_size: int) -> int:
 def calibrated_query(
     problem: base.Problem,
     kind: Any,
-    norms: tuple[float, ...],
     steps: int,
     *,
     batch_size: int | None,
     capacity: int | None,
-    unsafe_fast_noise: bool,
     multiplier: float | None = None,
-    **settings: Any,
+    **fields: Any,
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
 
     Args:
       problem: checked.
       kind: class of the query.
-      norms: its clip norms, as leaves.
       steps: T.
       batch_size: expected size of a Poisson batch; all records where it is n. By default the usual
         one of a first-order method, n / 14 and at most 16,384.
       capacity: the most records a batch holds, see ``poisson_sampler``.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
       multiplier: of a paper's noise formula; by default the least that the accountant allows.
-      **settings: what the kind has beside.
+      **fields: what the kind has beside, as its clip norms.
 
     Raises:
       ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a
@@ -58,7 +54,6 @@ def calibrated_query(
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
     if multiplier is None:
         multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler)
-    asked = kind(multiplier, *norms, *problem.setting, sampler, **settings)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
+    query = kind(setting=problem.setting.drawn_by(sampler), noise_multiplier=multiplier, **fields)
     problem.check_spent(query.event(steps))
     return query

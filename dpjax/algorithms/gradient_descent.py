@@ -91,7 +91,9 @@ def dp_gradient_descent(
     >>> algorithm.steps
     440
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     mu = _check_polyak_lojasiewicz(objective, pl_constant)
     if certify not in (None, "last_query"):
@@ -109,15 +111,14 @@ def dp_gradient_descent(
     query = calibrated_query(
         problem,
         GradientQuery,
-        (clip,),
         steps,
+        clip_norm=clip,
         batch_size=problem.data_size if batch_size is None else batch_size,
         capacity=capacity,
-        unsafe_fast_noise=unsafe_fast_noise,
         multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     beta = _validate.open_unit("beta", beta)
-    certified = certify is not None and query.sampler is None and not proximal(objective)
+    certified = certify is not None and query.sampler.reads_all and not proximal(objective)
     return Descent(
         query=query,
         rule=Steps(base.positive_leaf("step_size", step_size)),
@@ -201,7 +202,7 @@ def noise_of_one(problem: base.Problem, clip: float) -> float:
 
     For T of them it is sqrt(T) times this.
     """
-    query = GradientQuery(1.0, clip, problem.objective, problem.data_size, problem.budget.relation)
+    query = GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip)
     return gaussian_multiplier(problem.budget, 1) * float(query.sensitivity)
 
 

@@ -172,7 +172,9 @@ def dp_accelerated_mirror_descent(
     >>> algorithm.steps
     764
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     ball = geometry(domain, problem.dimension)
     bound = _smoothness(objective, smoothness)
@@ -182,11 +184,10 @@ def dp_accelerated_mirror_descent(
     query = calibrated_query(
         problem,
         GradientQuery,
-        (clip,),
         steps,
+        clip_norm=clip,
         batch_size=problem.data_size,
         capacity=None,
-        unsafe_fast_noise=unsafe_fast_noise,
         multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     if step_size is None:

@@ -97,7 +97,9 @@ def dp_optimizer(
     >>> release.count, round(release.sampling_probability, 3)
     (50, 0.071)
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, TITLE)
     refuse_paper(accountant, TITLE, MOMENTS)
     optimizer = _ADAM if optimizer is None else optimizer
@@ -109,11 +111,10 @@ def dp_optimizer(
     query = calibrated_query(
         problem,
         NetworkQuery,
-        (clip,),
         steps,
+        clip_norm=clip,
         batch_size=batch_size,
         capacity=capacity,
-        unsafe_fast_noise=unsafe_fast_noise,
         per_layer=per_layer,
         memory_limit=memory_limit,
     )

@@ -92,7 +92,9 @@ def perturbed_gradient_descent(
     >>> epsilon(algorithm.event, 1e-5, "zero_out"), round(float(algorithm.query.radius))
     (0.0, 93)
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, "perturbed_gradient_descent")
     _check_choices(budget, problem.data_size, noise, accountant, acknowledge_weak_delta)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
@@ -100,21 +102,22 @@ def perturbed_gradient_descent(
     n, dimension = problem.data_size, problem.dimension
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
     asked = BallQuery(
-        1.0, clip, problem.objective, n, budget.relation, sampler, dimension=dimension
+        setting=problem.setting.drawn_by(sampler),
+        noise_multiplier=1.0,
+        clip_norm=clip,
+        dimension=dimension,
     )
     if radius is None:
         # What overflowing batches cost of delta, at epsilon 0.
-        overflow = 2 * steps * (0.0 if sampler is None else sampler.overflow)
-        probability = 1.0 if sampler is None else sampler.probability
-        share = ball_share((1 - _ROUNDING) * budget.delta - overflow, steps, probability)
+        left = (1 - _ROUNDING) * budget.delta - 2 * steps * sampler.overflow
+        share = ball_share(left, steps, sampler.probability)
         multiplier = ball_radius(1.0, share, dimension)
     else:
         multiplier = base.positive_leaf("radius", radius) / float(asked.sensitivity)
     multiplier = round_up(multiplier / math.sqrt(dimension + 2))
     if multiplier > _LARGEST:
         raise ValueError(f"delta={budget.delta:g} is too small for any noise here; raise it.")
-    asked = dataclasses.replace(asked, noise_multiplier=multiplier)
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
+    query = dataclasses.replace(asked, noise_multiplier=multiplier)
     base.check_noise(query.event(steps))
     _check_delta(query.event(steps), budget)
     if step_size is None:

@@ -254,7 +254,7 @@ class Spider(Planned):
 
     @property
     def _last(self) -> int:
-        return self.estimate.sampler.last  # pyright: ignore[reportOptionalMemberAccess]
+        return self.estimate.sampler.last
 
     @property
     def _kept(self) -> int:
@@ -419,7 +419,8 @@ def stochastic_spider(
         smoothness=smoothness,
         hessian_lipschitz=hessian_lipschitz,
         initial_gap=initial_gap,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     return configure(Spider, "Stochastic Spider", problem, settings)

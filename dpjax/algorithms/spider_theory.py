@@ -51,7 +51,6 @@ class Settings:
       smoothness: M.
       hessian_lipschitz: rho.
       initial_gap: B.
-      unsafe_fast_noise: NOT for a release.
     """
 
     alpha: float | None = None
@@ -76,7 +75,6 @@ class Settings:
     smoothness: float | None = None
     hessian_lipschitz: float | None = None
     initial_gap: float | None = None
-    unsafe_fast_noise: bool = False
 
 
 class Constants(NamedTuple):
@@ -176,19 +174,16 @@ def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -
     _check_relation(problem, name)
     constants = _constants(objective, settings)
     estimate, score, scale, alpha = _queries(problem, settings, constants)
-    estimate, *scores = base.fast_noise(
-        (estimate,) if score is None else (estimate, score), settings.unsafe_fast_noise
-    )
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
     steps = _validate.positive_int("steps", LONGEST if settings.steps is None else settings.steps)
     beta = _validate.open_unit("beta", settings.beta)
     made = kind(
         estimate=estimate,
-        score=scores[0] if scores else None,
+        score=score,
         **pace(settings, scale, alpha, estimate, curvature, objective),
         difference_size=_difference_size(settings, estimate),
         tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
-        bounds=_score_bounds(scores[0], beta) if scores else None,
+        bounds=None if score is None else _score_bounds(score, beta),
         beta=beta,
         name=name,
         squared_drift=settings.squared_drift,
@@ -210,7 +205,7 @@ def _queries(
     train, last = single_passes(n, _kept(settings, candidates, n))
     noise = _noise(settings, problem)
     multiplier = _multiplier(problem, noise)
-    moved = train.scale(1.0, relation) * train.expected
+    moved = train.sum_scale(1.0, relation)
     loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
         constants.clip_norm,
@@ -220,24 +215,22 @@ def _queries(
     )
     batch = _batch(settings, scale, int(train.expected))
     estimate = EstimateQuery(
-        multiplier,
-        constants.clip_norm,
-        constants.smoothness,
-        batch,
-        noise,
-        *problem.setting,
-        train,
+        setting=problem.setting.drawn_by(train),
+        noise_multiplier=multiplier,
+        clip_norm=constants.clip_norm,
+        smoothness=constants.smoothness,
+        batch_size=batch,
+        noise=noise,
     )
     score = None
     if last is not None:
         score = ScoreQuery(
-            multiplier,
-            constants.clip_norm,
-            constants.hessian_clip_norm,
-            *problem.setting,
-            last,
-            problem.dimension,
-            candidates,
+            setting=problem.setting.drawn_by(last),
+            noise_multiplier=multiplier,
+            clip_norm=constants.clip_norm,
+            hessian_clip_norm=constants.hessian_clip_norm,
+            dimension=problem.dimension,
+            candidates=candidates,
         )
     return estimate, score, scale, target(scale, int(train.expected), settings.alpha)
 

@@ -217,7 +217,9 @@ def dpagem(
     >>> release.count, round(release.sampling_probability, 3)
     (70, 0.071)
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, "DPageEM")
     refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
     _validate.choice("schedule", schedule, SCHEDULES)
@@ -227,11 +229,10 @@ def dpagem(
     query = calibrated_query(
         problem,
         GradientQuery,
-        (clip,),
         total,
+        clip_norm=clip,
         batch_size=batch_size,
         capacity=capacity,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
     if step_size is None:
         step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))

@@ -182,8 +182,9 @@ def dp_stochastic_trust_region(
     [(40, 'poisson')]
     """
     literal = accountant == "paper-literal"
+    counted = "paper" if literal else accountant
     problem = base.check_problem(
-        objective, budget, data_size, dimension, "paper" if literal else accountant
+        objective, budget, data_size, dimension, counted, unsafe_fast_noise
     )
     check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
@@ -197,7 +198,6 @@ def dp_stochastic_trust_region(
         queries = _paper_queries(problem, draw, batches, steps, clips, literal)
     else:
         queries = _joint_queries(problem, draw, batches, steps, clips)
-    queries = base.fast_noise(queries, unsafe_fast_noise)
     made = StochasticTrustRegion(
         queries=queries,
         radius=radius,
@@ -249,7 +249,13 @@ def _joint_queries(
 
     def queries(multiplier: float) -> tuple[JointQuery, ...]:
         return tuple(
-            JointQuery(multiplier, clip, weight, *problem.setting, sampler=sampler, label=label)
+            JointQuery(
+                setting=problem.setting.drawn_by(sampler),
+                noise_multiplier=multiplier,
+                gradient_weight=clip,
+                hessian_weight=weight,
+                label=label,
+            )
             for sampler, label in zip(samplers, labels, strict=True)
         )
 
@@ -284,7 +290,8 @@ def _paper_queries(
     root = math.sqrt(problem.dimension)
 
     def made(query: type, norm: float, stddev: float, **more):
-        unit = query(1.0, norm, *problem.setting, sampler=sampler, **more)
+        setting = problem.setting.drawn_by(sampler)
+        unit = query(setting=setting, noise_multiplier=1.0, clip_norm=norm, **more)
         return dataclasses.replace(unit, noise_multiplier=round_up(stddev / float(unit.stddev)))
 
     queries = (

@@ -171,7 +171,9 @@ def dp_subspace_trust_region(
     >>> algorithm.sketch(0).shape
     (16, 100)
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, "DP-TR in subspaces")
     refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)
@@ -182,11 +184,11 @@ def dp_subspace_trust_region(
     query = calibrated_query(
         problem,
         SubspaceQuery,
-        (clip, weight),
         steps,
+        gradient_weight=clip,
+        hessian_weight=weight,
         batch_size=problem.data_size if batch_size is None else batch_size,
         capacity=capacity,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
     spectral = float(query.hessian_stddev) * math.sqrt(2 * k)
     seed = _seed(subspace_seed)

@@ -175,7 +175,8 @@ class PrintedVarianceReduced(Single, Epochs):
     def evaluations(self) -> Evaluations:
         """Two gradients of each record of a batch, and one of every record at each anchor."""
         steps = self.query.evaluations(int(self.steps))
-        whole = dataclasses.replace(self.query, sampler=None).evaluations(self.epochs)
+        whole = dataclasses.replace(self.query, setting=self.query.setting.of_all)
+        whole = whole.evaluations(self.epochs)
         # Of the two gradients that an answer takes the anchor takes one.
         return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
 
@@ -267,8 +268,10 @@ def dp_svrg(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 248)]
     """
-    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
-    sizes = (batch_size, capacity, anchor_share, unsafe_fast_noise)
+    problem = theory.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise, anchor
+    )
+    sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
     length = theory.optional_count("epoch_length", epoch_length)
@@ -354,8 +357,10 @@ def dp_svrg_plus_plus(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 30)]
     """
-    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
-    sizes = (batch_size, capacity, anchor_share, unsafe_fast_noise)
+    problem = theory.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise, anchor
+    )
+    sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)

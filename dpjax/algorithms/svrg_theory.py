@@ -38,7 +38,6 @@ class Asked(NamedTuple):
     batch_size: int | None
     capacity: int | None
     anchor_share: float
-    unsafe_fast_noise: bool
 
     def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
         """With a batch; by default one of which so many steps, two gradients each, are a pass."""
@@ -60,12 +59,15 @@ def check_problem(
     data_size: int,
     dimension: int,
     accountant: str,
+    unsafe_fast_noise: bool,
     anchor: str,
 ) -> base.Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if _validate.choice("anchor", anchor, ("noisy", "exact")) == "exact":
         _check_exact(accountant, getattr(budget, "relation", None))
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     why = "the formula of theorems 4.1 and 4.3 is of another, and has no proven constant"
     refuse_paper(accountant, "the split noise of DP-SVRG", why)
     _ = objective.prox  # raises where there is none
@@ -99,7 +101,6 @@ def asked(
     batch_size: int | None,
     capacity: int | None,
     anchor_share: float,
-    unsafe_fast_noise: bool,
 ) -> Asked:
     """Returns what the queries are made of, by default the objective's constants.
 
@@ -115,7 +116,7 @@ def asked(
         smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
     smooth = base.positive_leaf("smoothness", smoothness)
     share = _validate.open_unit("anchor_share", anchor_share)
-    return Asked(clip, smooth, batch_size, capacity, share, unsafe_fast_noise)
+    return Asked(clip, smooth, batch_size, capacity, share)
 
 
 def strong_convexity(objective: Objective, given: float | None) -> float | None:
@@ -222,18 +223,23 @@ def split_queries(
     budget, n = problem.budget, problem.data_size
     anchors = gaussian_multiplier(budget, epochs, problem.accountant)
     anchors = round_up(anchors / math.sqrt(asked.anchor_share))
-    anchor = AnchorQuery(anchors, asked.clip_norm, *problem.setting)
+    anchor = AnchorQuery(
+        setting=problem.setting, noise_multiplier=anchors, clip_norm=asked.clip_norm
+    )
     sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
 
     def difference(multiplier: float) -> DifferenceQuery:
-        norms = (asked.clip_norm, asked.smoothness)
-        return DifferenceQuery(multiplier, *norms, *problem.setting, sampler)
+        return DifferenceQuery(
+            setting=problem.setting.drawn_by(sampler),
+            noise_multiplier=multiplier,
+            clip_norm=asked.clip_norm,
+            smoothness=asked.smoothness,
+        )
 
     def event(multiplier: float) -> Event:
         return compose([anchor.event(epochs), difference(multiplier).event(steps)])
 
-    query = difference(calibrate(event, budget, problem.accountant))
-    return base.fast_noise((anchor, query), asked.unsafe_fast_noise)
+    return anchor, difference(calibrate(event, budget, problem.accountant))
 
 
 def exact_anchor_query(problem: base.Problem, asked: Asked, steps: int) -> AnchoredQuery:
@@ -244,17 +250,20 @@ def exact_anchor_query(problem: base.Problem, asked: Asked, steps: int) -> Ancho
     """
     budget, n = problem.budget, problem.data_size
     sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
-    if sampler is None:
+    if sampler.reads_all:
         raise ValueError(
             f"anchor='exact' needs sampled batches; batch_size={n} uses all records, where the "
             "gradient at the anchor cancels. Use dp_gradient_descent, or a smaller batch_size."
         )
 
     def query(multiplier: float) -> AnchoredQuery:
-        return AnchoredQuery(multiplier, asked.clip_norm, *problem.setting, sampler)
+        return AnchoredQuery(
+            setting=problem.setting.drawn_by(sampler),
+            noise_multiplier=multiplier,
+            clip_norm=asked.clip_norm,
+        )
 
     def event(multiplier: float) -> Event:
         return query(multiplier).event(steps)
 
-    found = query(calibrate(event, budget, problem.accountant))
-    return base.fast_noise((found,), asked.unsafe_fast_noise)[0]
+    return query(calibrate(event, budget, problem.accountant))

@@ -174,7 +174,9 @@ def dp_trust_region(
     >>> [release.count for release in algorithm.event.releases]
     [32]
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, "DP-TR")
     steps = _validate.positive_int("steps", steps)
     subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
@@ -185,7 +187,6 @@ def dp_trust_region(
     clips = (clip_norm, hessian_clip_norm)
     typical = math.sqrt(radius * final_radius)
     queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
-    queries = base.fast_noise(queries, unsafe_fast_noise)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
@@ -280,7 +281,13 @@ def _queries(
         clip, hessian_clip, free = joint_weights(objective, *clips)
         unclipped = unclipped and free
         multiplier = gaussian_multiplier(budget, count, problem.accountant)
-        return (JointQuery(multiplier, clip, hessian_clip, *problem.setting),), unclipped
+        query = JointQuery(
+            setting=problem.setting,
+            noise_multiplier=multiplier,
+            gradient_weight=clip,
+            hessian_weight=hessian_clip,
+        )
+        return (query,), unclipped
     if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
         unclipped = False
     if problem.accountant == "paper":
@@ -290,9 +297,13 @@ def _queries(
         share = _gradient_share(clip, hessian_clip, radius)
         for_gradient = round_up(joint / math.sqrt(share))
         for_hessian = round_up(joint / math.sqrt(1 - share))
-    gradient = GradientQuery(for_gradient, clip, *problem.setting)
-    isometric = problem.accountant != "paper"
-    hessian = HessianQuery(for_hessian, hessian_clip, *problem.setting, isometric=isometric)
+    gradient = GradientQuery(setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip)
+    hessian = HessianQuery(
+        setting=problem.setting,
+        noise_multiplier=for_hessian,
+        clip_norm=hessian_clip,
+        isometric=problem.accountant != "paper",
+    )
     return (gradient, hessian), unclipped
 
 

@@ -24,7 +24,7 @@ from dpjax.driver import solve
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key, derive
 from dpjax.mechanisms.base import fold
 from dpjax.objectives import Objective
-from dpjax.oracles import HessianQuery, Query, SelectionQuery, bind
+from dpjax.oracles import HessianQuery, Query, SelectionQuery, Setting, bind
 
 _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
@@ -178,7 +178,9 @@ def symmetric(
     2.753
     """
     canary = canaries.matrix(kind, dimension)
-    query = HessianQuery(noise_multiplier, 1.0, _CONSTANT, 1, "zero_out")
+    query = HessianQuery(
+        setting=Setting(_CONSTANT, 1, "zero_out"), noise_multiplier=noise_multiplier, clip_norm=1.0
+    )
 
     def run(key: Array, exact: Array) -> Array:
         return jnp.vdot(mechanism(key, exact, query.stddev), canary)
@@ -224,8 +226,9 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
     Raises:
       ValueError: if the pair has another relation than the query.
 
-    >>> from dpjax.oracles import GradientQuery
-    >>> query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
+    >>> from dpjax.oracles import GradientQuery, Setting
+    >>> setting = Setting(canaries.bowl(), 2, "zero_out")
+    >>> query = GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
     >>> round(single_answer(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
     4.377
     """

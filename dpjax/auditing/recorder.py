@@ -69,8 +69,9 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
       **public: what else it was asked with.
 
     >>> from dpjax.auditing import canaries
-    >>> from dpjax.oracles import GradientQuery
-    >>> query = GradientQuery(1.0, 1.0, canaries.bowl(), 2, "zero_out")
+    >>> from dpjax.oracles import GradientQuery, Setting
+    >>> setting = Setting(canaries.bowl(), 2, "zero_out")
+    >>> query = GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
     >>> worlds = canaries.records()
     >>> print(log_ratio(query, jnp.zeros(2), jnp.zeros(2), worlds).round(2))
     -0.5
@@ -93,7 +94,7 @@ def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **pub
         )
 
     total = ratio(None)
-    if query.sampler is not None:
+    if not query.sampler.reads_all:
         # What a record that is not drawn contributes through what the query remembers of all.
         undrawn = jnp.zeros(())
         if memories[0] is not None:

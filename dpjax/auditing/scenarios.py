@@ -33,7 +33,14 @@ from dpjax.baselines import (
 )
 from dpjax.mechanisms import derive
 from dpjax.objectives import L1Ball
-from dpjax.oracles import AccuracyQuery, GradientQuery, HessianQuery, JointQuery, SelectionQuery
+from dpjax.oracles import (
+    AccuracyQuery,
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    SelectionQuery,
+    Setting,
+)
 from dpjax.sampling import Poisson, poisson
 from dpjax.transforms import noisy_mean
 
@@ -42,31 +49,47 @@ DELTA = 1e-5
 
 def joint() -> Game:
     """Returns the attack on one joint release of gradient and Hessian."""
-    query = JointQuery(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out")
+    query = JointQuery(
+        setting=Setting(canaries.bowl(), 2, "zero_out"),
+        noise_multiplier=1.2,
+        gradient_weight=0.5,
+        hessian_weight=2.0,
+    )
     return games.single_answer(query, canaries.records(), 4)
 
 
 def sampled_gradient() -> Game:
     """Returns the attack on one noisy gradient of a Poisson sample, drawn by the sampler."""
-    query = GradientQuery(0.5, 1.0, canaries.bowl(), 10, "zero_out", _one_in_ten())
+    query = GradientQuery(
+        setting=Setting(canaries.bowl(), 10, "zero_out", _one_in_ten()),
+        noise_multiplier=0.5,
+        clip_norm=1.0,
+    )
     return games.single_answer(query, canaries.records(null=9), 3)
 
 
 def sampled_joint() -> Game:
     """Returns the attack on one joint release of gradient and Hessian of a Poisson sample."""
-    query = JointQuery(0.5, 0.5, 2.0, canaries.bowl(), 10, "zero_out", _one_in_ten())
+    query = JointQuery(
+        setting=Setting(canaries.bowl(), 10, "zero_out", _one_in_ten()),
+        noise_multiplier=0.5,
+        gradient_weight=0.5,
+        hessian_weight=2.0,
+    )
     return games.single_answer(query, canaries.records(null=9), 3)
 
 
 def hessian() -> Game:
     """Returns the attack on one noisy Hessian whose canary has full rank."""
-    query = HessianQuery(1.2, 1.0, canaries.bowl(), 2, "zero_out")
+    query = HessianQuery(
+        setting=Setting(canaries.bowl(), 2, "zero_out"), noise_multiplier=1.2, clip_norm=1.0
+    )
     return games.single_answer(query, canaries.records(), 6)
 
 
 def accuracy() -> Game:
     """Returns the attack on one noisy accuracy, to which only the canary contributes."""
-    query = AccuracyQuery(1.2, canaries.certain(), 2, "zero_out")
+    query = AccuracyQuery(setting=Setting(canaries.certain(), 2, "zero_out"), noise_multiplier=1.2)
     return games.single_answer(query, canaries.nulled(), 1)
 
 
@@ -234,9 +257,14 @@ def selection() -> Game:
 
     So it uses the full range of the log-ratios.
     """
-    common = (canaries.seesaw(), 2, "zero_out")
     query = SelectionQuery(
-        gumbel_multiplier(3.0), 1.0, 1.0, 1.0, *common, dimension=2, candidates=2
+        setting=Setting(canaries.seesaw(), 2, "zero_out"),
+        noise_multiplier=gumbel_multiplier(3.0),
+        clip_norm=1.0,
+        gradient_tolerance=1.0,
+        curvature_tolerance=1.0,
+        dimension=2,
+        candidates=2,
     )
     return games.single_selection(query, canaries.records(), jnp.array([[0.0, 0.0], [0.0, 1.0]]))
 

@@ -157,9 +157,10 @@ def gauss_psgd(
         smoothness=smoothness,
         hessian_lipschitz=hessian_lipschitz,
         initial_gap=initial_gap,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     made = configure(GaussPSGD, "Gauss-PSGD", problem, settings)
     target, curvature = made.tolerances
     distance = target / curvature if escape_distance is None else escape_distance

@@ -219,7 +219,9 @@ def dp_gradient_descent_with_selection(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('gradient', 440), ('selection', 1)]
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     if certify not in (None, "output"):
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")
@@ -228,24 +230,28 @@ def dp_gradient_descent_with_selection(
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
-    asked = SelectionQuery(
-        _selection_multiplier(budget, selection_epsilon),
-        hessian_clip,
-        *_tolerances(objective, alpha, hessian_lipschitz),
-        *problem.setting,
-        problem.dimension,
-        _validate.positive_int("candidates", candidates),
+    tolerances = _tolerances(objective, alpha, hessian_lipschitz)
+    selection = SelectionQuery(
+        setting=problem.setting,
+        noise_multiplier=_selection_multiplier(budget, selection_epsilon),
+        clip_norm=hessian_clip,
+        gradient_tolerance=tolerances[0],
+        curvature_tolerance=tolerances[1],
+        dimension=problem.dimension,
+        candidates=_validate.positive_int("candidates", candidates),
     )
-    multiplier = _gradient_multiplier(problem, steps, asked)
-    gradient = GradientQuery(multiplier, clip, *problem.setting)
-    query, selection = base.fast_noise((gradient, asked), unsafe_fast_noise)
+    query = GradientQuery(
+        setting=problem.setting,
+        noise_multiplier=_gradient_multiplier(problem, steps, selection),
+        clip_norm=clip,
+    )
     beta = _validate.open_unit("beta", beta)
     made = SelectedGradientDescent(
         query=query,
         selection=selection,
         step_size=base.positive_leaf("step_size", step_size),
         # One of the candidates is certified, chosen by looking at the noise: all must hold at once.
-        bounds=noise_bounds(query, problem.dimension, beta / asked.candidates),
+        bounds=noise_bounds(query, problem.dimension, beta / selection.candidates),
         beta=beta,
         certified=certify is not None,
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
@@ -288,7 +294,7 @@ def _gradient_multiplier(problem: base.Problem, steps: int, asked: SelectionQuer
     selection = asked.event(1)
 
     def event(multiplier: float) -> Event:
-        unit = GradientQuery(multiplier, 1.0, *problem.setting)
+        unit = GradientQuery(setting=problem.setting, noise_multiplier=multiplier, clip_norm=1.0)
         return compose([unit.event(steps), selection])
 
     return calibrate(event, problem.budget, problem.accountant)

@@ -14,7 +14,6 @@ from dpjax.accounting import (
     PrivacyBudget,
     compose,
     gaussian_multiplier,
-    records_moved,
     round_up,
 )
 from dpjax.algorithms import base
@@ -141,7 +140,9 @@ def dp_newton(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('gradient', 12), ('newton_direction', 12)]
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     check_smooth(objective, "DP-Newton")
     why = "its paper composes by zCDP, of which 'rdp' is the exact form"
     refuse_paper(accountant, "DP-Newton", why)
@@ -152,21 +153,19 @@ def dp_newton(
     for_direction = round_up(whole / math.sqrt(1 - share))
     if floor is None:
         floor = default_floor(problem, hessian_clip, for_direction)
-    asked = (
-        GradientQuery(round_up(whole / math.sqrt(share)), clip, *problem.setting),
-        NewtonQuery(
-            for_direction,
-            hessian_clip,
-            base.positive_leaf("floor", floor),
-            modification,
-            *problem.setting,
-            problem.dimension,
-        ),
-    )
-    gradient, direction = base.fast_noise(asked, unsafe_fast_noise)
+    for_gradient = round_up(whole / math.sqrt(share))
     made = Newton(
-        gradient=gradient,
-        direction=direction,
+        gradient=GradientQuery(
+            setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip
+        ),
+        direction=NewtonQuery(
+            setting=problem.setting,
+            noise_multiplier=for_direction,
+            clip_norm=hessian_clip,
+            floor=base.positive_leaf("floor", floor),
+            modification=modification,
+            dimension=problem.dimension,
+        ),
         step_size=base.positive_leaf("step_size", step_size),
         **problem.plan(steps, LONGEST),
     )
@@ -177,5 +176,5 @@ def dp_newton(
 def default_floor(problem: base.Problem, hessian_clip: float, multiplier: float) -> float:
     """Returns the paper's floor, with a public bound on the trace of the Hessian."""
     # zCDP of one direction is 1 / (2 multiplier^2), for records that move the mean by 1 / n.
-    moved = records_moved(problem.budget.relation) * multiplier / problem.data_size
+    moved = problem.setting.sampler.scale(multiplier, problem.budget.relation)
     return (2 * hessian_clip * moved**2) ** (1 / 3)

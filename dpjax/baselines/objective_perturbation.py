@@ -2,10 +2,16 @@
 
 import math
 
-from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier, records_moved
+from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.common import refuse_paper
-from dpjax.baselines.perturbation import PAPERS, Perturbation, check_ridge, one_release
+from dpjax.baselines.perturbation import (
+    PAPERS,
+    Perturbation,
+    check_ridge,
+    exact_setting,
+    one_release,
+)
 from dpjax.objectives import Objective, margin_derivatives
 from dpjax.oracles import ObjectiveQuery, iterations_of
 
@@ -62,7 +68,9 @@ def objective_perturbation(
     >>> [release.name for release in algorithm.event.releases]
     ['perturbed_minimizer', 'distance_from_minimum']
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     refuse_paper(accountant, "objective perturbation", PAPERS)
     if accountant == "rdp":
         raise ValueError(
@@ -71,15 +79,13 @@ def objective_perturbation(
     check_ridge(objective)
     _check_falling(problem)
     small = PrivacyBudget(_SHARE * budget.epsilon, _SHARE * budget.delta, budget.relation)
-    near = _NEAR * records_moved(budget.relation) / problem.data_size
+    near = problem.setting.sampler.scale(_NEAR, budget.relation)
 
     def query(scale: float) -> ObjectiveQuery:
         return ObjectiveQuery(
-            scale,
-            iterations_of(objective, near),
-            objective,
-            problem.data_size,
-            budget.relation,
+            setting=exact_setting(problem, objective),
+            noise_multiplier=scale,
+            iterations=iterations_of(objective, near),
             output_multiplier=hidden,
             dimension=problem.dimension,
         )
@@ -90,7 +96,6 @@ def objective_perturbation(
         return query(scale).event(1)
 
     asked = query(calibrate(event, budget, accountant))
-    (asked,) = base.fast_noise((asked,), unsafe_fast_noise)
     return one_release(problem, asked, "objective perturbation")
 
 

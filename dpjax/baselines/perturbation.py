@@ -1,15 +1,16 @@
 """Output perturbation (Chaudhuri et al. 2011): the minimiser, released once with Gaussian noise."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import PrivacyBudget, gaussian_multiplier, records_moved
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Single, refuse_paper
 from dpjax.objectives import L2, Objective, margin_derivatives
-from dpjax.oracles import MinimizerQuery, Query, iterations_of
+from dpjax.oracles import MinimizerQuery, Query, Setting, iterations_of
 
 # Why these methods have no ``accountant="paper"``.
 PAPERS = "its papers agree on no noise formula"
@@ -95,19 +96,26 @@ def output_perturbation(
     >>> round(algorithm.event.releases[0].sensitivity, 5)
     0.01001
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
-    moved = records_moved(budget.relation)
-    asked = MinimizerQuery(
-        gaussian_multiplier(budget, 1, accountant),
-        iterations_of(objective, _SHORT / 2 * moved / problem.data_size),
-        objective,
-        problem.data_size,
-        budget.relation,
+    short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
+    query = MinimizerQuery(
+        setting=exact_setting(problem, objective),
+        noise_multiplier=gaussian_multiplier(budget, 1, accountant),
+        iterations=iterations_of(objective, short),
     )
-    (query,) = base.fast_noise((asked,), unsafe_fast_noise)
     return one_release(problem, query, "output perturbation")
+
+
+def exact_setting(problem: base.Problem, objective: Objective) -> Setting:
+    """Returns the setting with the objective as it was given.
+
+    It is structure of these queries, so no number of it becomes a leaf in float32.
+    """
+    return dataclasses.replace(problem.setting, objective=objective)
 
 
 def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation:

@@ -87,7 +87,9 @@ def fixed_batch_spider(
     (3937, 492)
     """
     title = "Spider with fixed batches"
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
@@ -110,7 +112,6 @@ def fixed_batch_spider(
         smoothness=smoothness,
         hessian_lipschitz=hessian_lipschitz,
         initial_gap=initial_gap,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
     return configure(Spider, title, problem, settings)
 
@@ -182,7 +183,9 @@ def spider_boost(
     8
     """
     title = "SpiderBoost"
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
@@ -203,6 +206,5 @@ def spider_boost(
         smoothness=smoothness,
         hessian_lipschitz=hessian_lipschitz,
         initial_gap=initial_gap,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
     return configure(Spider, title, problem, settings)

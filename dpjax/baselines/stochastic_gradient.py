@@ -78,18 +78,19 @@ def dp_sgd(
     >>> release.count, round(release.sampling_probability, 3)
     (9, 0.071)
     """
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(
+        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
+    )
     refuse_paper(accountant, TITLE, MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", STEPS if steps is None else steps)
     query = calibrated_query(
         problem,
         GradientQuery,
-        (clip,),
         steps,
+        clip_norm=clip,
         batch_size=batch_size,
         capacity=capacity,
-        unsafe_fast_noise=unsafe_fast_noise,
     )
     if step_size is None:
         # Of the data term: a proximal step needs no smoothness of the regularizer.

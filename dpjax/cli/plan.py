@@ -18,7 +18,7 @@ def lines(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     n, p = algorithm.queries[0].data_size, data.dimension
     resident = 2 * n * (p + 1) * 4 + algorithm.max_steps * 40 + 6 * algorithm.dimension**2 * 8
     # A batch that is drawn costs the same whatever n is, and is drawn from n.
-    sampled = any(query.sampler is not None for query in algorithm.queries)
+    sampled = not all(query.sampler.reads_all for query in algorithm.queries)
     rows = n if sampled else min(n, _TRIAL_ROWS)
     examples = (jnp.full((rows, p), p**-0.5, jnp.float32), jnp.ones(rows))
     seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)

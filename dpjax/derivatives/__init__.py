@@ -13,7 +13,7 @@ from dpjax.derivatives.per_example import (
     clipped_hessian,
     joint_clipped,
 )
-from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack
+from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack, sum_slack
 from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
 __all__ = [
@@ -37,4 +37,5 @@ __all__ = [
     "ridge_minimum",
     "rounding_slack",
     "subspace_clipped",
+    "sum_slack",
 ]

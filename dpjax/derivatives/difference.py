@@ -38,6 +38,7 @@ class ClippedGradDifference:
     loss: Any = static()
     limit: Real[Array, ""] | float = math.inf
     """Bound on one record's contribution at any distance between parameters and anchor."""
+    any_order: bool = static(default=False)
 
     def __call__(
         self,
@@ -56,15 +57,14 @@ class ClippedGradDifference:
         anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
         batch: PyTree[Shaped[ArrayLike, "n ..."]],
         mask: Bool[ArrayLike, " n"] | None = None,
-        permutation_invariant: bool = False,
     ) -> Float[Expansion, " p"]:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
         if (phi := per_example._margin(self.loss)) is not None:
             records = per_example._prepared(batch, mask)
-            return _margin_sum(phi, records, params, anchor, bounds, permutation_invariant)
-        return _general_sum(self.loss, params, anchor, batch, mask, bounds, permutation_invariant)
+            return _margin_sum(phi, records, params, anchor, bounds, self.any_order)
+        return _general_sum(self.loss, params, anchor, batch, mask, bounds, self.any_order)
 
     def bound(
         self,
@@ -91,7 +91,7 @@ class ClippedGradDifference:
         The other arguments as in ``ClippedGrad.sensitivity``; rounding is included.
         """
         bound = self._of_distance(distance, lambda short, a, b: a if short else b)
-        return rounding.sum_sensitivity(min(bound, self.limit), relation, rows)
+        return rounding.sum_sensitivity(min(bound, self.limit), relation, rows, self.any_order)
 
     def _of_distance(self, distance: Any, where: Any) -> Any:
         largest = 2 * self.clip_norm
@@ -105,6 +105,7 @@ def clipped_grad_difference(
     *,
     smoothness: Real[Array, ""] | float,
     clip_norm: Real[Array, ""] | float | None = None,
+    any_order: bool = False,
 ) -> ClippedGradDifference:
     """Returns ``f(params, anchor, batch, mask=None)``: the sum of clipped gradient differences.
 
@@ -116,6 +117,7 @@ def clipped_grad_difference(
         or an ``Objective``, whose margin turns on the closed form.
       smoothness: L, above 0; if the loss is L-smooth for every record, this bound never clips.
       clip_norm: C, above 0; by default the two gradients are not clipped.
+      any_order: as in ``clipped_grad``.
 
     Returns:
       A callable with ``.sensitivity(relation, distance=, rows=)``. ``mask`` (n,) bool leaves rows
@@ -139,17 +141,18 @@ def clipped_grad_difference(
     0.501
     """
     norm = math.inf if clip_norm is None else clipping.positive_number("clip_norm", clip_norm)
-    return ClippedGradDifference(clipping.positive_number("smoothness", smoothness), norm, loss)
+    smooth = clipping.positive_number("smoothness", smoothness)
+    return ClippedGradDifference(smooth, norm, loss, any_order=any_order)
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def _margin_sum(
     phi: linear_model.Margin,
     records: linear_model.PreparedLinear,
     params: Array,
     anchor: Array,
     bounds: tuple[Array | float, Array],
-    permutation_invariant: bool,
+    any_order: bool,
 ) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
     count, p, size = records.directions.shape
@@ -160,9 +163,7 @@ def _margin_sum(
         z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def clipped(w: Array) -> tuple[Array, Array]:
-            first = (
-                derivative(r * linear_model._inner(w.astype(z.dtype), z, permutation_invariant)) * r
-            )
+            first = derivative(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
             factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
             return linear_model._times(factor, first), factor > 0
 
@@ -172,15 +173,13 @@ def _margin_sum(
 
         change = compute_once(chunk, differences)
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
-        return rounding.block_products(
-            z, linear_model._times(factor, change), permutation_invariant
-        )
+        return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
     at_once = blocks_per_chunk(count, size * p, linear_model._NUMBERS)
     return sum_chunks(count, at_once, contribution, zeros((p,), records.directions.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
 def _general_sum(
     loss: Loss,
     params: Params,
@@ -188,7 +187,7 @@ def _general_sum(
     batch: PyTree,
     mask: Array | None,
     bounds: tuple[Array | float, Array],
-    permutation_invariant: bool,
+    any_order: bool,
 ) -> Expansion:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
@@ -213,9 +212,7 @@ def _general_sum(
 
         change, usable = compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
-        return rounding.block_products(
-            blocks(factors), blocks(change), permutation_invariant, axis=1
-        )
+        return rounding.block_products(blocks(factors), blocks(change), any_order, axis=1)
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
     return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))

@@ -65,19 +65,19 @@ def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, A
     return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "most"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order", "most"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
     most: int = 4096,
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients of the flattened parameters.
 
-    ``permutation_invariant`` as in ``rounding.block_products``; ``most`` bounds the records
+    ``any_order`` as in ``rounding.block_products``; ``most`` bounds the records
     computed at once.
     """
     n = common_length(batch, mask)
@@ -94,13 +94,13 @@ def gradient_sum(
             ),
         )
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
-        return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
+        return rounding.block_products(factors, blocks(rows), any_order, axis=1)
 
     rows = rows_per_chunk(n, flat.size, 2**20, most)
     return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
 def second_order_sums(
     loss: Loss,
     params: Params,
@@ -108,12 +108,12 @@ def second_order_sums(
     mask: Array | None,
     weights: tuple[Array | float | None, Array | float],
     clip_norm: Array | float,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
 ) -> tuple[Expansion, Expansion]:
     """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
-    the Hessian's norm alone decides. ``permutation_invariant`` as in ``rounding.block_products``.
+    the Hessian's norm alone decides. ``any_order`` as in ``rounding.block_products``.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
@@ -129,8 +129,8 @@ def second_order_sums(
             parts.append((gradients, gradient_weight))
         factors = blocks(clipping.clip_factors(clip_norm, *parts, keep=keep))
         return (
-            rounding.block_products(factors, blocks(gradients), permutation_invariant, axis=1),
-            rounding.block_products(factors, blocks(hessians), permutation_invariant, axis=1),
+            rounding.block_products(factors, blocks(gradients), any_order, axis=1),
+            rounding.block_products(factors, blocks(hessians), any_order, axis=1),
         )
 
     zero = (zeros((p,), flat.dtype), zeros((p * p,), flat.dtype))

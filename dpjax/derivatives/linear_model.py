@@ -112,7 +112,7 @@ def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
         return lax.convert_element_type(unit, x.dtype), lax.convert_element_type(radius, x.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def linear_sums(
     phi: Margin,
     records: PreparedLinear,
@@ -121,7 +121,7 @@ def linear_sums(
     gradient_weight: Real[Array, ""] | float,
     hessian_weight: Real[Array, ""] | float,
     clip_norm: Real[Array, ""] | float,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
 ) -> tuple[Float[Expansion, " p"], Float[Expansion, "p p"]]:
     """Returns the sums of jointly clipped gradients and Hessians of a margin loss.
 
@@ -135,7 +135,7 @@ def linear_sums(
       gradient_weight: w_g.
       hessian_weight: w_h.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      permutation_invariant: as in ``rounding.block_products``.
+      any_order: as in ``rounding.block_products``.
 
     Returns:
       Sums (p,) and (p, p), in natural units.
@@ -154,39 +154,37 @@ def linear_sums(
         factor = clipping.scalar_factor(norm, clip_norm)
         return _times(factor, first), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, permutation_invariant)
+    total = _accumulate(phi, records, params, coefficients, any_order)
     p = records.directions.shape[1]
     gradient = jax.tree.map(lambda term: term[p], total)
     return gradient, clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def gradient_sum(
     phi: Margin,
     records: PreparedLinear,
     params: Float[Array, " p"],
     clip_norm: Real[Array, ""] | float,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
 ) -> Float[Expansion, " p"]:
     """Returns the sum (p,) of clipped gradients; the arguments are those of ``linear_sums``."""
 
     def chunk(z: Array, first: Array, second: Array) -> Array:
         del second
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
-        return rounding.block_products(z, _times(factor, first), permutation_invariant)
+        return rounding.block_products(z, _times(factor, first), any_order)
 
-    return _over_chunks(
-        phi, records, params, chunk, records.directions.shape[1:2], permutation_invariant
-    )
+    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2], any_order)
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def hessian_sum(
     phi: Margin,
     records: PreparedLinear,
     params: Float[Array, " p"],
     clip_norm: Real[Array, ""] | float,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
 ) -> Float[Expansion, "p p"]:
     """Returns the sum (p, p) of Frobenius-clipped Hessians; arguments as in ``linear_sums``."""
 
@@ -195,7 +193,7 @@ def hessian_sum(
         factor = clipping.scalar_factor(jnp.abs(second), clip_norm)
         return jnp.zeros_like(second), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, permutation_invariant)
+    total = _accumulate(phi, records, params, coefficients, any_order)
     return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
@@ -209,9 +207,7 @@ def unit_margins(
     >>> print(unit_margins(prepare((2 * jnp.eye(2), jnp.array([1.0, -1.0]))), jnp.ones(2)))
     [[ 1. -1.]]
     """
-    return _inner(
-        params.astype(records.directions.dtype), records.directions, permutation_invariant=False
-    )
+    return _inner(params.astype(records.directions.dtype), records.directions, any_order=False)
 
 
 def _times(factor: Array, value: Array) -> Array:
@@ -224,21 +220,21 @@ def _accumulate(
     records: PreparedLinear,
     params: Array,
     coefficients: Callable,
-    permutation_invariant: bool,
+    any_order: bool,
 ) -> Expansion:
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
         left = jnp.concatenate([z * for_hessian[:, None], for_gradient[:, None]], axis=1)
-        return rounding.block_products(left, z, permutation_invariant)
+        return rounding.block_products(left, z, any_order)
 
     p = records.directions.shape[1]
-    return _over_chunks(phi, records, params, chunk, (p + 1, p), permutation_invariant)
+    return _over_chunks(phi, records, params, chunk, (p + 1, p), any_order)
 
 
-def _inner(params: Array, z: Array, permutation_invariant: bool) -> Array:
+def _inner(params: Array, z: Array, any_order: bool) -> Array:
     """Inner products (blocks, rows) of ``params`` (p,) with the columns of ``z``."""
-    if not permutation_invariant:
+    if not any_order:
         return jnp.einsum("p,bpr->br", params, z, precision=_EXACT)
     # In float64 the order of a batched product, which may depend on the position, rounds away.
     dimensions = (((0,), (1,)), ((), ()))
@@ -253,7 +249,7 @@ def _over_chunks(
     params: Array,
     part: Callable,
     shape: tuple[int, ...],
-    permutation_invariant: bool,
+    any_order: bool,
 ) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
     count, p, size = records.directions.shape
@@ -264,7 +260,7 @@ def _over_chunks(
         z, r = chunk.of(records.directions), chunk.of(records.radius)
 
         def scalars() -> tuple[Array, Array]:
-            m = r * _inner(params.astype(z.dtype), z, permutation_invariant)
+            m = r * _inner(params.astype(z.dtype), z, any_order)
             first, second = derivative(m) * r, curvature(m) * r * r
             fresh = chunk.fresh[:, None]
             return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)

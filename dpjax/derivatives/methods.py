@@ -24,7 +24,7 @@ _CACHED, _FEW = 2**23, 16
 
 @functools.partial(
     jax.jit,
-    static_argnames=("loss", "permutation_invariant", "per_layer", "method", "memory_limit"),
+    static_argnames=("loss", "any_order", "per_layer", "method", "memory_limit"),
 )
 def gradient_sum(
     loss: Loss,
@@ -33,14 +33,14 @@ def gradient_sum(
     mask: Array | None,
     clip_norm: Array | float,
     *,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
-    The arguments are those of ``clipped_grad``; ``permutation_invariant`` is as in
+    The arguments are those of ``clipped_grad``; ``any_order`` is as in
     ``rounding.block_products``.
 
     Raises:
@@ -54,20 +54,18 @@ def gradient_sum(
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
     if method == "per_example" and memory_limit is None:
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, permutation_invariant)
-    reading = bookkeeping.read(loss, params, batch, permutation_invariant)
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order)
+    reading = bookkeeping.read(loss, params, batch, any_order)
     if method == "auto":
         method = "book_keeping" if reading.saves or per_layer else "per_example"
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
     rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
-        return general.gradient_sum(
-            loss, params, batch, mask, clip_norm, permutation_invariant, rows
-        )
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
     if per_layer:
         clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
     sums = two_pass.gradient_sum if method == "two_pass" else bookkeeping.gradient_sum
-    return sums(loss, params, batch, mask, clip_norm, permutation_invariant, rows)
+    return sums(loss, params, batch, mask, clip_norm, any_order, rows)
 
 
 def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:

@@ -70,9 +70,7 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total = to_float64(
-                linear_model.gradient_sum(phi, rows, ahead, bound, permutation_invariant=True)
-            )
+            total = to_float64(linear_model.gradient_sum(phi, rows, ahead, bound, any_order=True))
             gradient = total / float64(float(data_size)) + mu * ahead + linear
             point = ahead - gradient / curvature
             return point, point + momentum * (point - last)

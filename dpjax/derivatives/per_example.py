@@ -42,6 +42,7 @@ class ClippedGrad:
     per_layer: bool = static(default=False)
     method: str = static(default="auto")
     memory_limit: int | None = static(default=None)
+    any_order: bool = static(default=False)
 
     def __call__(
         self,
@@ -60,22 +61,19 @@ class ClippedGrad:
         params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
         batch: PyTree[Shaped[ArrayLike, "n ..."]],
         mask: Bool[ArrayLike, " n"] | None = None,
-        permutation_invariant: bool = False,
     ) -> Float[Expansion, " p"]:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
-            return linear_model.gradient_sum(
-                phi, records, params, self.clip_norm, permutation_invariant
-            )
+            return linear_model.gradient_sum(phi, records, params, self.clip_norm, self.any_order)
         return methods.gradient_sum(
             self.loss,
             params,
             batch,
             mask,
             self.clip_norm,
-            permutation_invariant=permutation_invariant,
+            any_order=self.any_order,
             per_layer=self.per_layer,
             method=self.method,
             memory_limit=self.memory_limit,
@@ -85,7 +83,7 @@ class ClippedGrad:
         """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.
 
         It is above ``clip_norm``, since a float32 sum is rounded: see ``rounding.sum_slack`` for
-        the proof.
+        the proof, and for what a query charges, whose noise comes before the rounding to float32.
 
         Args:
           relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
@@ -97,7 +95,7 @@ class ClippedGrad:
         """
         if self.method == "two_pass":
             raise ValueError("method='two_pass' has no proven sensitivity; take method='auto'.")
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows)
+        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
 
 
 @pytree_dataclass
@@ -106,6 +104,7 @@ class ClippedHessian:
 
     clip_norm: Real[Array, ""] | float
     loss: Any = static()
+    any_order: bool = static(default=False)
 
     def __call__(
         self,
@@ -121,23 +120,20 @@ class ClippedHessian:
         params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
         batch: PyTree[Shaped[ArrayLike, "n ..."]],
         mask: Bool[ArrayLike, " n"] | None = None,
-        permutation_invariant: bool = False,
     ) -> Float[Expansion, "p p"]:
         """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
-            return linear_model.hessian_sum(
-                phi, records, params, self.clip_norm, permutation_invariant
-            )
+            return linear_model.hessian_sum(phi, records, params, self.clip_norm, self.any_order)
         weights = (None, 1.0)
         return general.second_order_sums(
-            self.loss, params, batch, mask, weights, self.clip_norm, permutation_invariant
+            self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
         )[1]
 
     def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the Frobenius sensitivity of the sum; arguments as in ``ClippedGrad``."""
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows)
+        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
 
 
 @pytree_dataclass
@@ -148,6 +144,7 @@ class JointClipped:
     hessian_weight: Real[Array, ""] | float
     clip_norm: Real[Array, ""] | float
     loss: Any = static()
+    any_order: bool = static(default=False)
 
     def __call__(
         self,
@@ -164,7 +161,6 @@ class JointClipped:
         params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
         batch: PyTree[Shaped[ArrayLike, "n ..."]],
         mask: Bool[ArrayLike, " n"] | None = None,
-        permutation_invariant: bool = False,
     ) -> JointExpansion:
         """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
@@ -177,13 +173,13 @@ class JointClipped:
                     gradient_weight=self.gradient_weight,
                     hessian_weight=self.hessian_weight,
                     clip_norm=self.clip_norm,
-                    permutation_invariant=permutation_invariant,
+                    any_order=self.any_order,
                 )
             )
         weights = (self.gradient_weight, self.hessian_weight)
         return JointExpansion(
             *general.second_order_sums(
-                self.loss, params, batch, mask, weights, self.clip_norm, permutation_invariant
+                self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
             )
         )
 
@@ -192,7 +188,7 @@ class JointClipped:
 
         Arguments as in ``ClippedGrad.sensitivity``.
         """
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows)
+        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
 
 
 def clipped_grad(
@@ -202,6 +198,7 @@ def clipped_grad(
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
+    any_order: bool = False,
 ) -> ClippedGrad:
     """Returns ``f(params, batch, mask=None)``: the sum of clipped per-example gradients.
 
@@ -217,6 +214,8 @@ def clipped_grad(
         there. A loss with a margin uses its closed form instead.
       memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
         in pieces that fit; by default 1 GiB, or one record.
+      any_order: add blocks in float64 too, for neighbours whose common rows lie elsewhere, as under
+        ``add_or_remove_one``; slower, with a smaller ``.sensitivity`` there.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``. ``mask`` (n,) bool leaves rows out.
@@ -249,15 +248,18 @@ def clipped_grad(
     if per_layer and method == "per_example":
         raise ValueError("method='per_example' clips full gradients; per_layer needs another.")
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
-    return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit)
+    return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit, any_order)
 
 
-def clipped_hessian(loss: Loss, *, clip_norm: Real[Array, ""] | float) -> ClippedHessian:
+def clipped_hessian(
+    loss: Loss, *, clip_norm: Real[Array, ""] | float, any_order: bool = False
+) -> ClippedHessian:
     """Returns ``f(params, batch, mask=None)``: the sum of Frobenius-clipped Hessians.
 
     Args:
       loss: as in ``clipped_grad``.
       clip_norm: C, above 0, on the Frobenius norm of one record's Hessian.
+      any_order: as in ``clipped_grad``.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is (p, p) over the flattened
@@ -276,7 +278,7 @@ def clipped_hessian(loss: Loss, *, clip_norm: Real[Array, ""] | float) -> Clippe
     Array([[0., 0.],
            [0., 1.]], dtype=float32)
     """
-    return ClippedHessian(clipping.positive_number("clip_norm", clip_norm), loss)
+    return ClippedHessian(clipping.positive_number("clip_norm", clip_norm), loss, any_order)
 
 
 def joint_clipped(
@@ -285,6 +287,7 @@ def joint_clipped(
     gradient_weight: Real[Array, ""] | float,
     hessian_weight: Real[Array, ""] | float,
     clip_norm: Real[Array, ""] | float = 1.0,
+    any_order: bool = False,
 ) -> JointClipped:
     """Returns ``f(params, batch, mask=None)``: gradient and Hessian clipped as one vector.
 
@@ -296,6 +299,7 @@ def joint_clipped(
       gradient_weight: w_g, above 0.
       hessian_weight: w_h, above 0.
       clip_norm: bound on the joint norm.
+      any_order: as in ``clipped_grad``.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural
@@ -319,6 +323,7 @@ def joint_clipped(
         clipping.positive_number("hessian_weight", hessian_weight),
         clipping.positive_number("clip_norm", clip_norm),
         loss,
+        any_order,
     )
 
 

@@ -85,8 +85,13 @@ def rounding_slack(data_size: int, relation: Relation) -> float:
     return 2 * _error(BLOCK + _PRODUCTS, _WIDE_UNIT) * data_size + totals
 
 
-def sum_slack(rows: int, relation: Relation, permutation_invariant: bool = False) -> float:
-    """Returns a bound on the rounding in the distance of neighbouring sums as arrays.
+def sum_slack(
+    rows: int, relation: Relation, any_order: bool = False, *, narrowed: bool = True
+) -> float:
+    """Returns a bound on the rounding in the distance of neighbouring sums.
+
+    What one record moves a sum by is at most (records moved + this) C: of the arrays that clipped
+    functions return as it stands, of what a query adds noise to with ``narrowed=False``.
 
     W and W' are the neighbours' sums as ``Expansion``, at most
     (records moved + ``rounding_slack``) C apart. The array returned is R, W rounded to float32,
@@ -98,7 +103,8 @@ def sum_slack(rows: int, relation: Relation, permutation_invariant: bool = False
     Args:
       rows: the largest number of rows in the sum.
       relation: of the budget.
-      permutation_invariant: whether blocks are added in float64.
+      any_order: whether blocks are added in float64.
+      narrowed: whether the sum is rounded to float32 before anything else happens to it.
 
     Returns:
       The error bound, in clip norms C, to be added to ``records_moved(relation)``.
@@ -108,10 +114,12 @@ def sum_slack(rows: int, relation: Relation, permutation_invariant: bool = False
 
     >>> print(f"{sum_slack(417, 'zero_out'):.5f}, {sum_slack(417, 'add_or_remove_one'):.5f}")
     0.00205, 0.00805
+    >>> print(f"{sum_slack(35_000, 'zero_out', narrowed=False):.5f}")
+    0.00200
     """
     rows = _validate.positive_int("rows", rows)
-    narrowing = rows * _NARROWING
-    if permutation_invariant or keeps_positions(relation):
+    narrowing = rows * _NARROWING if narrowed else 0.0
+    if any_order or keeps_positions(relation):
         return rounding_slack(rows, relation) + narrowing
     # Rows behind the removed one shift, and every block is added in another order.
     return math.ceil(rows / BLOCK) * rounding_slack(rows, "zero_out") + narrowing
@@ -121,7 +129,7 @@ def sum_sensitivity(
     clip_norm: Real[Array, ""] | float,
     relation: Relation,
     rows: int,
-    permutation_invariant: bool = False,
+    any_order: bool = False,
 ) -> Real[Array, ""] | float:
     """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
@@ -129,7 +137,7 @@ def sum_sensitivity(
       clip_norm: C, the bound on one record's contribution.
       relation: the neighbouring relation.
       rows: the largest number of rows in the sum, masked rows included.
-      permutation_invariant: as in ``sum_slack``.
+      any_order: as in ``sum_slack``.
 
     Raises:
       ValueError: for an unknown relation, or rows that are not an integer of at least 1.
@@ -137,20 +145,20 @@ def sum_sensitivity(
     >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
     0.5031
     """
-    return clip_norm * (records_moved(relation) + sum_slack(rows, relation, permutation_invariant))
+    return clip_norm * (records_moved(relation) + sum_slack(rows, relation, any_order))
 
 
 def _error(additions: int, unit: float) -> float:
     return additions * unit / (1 - additions * unit)
 
 
-def block_products(left: Array, right: Array, permutation_invariant: bool, axis: int = -1) -> Array:
+def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -> Array:
     """Returns the products of two arrays summed over the rows of each block.
 
     Args:
       left: (blocks, ..., rows).
       right: (blocks, ..., rows), or with the rows at ``axis``.
-      permutation_invariant: whether to multiply and add in float64, so that the positions of
+      any_order: whether to multiply and add in float64, so that the positions of
         rows do not matter.
       axis: of the rows in ``right``.
 
@@ -158,10 +166,10 @@ def block_products(left: Array, right: Array, permutation_invariant: bool, axis:
       (blocks, ..., ...), without the rows.
 
     >>> import jax.numpy as jnp
-    >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), permutation_invariant=False).shape
+    >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), any_order=False).shape
     (4, 2)
     """
-    if permutation_invariant:
+    if any_order:
         left, right = float64(left), float64(right)
     with jax.enable_x64(left.dtype == right.dtype == "float64"):
         # No preferred type: a later trace without x64 would read it as float32.
@@ -173,13 +181,13 @@ def block_products(left: Array, right: Array, permutation_invariant: bool, axis:
         )
 
 
-def block_outer_products(left: Array, right: Array, permutation_invariant: bool) -> Array:
+def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
     """Returns the outer products of rows summed over each block.
 
     Args:
       left: (blocks, rows, k).
       right: (blocks, rows, l).
-      permutation_invariant: as in ``block_products``.
+      any_order: as in ``block_products``.
 
     Returns:
       (blocks, k, l).
@@ -188,7 +196,7 @@ def block_outer_products(left: Array, right: Array, permutation_invariant: bool)
     >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), False).shape
     (4, 3, 5)
     """
-    if permutation_invariant:
+    if any_order:
         left, right = float64(left), float64(right)
     with jax.enable_x64(left.dtype == right.dtype == "float64"):
         return lax.dot_general(

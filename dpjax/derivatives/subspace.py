@@ -33,6 +33,7 @@ class SubspaceClipped:
     gradient_weight: Real[Array, ""] | float
     hessian_weight: Real[Array, ""] | float
     loss: Any = static()
+    any_order: bool = static(default=False)
 
     def __call__(
         self,
@@ -51,7 +52,6 @@ class SubspaceClipped:
         batch: PyTree[Shaped[ArrayLike, "n ..."]],
         sketch: Float[Array, "k p"],
         mask: Bool[ArrayLike, " n"] | None = None,
-        permutation_invariant: bool = False,
     ) -> JointExpansion:
         """Returns the result of a call in float64, as ``Expansion``."""
         weights, batch = (self.gradient_weight, self.hessian_weight), on_device(batch)
@@ -63,7 +63,7 @@ class SubspaceClipped:
                 batch,
                 mask,
                 weights,
-                permutation_invariant=permutation_invariant,
+                any_order=self.any_order,
             )
         )
 
@@ -72,11 +72,15 @@ class SubspaceClipped:
 
         Arguments as in ``ClippedGrad.sensitivity``; rounding is included.
         """
-        return rounding.sum_sensitivity(1.0, relation, rows)
+        return rounding.sum_sensitivity(1.0, relation, rows, self.any_order)
 
 
 def subspace_clipped(
-    loss: Loss, *, gradient_weight: Real[Array, ""] | float, hessian_weight: Real[Array, ""] | float
+    loss: Loss,
+    *,
+    gradient_weight: Real[Array, ""] | float,
+    hessian_weight: Real[Array, ""] | float,
+    any_order: bool = False,
 ) -> SubspaceClipped:
     """Returns ``f(params, batch, sketch, mask=None)``: derivatives in a subspace, jointly clipped.
 
@@ -88,6 +92,7 @@ def subspace_clipped(
       loss: ``loss(params, example) -> scalar`` sees one example.
       gradient_weight: w_g, above 0.
       hessian_weight: w_h, above 0.
+      any_order: as in ``clipped_grad``.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural
@@ -110,10 +115,11 @@ def subspace_clipped(
         clipping.positive_number("gradient_weight", gradient_weight),
         clipping.positive_number("hessian_weight", hessian_weight),
         loss,
+        any_order,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
 def _sums(
     loss: Loss,
     params: Params,
@@ -121,7 +127,7 @@ def _sums(
     batch: PyTree,
     mask: Array | None,
     weights: tuple[Array | float, Array | float],
-    permutation_invariant: bool,
+    any_order: bool,
 ) -> tuple[Expansion, Expansion]:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
@@ -154,12 +160,8 @@ def _sums(
             1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
         )
         return (
-            rounding.block_products(
-                blocks(factors), blocks(gradients), permutation_invariant, axis=1
-            ),
-            rounding.block_products(
-                blocks(factors), blocks(hessians), permutation_invariant, axis=1
-            ),
+            rounding.block_products(blocks(factors), blocks(gradients), any_order, axis=1),
+            rounding.block_products(blocks(factors), blocks(hessians), any_order, axis=1),
         )
 
     record = jax.tree.map(lambda leaf: leaf[0], batch)

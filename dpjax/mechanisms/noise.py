@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Expansion, float64, to_float64
+from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.gaussian import GRID_BITS, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax
+from dpjax.mechanisms.normal import standard_normal
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 from dpjax.mechanisms.tree import PrefixNoise
 
@@ -64,6 +65,25 @@ class Gaussian(Noise):
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``perturb``."""
         return perturb(key, value, stddev, unsafe_fast_noise=self.unsafe_fast)
+
+    def alone(self, key: Array, shape: tuple[int, ...], stddev: Any, dtype: jnp.dtype) -> Expansion:
+        """Returns noise by itself, which goes into what is minimised and never leaves.
+
+        It is not rounded to the grid of ``perturb``: on it the minimisers of neighbours would
+        differ otherwise than is proved.
+
+        Args:
+          key: as in ``add``.
+          shape: of the noise.
+          stddev: as in ``add``.
+          dtype: of the terms.
+        """
+        if self.unsafe_fast:
+            drawn = jax.random.normal(key, shape, jnp.float32)
+        else:
+            drawn = standard_normal(key, shape)
+        with jax.enable_x64(True):
+            return from_float64(float64(stddev) * float64(drawn), dtype)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns the log-likelihood ratio of two Gaussians of one variance."""

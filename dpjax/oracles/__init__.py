@@ -5,12 +5,6 @@ from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
 from dpjax.oracles.base import Evaluations, Query, bind, check_examples
 from dpjax.oracles.difference import LEAST, DifferenceQuery
-from dpjax.oracles.draws import (
-    check_batch_size,
-    fixed_size_sampler,
-    poisson_sampler,
-    single_passes,
-)
 from dpjax.oracles.estimate import EstimateQuery
 from dpjax.oracles.gradient import AnchorQuery, GradientQuery, NetworkQuery
 from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
@@ -20,7 +14,14 @@ from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.once import only_where
 from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
+from dpjax.oracles.setting import Setting
 from dpjax.oracles.subspace import SubspaceQuery
+from dpjax.sampling.factories import (
+    check_batch_size,
+    fixed_size_sampler,
+    poisson_sampler,
+    single_passes,
+)
 
 __all__ = [
     "LEAST",
@@ -43,6 +44,7 @@ __all__ = [
     "Scores",
     "SecondOrderAnswer",
     "SelectionQuery",
+    "Setting",
     "SubspaceQuery",
     "bind",
     "check_batch_size",

@@ -5,15 +5,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, PyTree, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import linear_model
-from dpjax.objectives import Objective
 from dpjax.oracles.base import Query, Records
+from dpjax.sampling import FullBatch
+from dpjax.sampling.samplers import expect
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class AccuracyQuery(Query):
     """Asks for (number of records whose label is predicted) / n + N(0, stddev^2).
 
@@ -21,11 +22,9 @@ class AccuracyQuery(Query):
     score of 0, and for a null record, with a feature that is not finite or an impossible label.
 
     Args:
+      setting: whose objective predicts labels in {-1, +1}, of all records; the relation is
+        ``"zero_out"`` or ``"replace_one"``, the sensitivity 1 / n under both.
       noise_multiplier: standard deviation over the sensitivity.
-      objective: whose parameters predict labels in {-1, +1}.
-      data_size: the declared public n, the divisor.
-      relation: ``"zero_out"`` or ``"replace_one"``; the sensitivity is 1 / n under both.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Raises:
       ValueError: for another relation, or an objective that predicts no label.
@@ -34,12 +33,6 @@ class AccuracyQuery(Query):
       nulled or replaced moves the count by 1 at most. Counts are added exactly: nothing is lost to
       rounding. The score of a record is computed from that record and its place alone.
     """
-
-    noise_multiplier: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
-    unsafe_fast_noise: bool = static(default=False)
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -67,9 +60,9 @@ class AccuracyQuery(Query):
         return 0
 
     @property
-    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Nobody draws: every record is asked."""
-        return None
+    def sampler(self) -> FullBatch:
+        """Every record is asked."""
+        return expect(FullBatch, self.setting.sampler, "AccuracyQuery")
 
     @property
     def unit(self) -> float:

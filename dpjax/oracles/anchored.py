@@ -5,16 +5,14 @@ from typing import Any
 
 import jax
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion, float64, from_float64, to_float64
-from dpjax.accounting import Event
-from dpjax.derivatives import clipped_grad, most_rows, rounding_slack
-from dpjax.objectives import Objective
+from dpjax.accounting import Release
+from dpjax.derivatives import clipped_grad
 from dpjax.oracles.base import Query, Records
-from dpjax.sampling import Sampler
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class AnchoredQuery(Query):
     """Asks for (how clipped gradients of a batch change from the anchor) / B + their mean there.
 
@@ -24,11 +22,9 @@ class AnchoredQuery(Query):
     Args:
       noise_multiplier: standard deviation over what a record that is drawn moves the mean.
       clip_norm: C, the bound on one record's gradient at either point.
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor of the mean at the anchor.
-      relation: ``"zero_out"`` or ``"add_or_remove_one"``; no other has an accounting.
-      sampler: Poisson batches of expected size B.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      setting: n is the divisor of the mean at the anchor; the relation ``"zero_out"`` or
+        ``"add_or_remove_one"``, no other has an accounting; the sampler ``Poisson``, of expected
+        size B.
 
     Privacy: every step moves by C / n with a record that is not drawn, and by 2 C / B + C / n at
       most with one that is: a mixture of Gaussians. The two parts of a record's gradient at the
@@ -38,13 +34,7 @@ class AnchoredQuery(Query):
     Reference: Wang, Ye and Xu (2017), algorithm 1, line 6.
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
-    sampler: Sampler | None = None
-    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -80,19 +70,18 @@ class AnchoredQuery(Query):
         """The gradient alone."""
         return (("gradient", float(self.stddev)),)
 
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release; on the host.
+    def releases(self, count: int) -> tuple[Release, ...]:
+        """Returns one Gaussian an answer, which also moves with a record that is not drawn.
 
         Raises:
           ValueError: without Poisson batches, or under ``replace_one``.
         """
-        (release,) = super().event(count).releases
-        return Event((dataclasses.replace(release, undrawn_shift=float(self.idle)),), self.relation)
+        return (dataclasses.replace(self._release(count), undrawn_shift=float(self.idle)),)
 
     def memory(self, records: Records, params: Params, **public: Any) -> Expansion:
         """Returns the exact sum of clipped gradients at ``anchor``, (p,): SECRET."""
         del params
-        return self._clipped.wide(public["anchor"], records, None, self.any_order)
+        return self._clipped.wide(public["anchor"], records)
 
     def renews(self, **public: Any) -> Array | bool:
         """Returns ``renew``, bool (): whether ``anchor`` is another one than at the step before."""
@@ -111,8 +100,7 @@ class AnchoredQuery(Query):
             its digits; and ``renew``, see ``renews``.
         """
         here, there = (
-            self._clipped.wide(point, records, mask, self.any_order)
-            for point in (params, public["anchor"])
+            self._clipped.wide(point, records, mask) for point in (params, public["anchor"])
         )
         # One sum before the noise: apart, the exact part would need noise of its own.
         with jax.enable_x64(True):
@@ -122,7 +110,9 @@ class AnchoredQuery(Query):
 
     @property
     def _clipped(self):
-        return clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
+        return clipped_grad(
+            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+        )
 
     @property
     def _share(self) -> Array | float:
@@ -130,7 +120,4 @@ class AnchoredQuery(Query):
 
     @property
     def _batch_slack(self) -> float:
-        return self._slack_of(self.data_size if self.sampler is None else self.sampler.capacity)
-
-    def _slack_of(self, rows: int) -> float:
-        return rounding_slack(most_rows(rows, self.relation), self.relation)
+        return self._slack_of(self.sampler.capacity)

@@ -1,7 +1,7 @@
 """The interface of an oracle, and checks of shapes and dtypes, which cost no privacy."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +10,21 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import Expansion, on_device
-from dpjax.accounting import Event, Release, records_moved
+from dpjax.accounting import Event, Release
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.datasets.base import check_arrays
-from dpjax.derivatives import flatten, keeps_positions, linear_model, most_rows, rounding_slack
+from dpjax.derivatives import flatten, keeps_positions, linear_model, most_rows, sum_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
 from dpjax.oracles.once import only_where
+from dpjax.oracles.setting import Setting
 from dpjax.sampling import Sampler
 
 Records = PyTree
+
+_Law = TypeVar("_Law", bound=Noise)
 
 
 class Evaluations(NamedTuple):
@@ -35,6 +38,7 @@ class Evaluations(NamedTuple):
     padded: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
     """One question to the data: an exact value, a bound on one record's part in it, and noise.
 
@@ -43,17 +47,43 @@ class Query:
     the same fields that scale the noise. All that an answer holds is one release, of one joint
     vector, on a draw of its own.
 
-    A subclass has the fields below, the properties ``name``, ``unit`` and ``components``, and
-    ``exact``; where the defaults do not fit, ``noises``, ``stddevs``, ``finish`` with its inverse
-    ``parts_of``, ``is_asked``, ``inner_noise``, ``step_key``, and ``memory`` with ``renews``.
+    A subclass is a ``pytree_dataclass``; its fields, like those below, are given by name. It has
+    the properties ``name``, ``unit`` and ``components``, and ``exact``; where the defaults do not
+    fit, ``noises``, ``stddevs``, ``finish`` with its inverse ``parts_of``, ``is_asked``,
+    ``inner_noise``, ``releases``, ``step_key``, and ``memory`` with ``renews``.
+
+    Args:
+      setting: objective, declared n, relation, sampler, and how noise is drawn.
+      noise_multiplier: standard deviation of the noise over ``sensitivity``.
     """
 
+    setting: Setting
     noise_multiplier: Array | float
-    sampler: Sampler | None
-    objective: Objective
-    data_size: int
-    relation: Relation
-    unsafe_fast_noise: bool
+
+    @property
+    def objective(self) -> Objective:
+        """Whose ``loss`` is differentiated."""
+        return self.setting.objective
+
+    @property
+    def data_size(self) -> int:
+        """The declared public n."""
+        return self.setting.data_size
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation."""
+        return self.setting.relation
+
+    @property
+    def sampler(self) -> Sampler:
+        """Who is asked."""
+        return self.setting.sampler
+
+    @property
+    def unsafe_fast_noise(self) -> bool:
+        """Whether noise is plain float32, NOT for a release."""
+        return self.setting.unsafe_fast_noise
 
     @property
     def name(self) -> str:
@@ -96,7 +126,7 @@ class Query:
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns for each part the purpose of its key, and the noise that is added to it."""
         del public
-        return ((self.purpose, Gaussian(self.unsafe_fast_noise)),)
+        return ((self.purpose, Gaussian()),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the scale of the noise on each part of the exact value; public."""
@@ -223,7 +253,7 @@ class Query:
         exact = self.exact(batch, params, mask, **public, **inner)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         noisy = tuple(
-            noise.add(derive(key, purpose, 0), value, stddev)
+            self._as_set(noise).add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
         )
         return self.finish(noisy, params)
@@ -235,7 +265,7 @@ class Query:
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the gradients that ``count`` answers take; on the host."""
-        rows = self.data_size if self.sampler is None else self.sampler.capacity
+        rows = self.sampler.capacity
         padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
         declared = round(count * self.gradients * float(self.divisor))
         return Evaluations(declared, count * self.gradients * padded)
@@ -243,18 +273,17 @@ class Query:
     @property
     def closed_form(self) -> bool:
         """Whether records of a margin loss are prepared for its closed form, once per training."""
-        return self.sampler is None
+        return self.sampler.reads_all
 
     @property
     def divisor(self) -> Array | float:
         """What sums are divided by: the declared n or expected batch, never a realised size."""
-        return float(self.data_size) if self.sampler is None else self.sampler.expected
+        return self.sampler.expected
 
     @property
     def slack(self) -> float:
         """What rounding adds to the distance of neighbouring sums, in contributions."""
-        rows = self.data_size if self.sampler is None else self.sampler.capacity
-        return rounding_slack(most_rows(rows, self.relation), self.relation)
+        return self._slack_of(self.sampler.capacity)
 
     @property
     def any_order(self) -> bool:
@@ -275,36 +304,49 @@ class Query:
         return self.noise_multiplier * self.sensitivity
 
     def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release: one Gaussian each, as the sampler has it."""
-        multiplier = float(self.noise_multiplier)
+        """Returns what ``count`` answers release; on the host.
+
+        Raises:
+          ValueError: for a sampler that has no accounting for the relation or the noise.
+        """
         check_sampler(self.sampler, self.data_size)
-        if self.sampler is None:
-            release = Release(
-                self.name,
-                count,
-                noise_multiplier=multiplier,
-                sensitivity=float(self.sensitivity),
-                components=self.components,
-            )
-        else:
-            release = self.sampler.release(
-                self.name,
-                count,
-                noise_multiplier=multiplier,
-                relation=self.relation,
-                record_norm=float(self.unit) * (1 + self.slack),
-                components=self.components,
-            )
-        release = dataclasses.replace(
-            release, unsafe_fast_noise=self.unsafe_fast_noise, words=self.words
+        fast = self.setting.unsafe_fast_noise
+        released = self.releases(count)
+        marked = (dataclasses.replace(release, unsafe_fast_noise=fast) for release in released)
+        return Event(tuple(marked), self.relation)
+
+    def releases(self, count: int) -> tuple[Release, ...]:
+        """Returns the releases of ``event``: here one Gaussian an answer, on the sampler's draw."""
+        return (self._release(count),)
+
+    def _release(self, count: int, **own: Any) -> Release:
+        return self.sampler.released(
+            self.name,
+            count,
+            noise_multiplier=float(self.noise_multiplier),
+            sensitivity=float(self.sensitivity),
+            components=self.components,
+            words=self.words,
+            **own,
         )
-        return Event((release,), self.relation)
+
+    def _as_set(self, noise: _Law) -> _Law:
+        """The noise, drawn as the setting says: the one place that hands the flag on."""
+        fast = self.setting.unsafe_fast_noise
+        if noise.unsafe_fast == fast:
+            return noise
+        return dataclasses.replace(noise, unsafe_fast=fast)
+
+    def _slack_of(self, rows: int) -> float:
+        # Noise is added to the sum in float64, before it is narrowed.
+        declared = most_rows(rows, self.relation)
+        return sum_slack(declared, self.relation, self.any_order, narrowed=False)
+
+    def _on_sum(self, unit: Array | float) -> Array | float:
+        return self.sampler.sum_scale(unit, self.relation, self.slack)
 
     def _of_mean(self, unit: Array | float) -> Array | float:
-        if self.sampler is None:
-            moved = records_moved(self.relation) + self.slack
-            return moved * unit / self.divisor
-        return self.sampler.scale(unit * (1 + self.slack), self.relation)
+        return self._on_sum(unit) / self.divisor
 
     def _noise_on_sum(self, unit: Array | float) -> Array | float:
         # The sum is perturbed and then divided: rounding in the division is post-processing.
@@ -312,8 +354,6 @@ class Query:
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
         """The records of one draw, and which of them count."""
-        if self.sampler is None:
-            return records, None
         return self.sampler.draw(derive(key, "sample", 0), records)
 
 
@@ -335,13 +375,13 @@ class ValueQuery(Query):
         return (answer,)
 
 
-def check_sampler(sampler: Sampler | None, data_size: int) -> None:
+def check_sampler(sampler: Sampler, data_size: int) -> None:
     """Raises if a sampler was made for other data than a query.
 
     Raises:
       ValueError: naming both sizes.
     """
-    if sampler is not None and sampler.data_size != data_size:
+    if sampler.data_size != data_size:
         raise ValueError(
             f"the sampler draws from data_size={sampler.data_size}, the query declares "
             f"{data_size}; make both with the same number."

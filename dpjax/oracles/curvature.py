@@ -34,16 +34,15 @@ def smallest_curvature(
       records: see ``bind``.
       clip_norm: C_H, on the Frobenius norm of one record's Hessian.
       divisor: a public number.
-      any_order: see ``keeps_positions``.
+      any_order: as in ``clipped_hessian``.
       dtype: in which the regularizer's Hessian is formed.
       mask: bool (n,), the records that count.
 
     Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
       C_H / divisor at most, whatever p.
     """
-    total = clipped_hessian(objective.data_term, clip_norm=clip_norm).wide(
-        params, records, mask, any_order
-    )
+    clipped = clipped_hessian(objective.data_term, clip_norm=clip_norm, any_order=any_order)
+    total = clipped.wide(params, records, mask)
     size = flatten(params)[0].size
     regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
     with jax.enable_x64(True):

@@ -4,20 +4,18 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
-from dpjax.objectives import Objective
 from dpjax.oracles.base import Query, Records
-from dpjax.sampling import Sampler
 
 # The least noise over the largest, which float32 must hold; it is nearer to 0 than any rounding
 # error of the parameters that it is added to.
 LEAST = 2.0**-60
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class DifferenceQuery(Query):
     """Asks for (sum of clipped gradient differences) / divisor + N(0, stddev_at^2 I).
 
@@ -26,11 +24,7 @@ class DifferenceQuery(Query):
         distance from the anchor.
       clip_norm: C, the bound on one record's gradient at either point.
       smoothness: L; a record's difference is clipped to min(2 C, L |params - anchor|).
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor unless a sampler has its own.
-      relation: fixes the sensitivity.
-      sampler: who is asked; None for all records.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      **others: as ``Query``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier``, on its sample. The noise
       falls with the sensitivity, so the event is the same whatever the path; ``sensitivity`` and
@@ -39,14 +33,8 @@ class DifferenceQuery(Query):
     Reference: Wang, Ye and Xu (2017), algorithm 1, line 6, with the noise of the anchor apart.
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
     smoothness: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
-    sampler: Sampler | None = None
-    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -82,7 +70,10 @@ class DifferenceQuery(Query):
     def clipped(self) -> ClippedGradDifference:
         """The sum that is asked for, without noise."""
         return clipped_grad_difference(
-            self.objective.data_term, smoothness=self.smoothness, clip_norm=self.clip_norm
+            self.objective.data_term,
+            smoothness=self.smoothness,
+            clip_norm=self.clip_norm,
+            any_order=self.any_order,
         )
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:
@@ -101,7 +92,7 @@ class DifferenceQuery(Query):
           **public: ``anchor``, where it is known; released before. At the anchor itself all is
             almost 0.
         """
-        return (self.clipped.wide(params, public["anchor"], records, mask, self.any_order),)
+        return (self.clipped.wide(params, public["anchor"], records, mask),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the scale of the noise on the sum, which shrinks near the anchor."""

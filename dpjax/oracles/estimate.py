@@ -9,24 +9,24 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
-from dpjax.accounting import Event, SinglePassRelease
+from dpjax.accounting import Release
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
-from dpjax.objectives import Objective
-from dpjax.oracles.base import Evaluations, Query, Records, check_sampler
+from dpjax.oracles.base import Evaluations, Query, Records
 from dpjax.oracles.difference import LEAST
 from dpjax.sampling import Ordered, SinglePass, as_ordered
+from dpjax.sampling.samplers import expect
 
 ROWS = 256
 """Records of a micro-batch: an answer costs as many of them as its batch holds."""
 _SHARE = 2.0**-20
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class EstimateQuery(Query):
     """Asks for an increment of a gradient estimate: a mean gradient, or how one has changed.
 
@@ -42,11 +42,8 @@ class EstimateQuery(Query):
         C b_t / b, so that however b_t was chosen no record moves an increment by more than C / b.
       noise: of the increments of a segment. Noise that is independent follows what each difference
         can move instead, without that clip.
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n.
-      relation: fixes the sensitivity; ``"zero_out"`` or ``"replace_one"``.
-      sampler: the places of the order that may be read.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      setting: the relation is ``"zero_out"`` or ``"replace_one"``, the sampler a ``SinglePass``
+        over the places of the order that may be read.
 
     Privacy: where every place is read once at most, in an order and by batch sizes that depend on
       released values alone, the whole run is one Gaussian mechanism of multiplier
@@ -57,21 +54,20 @@ class EstimateQuery(Query):
       segment and the sensitivity as the larger of the two terms.
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
     smoothness: Array | float
     batch_size: Array | int
     noise: PrefixNoise
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
-    sampler: SinglePass | None = None
-    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
         return "estimate"
+
+    @property
+    def sampler(self) -> SinglePass:
+        """The places of the order that may be read."""
+        return expect(SinglePass, self.setting.sampler, "EstimateQuery")
 
     @property
     def unit(self) -> Array | float:
@@ -101,26 +97,15 @@ class EstimateQuery(Query):
             )
         return ReleaseWords(note="the noise on each sum is a linear combination of these draws")
 
-    def event(self, count: int) -> Event:
-        """Returns what a whole run releases, however many answers: one Gaussian to each record."""
+    def releases(self, count: int) -> tuple[Release, ...]:
+        """Returns that of a whole run, however many answers: one Gaussian to each record."""
         del count
-        check_sampler(self.sampler, self.data_size)
-        release = SinglePassRelease(
-            self.name,
-            1,
-            noise_multiplier=float(self.noise_multiplier),
-            sensitivity=float(self.sensitivity),
-            components=self.components,
-            data_size=self.data_size,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-            words=self.words,
-        )
-        return Event((release,), self.relation)
+        return (self._release(1),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""
         del count
-        places = self._pass.capacity
+        places = self.sampler.capacity
         return Evaluations(2 * places, 2 * -(-places // ROWS) * ROWS)
 
     def needed(self, params: Params, anchor: Params) -> Array:
@@ -169,20 +154,22 @@ class EstimateQuery(Query):
         rows = as_ordered(records)
         start = jnp.asarray(start, jnp.int32)
         whole = jnp.asarray(self.batch_size, jnp.int32)
-        gradient = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm)
+        gradient = clipped_grad(
+            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+        )
         difference = self._difference(self._limit(size))
         # One of the two reads no micro-batch, so that it costs nothing.
         fresh = self._sum(
             rows,
             (start, jnp.where(refresh, whole, 0)),
             params,
-            lambda batch, mask: gradient.wide(params, batch, mask, self.any_order),
+            lambda batch, mask: gradient.wide(params, batch, mask),
         )
         change = self._sum(
             rows,
             (start, jnp.where(refresh, 0, size)),
             params,
-            lambda batch, mask: difference.wide(params, anchor, batch, mask, self.any_order),
+            lambda batch, mask: difference.wide(params, anchor, batch, mask),
         )
         with jax.enable_x64(True):
             total = to_float64(fresh) + to_float64(change)
@@ -192,7 +179,7 @@ class EstimateQuery(Query):
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns the noise of this increment, correlated with that of its segment."""
-        noise = Prefix(self.unsafe_fast_noise, of=self.noise, leaf=public["leaf"])
+        noise = Prefix(of=self.noise, leaf=public["leaf"])
         return ((self.purpose, noise),)
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
@@ -213,15 +200,9 @@ class EstimateQuery(Query):
         """Returns the noisy increment, (p,)."""
         return (ravel_pytree(answer)[0],)
 
-    @property
-    def _pass(self) -> SinglePass:
-        if self.sampler is None:
-            raise AssertionError("an estimate reads the records in one pass")
-        return self.sampler
-
     def _difference(self, limit: Any) -> ClippedGradDifference:
         return ClippedGradDifference(
-            self.smoothness, self.clip_norm, self.objective.data_term, limit
+            self.smoothness, self.clip_norm, self.objective.data_term, limit, self.any_order
         )
 
     def _limit(self, size: Array) -> Array | float:
@@ -229,15 +210,6 @@ class EstimateQuery(Query):
         if self.noise.kind == "independent":
             return math.inf
         return self.clip_norm * jnp.asarray(size) / self.batch_size
-
-    def _of_mean(self, unit: Array | float) -> Array | float:
-        return (
-            self._pass.scale(1.0, self.relation)
-            * self._pass.expected
-            * unit
-            * (1 + self.slack)
-            / self.divisor
-        )
 
     def _sum(
         self,
@@ -248,12 +220,12 @@ class EstimateQuery(Query):
     ) -> Expansion:
         start, size = span
         flat = flatten(params)[0]
-        window = self._pass.window(records, start, size, ROWS)
+        window = self.sampler.window(records, start, size, ROWS)
         dtype = jax.eval_shape(compute, *window).leading.dtype
 
         def one(i: Array, total: Expansion) -> Expansion:
             passed = i * ROWS
-            batch, mask = self._pass.window(records, start + passed, size - passed, ROWS)
+            batch, mask = self.sampler.window(records, start + passed, size - passed, ROWS)
             part = compute(batch, mask)
             with jax.enable_x64(True):
                 return from_float64(to_float64(total) + to_float64(part), dtype)

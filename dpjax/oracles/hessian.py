@@ -2,13 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.objectives import Objective
 from dpjax.oracles.base import Query, Records
-from dpjax.sampling import Sampler
 
 
 class SecondOrderAnswer(NamedTuple):
@@ -18,31 +16,21 @@ class SecondOrderAnswer(NamedTuple):
     hessian: Array
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class HessianQuery(Query):
     """Asks for (sum of Frobenius-clipped Hessians) / divisor + symmetric Gaussian noise.
 
     Args:
       noise_multiplier: standard deviation of a diagonal entry over the Frobenius sensitivity.
       clip_norm: C_H, the bound on the Frobenius norm of one record's Hessian.
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor unless a sampler has its own.
-      relation: fixes the sensitivity, C_H / n or 2 C_H / n and what rounding adds to it.
       isometric: the form of the noise, see ``add_symmetric_gaussian``.
-      sampler: who is asked; None for all records.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      **others: as ``Query``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier`` in either form.
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
     isometric: bool = static(default=True)
-    sampler: Sampler | None = None
-    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -69,13 +57,15 @@ class HessianQuery(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped Hessians of the flattened parameters, (p, p). NOT PRIVATE."""
         del public
-        clipped = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm)
-        return (clipped.wide(params, records, mask, self.any_order),)
+        clipped = clipped_hessian(
+            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+        )
+        return (clipped.wide(params, records, mask),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns symmetric noise, in the form that the query says."""
         del public
-        return ((self.name, SymmetricGaussian(self.unsafe_fast_noise, self.isometric)),)
+        return ((self.name, SymmetricGaussian(isometric=self.isometric)),)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
         """Returns the noisy mean Hessian, (p, p)."""
@@ -87,7 +77,7 @@ class HessianQuery(Query):
         return (answer * self.divisor,)
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class JointQuery(Query):
     """Asks for gradient and Hessian as one vector (g / gradient_weight, svec(H) / hessian_weight).
 
@@ -97,25 +87,15 @@ class JointQuery(Query):
       noise_multiplier: standard deviation over the sensitivity of the weighted mean vector.
       gradient_weight: w_g; the gradient's noise is w_g times that of the weighted vector.
       hessian_weight: w_h; the Hessian's noise is w_h times it, in the isometric form.
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor unless a sampler has its own.
-      relation: fixes the sensitivity, 1 / n or 2 / n and what rounding adds to it.
-      sampler: who is asked; None for all records.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
       label: the name; an algorithm with several joint queries gives each its own.
+      **others: as ``Query``.
 
     Privacy: one Gaussian mechanism of multiplier ``noise_multiplier``. Gradient and Hessian from
       one sample are one event; there is no way to book them as two.
     """
 
-    noise_multiplier: Array | float
     gradient_weight: Array | float
     hessian_weight: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
-    sampler: Sampler | None = None
-    unsafe_fast_noise: bool = static(default=False)
     label: str = static(default="gradient_and_hessian")
 
     @property
@@ -150,13 +130,13 @@ class JointQuery(Query):
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-        ).wide(params, records, mask, self.any_order)
+            any_order=self.any_order,
+        ).wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns Gaussian noise for the gradient, symmetric noise for the Hessian."""
         del public
-        fast = self.unsafe_fast_noise
-        return (("gradient", Gaussian(fast)), ("hessian", SymmetricGaussian(fast)))
+        return (("gradient", Gaussian()), ("hessian", SymmetricGaussian()))
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the scales of the noise on both sums."""

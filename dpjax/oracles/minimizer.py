@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, zeros
-from dpjax.accounting import records_moved
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.objectives import Objective
 from dpjax.oracles.base import Records, ValueQuery
+from dpjax.oracles.setting import Setting
+from dpjax.sampling import FullBatch
+from dpjax.sampling.samplers import expect
 
 MINIMIZER_WORDS = ReleaseWords(
     noise="Gaussian noise on the minimizer (rows are scaled to norm at most 1)",
@@ -23,19 +25,18 @@ MINIMIZER_WORDS = ReleaseWords(
 )
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class MinimizerQuery(ValueQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2, plus N(0, stddev^2 I).
 
     Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
 
     Args:
+      setting: structure here, not numbers. Its objective has a convex margin, constants (G, M, .)
+        and the regularizer ``L2(mu)``; n is public, as steps that are safe for n records may not
+        be for more; the relation is ``"zero_out"`` or ``"replace_one"``; all records are asked.
       noise_multiplier: standard deviation over the l2 sensitivity.
       iterations: steps towards the minimum, see ``iterations_of``.
-      objective: with a convex margin, constants (G, M, .) and the regularizer ``L2(mu)``.
-      data_size: the public n, the divisor: steps that are safe for n records may not be for more.
-      relation: ``"zero_out"`` or ``"replace_one"``; fixes the sensitivity.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
 
     Privacy: the Gaussian mechanism. The exact minimisers of neighbours are G / (n mu) apart at
       most (``replace_one``: 2 G / (n mu)), see ``ridge_minimum``; the answer starts from a point
@@ -47,12 +48,8 @@ class MinimizerQuery(ValueQuery):
       minimisers; Zhang, Zheng, Mou and Wang (2017), for a proven distance from them.
     """
 
-    noise_multiplier: Array | float
+    setting: Setting = static()
     iterations: Array | int
-    objective: Objective = static()
-    data_size: int = static()
-    relation: Relation = static()
-    unsafe_fast_noise: bool = static(default=False)
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -78,9 +75,9 @@ class MinimizerQuery(ValueQuery):
         return int(self.iterations)
 
     @property
-    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Nobody draws: every record is asked."""
-        return None
+    def sampler(self) -> FullBatch:
+        """Every record is asked."""
+        return expect(FullBatch, self.setting.sampler, type(self).__name__)
 
     @property
     def unit(self) -> Array | float:
@@ -90,7 +87,7 @@ class MinimizerQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the minimum, and how far from it the answers may start."""
-        exact = records_moved(self.relation) * self.unit / self.data_size
+        exact = self.sampler.scale(self.unit, self.relation)
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
         mu = strength_of(self.objective)
         return exact + 2 * distance_bound(slope, mu, smoothness, self.iterations, self.data_size)

@@ -1,6 +1,5 @@
 """The oracle of Newton directions: the modified Hessian's inverse times a public vector."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -8,12 +7,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64
-from dpjax.accounting import records_moved
 from dpjax.derivatives import clipped_hessian, flatten
-from dpjax.objectives import Objective
 from dpjax.oracles.base import Records, ValueQuery
+from dpjax.sampling import FullBatch
+from dpjax.sampling.samplers import expect
 
 MODIFICATIONS = ("add", "clip")
 
@@ -21,7 +20,7 @@ MODIFICATIONS = ("add", "clip")
 _EIGEN_ERROR = 2.0**-44
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class NewtonQuery(ValueQuery):
     """Asks for f(H) u + N(0, stddev^2 I), u the unit vector along a vector released before.
 
@@ -34,11 +33,8 @@ class NewtonQuery(ValueQuery):
       clip_norm: C, the bound on the Frobenius norm of one record's Hessian.
       floor: lambda_0, above 0.
       modification: ``"add"`` or ``"clip"``.
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor.
-      relation: fixes the sensitivity.
       dimension: number of parameters p.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      setting: as in ``Query``, of all records.
 
     Privacy: the Gaussian mechanism. Both f have slope 1 / floor^2 at most. In the eigenbases (a, v)
       of A and (b, w) of B, |f(A) - f(B)|_F^2 is the sum over i, j of (f(a_i) - f(b_j))^2
@@ -53,15 +49,10 @@ class NewtonQuery(ValueQuery):
       (1997), section VI, for functions of matrices.
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
     floor: Array | float
     modification: str = static()
-    objective: Objective = dataclasses.field()  # pyright: ignore[reportGeneralTypeIssues]
-    data_size: int = static()
-    relation: Relation = static()
     dimension: int = static()
-    unsafe_fast_noise: bool = static(default=False)
 
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)
@@ -77,9 +68,9 @@ class NewtonQuery(ValueQuery):
         return 0
 
     @property
-    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Nobody draws: every record is asked."""
-        return None
+    def sampler(self) -> FullBatch:
+        """Every record is asked."""
+        return expect(FullBatch, self.setting.sampler, "NewtonQuery")
 
     @property
     def unit(self) -> Array | float:
@@ -89,9 +80,8 @@ class NewtonQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
-        moved = records_moved(self.relation) + self.slack
         errors = 2 * self.dimension * _EIGEN_ERROR
-        return (moved / self.data_size + errors) * self.unit + errors / self.floor
+        return (self._of_mean(1.0) + errors) * self.unit + errors / self.floor
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
@@ -115,9 +105,9 @@ class NewtonQuery(ValueQuery):
           **public: ``along``, (p,), released before; only its direction counts, and 0 gives noise
             alone.
         """
-        total = clipped_hessian(self.objective.data_term, clip_norm=self.clip_norm).wide(
-            params, records, mask, self.any_order
-        )
+        total = clipped_hessian(
+            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+        ).wide(params, records, mask)
         p, dtype = flatten(params)[0].size, total.leading.dtype
         regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):

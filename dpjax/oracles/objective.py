@@ -1,19 +1,15 @@
 """The oracle of objective perturbation: the minimiser of an objective with a random linear term."""
 
-import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, from_float64
-from dpjax.accounting import Event, PerturbationRelease, Release, records_moved
+from dpjax.accounting import PerturbationRelease, Release
 from dpjax.derivatives import clipped_grad, distance_bound
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
-from dpjax.mechanisms.normal import standard_normal
 from dpjax.oracles.base import Records
 from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
 
@@ -23,7 +19,7 @@ _REACH = 9.5
 _ROUNDING = 1e-6
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class ObjectiveQuery(MinimizerQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
 
@@ -45,8 +41,8 @@ class ObjectiveQuery(MinimizerQuery):
       and Wang (2023), algorithm 1.
     """
 
-    output_multiplier: Array | float = dataclasses.field(kw_only=True)
-    dimension: int = static(kw_only=True)
+    output_multiplier: Array | float
+    dimension: int = static()
 
     @property
     def name(self) -> str:
@@ -61,7 +57,7 @@ class ObjectiveQuery(MinimizerQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the gradient of the objective: G / n, or 2 G / n."""
-        return records_moved(self.relation) * self.unit / self.data_size
+        return self.sampler.scale(self.unit, self.relation)
 
     @property
     def distance(self) -> Array | float:
@@ -81,8 +77,8 @@ class ObjectiveQuery(MinimizerQuery):
         """The tilt alone."""
         return (("tilt", float(self.stddev)),)
 
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release: a perturbed objective and a Gaussian each."""
+    def releases(self, count: int) -> tuple[Release, ...]:
+        """Returns a perturbed objective and a Gaussian an answer."""
         smoothness = self.objective.constants.smoothness * (1 + _ROUNDING)  # pyright: ignore
         tilted = PerturbationRelease(
             self.name,
@@ -90,7 +86,6 @@ class ObjectiveQuery(MinimizerQuery):
             noise_multiplier=float(self.noise_multiplier),
             sensitivity=float(self.sensitivity),
             components=self.components,
-            unsafe_fast_noise=self.unsafe_fast_noise,
             words=MINIMIZER_WORDS._replace(
                 noise="Gaussian noise in the objective (rows are scaled to norm at most 1)",
                 bound=f"of the objective's gradient: {MINIMIZER_WORDS.bound}",
@@ -103,13 +98,12 @@ class ObjectiveQuery(MinimizerQuery):
             noise_multiplier=float(self.output_multiplier),
             sensitivity=2 * float(self.distance),
             components=(("minimizer", float(self.output_stddev)),),
-            unsafe_fast_noise=self.unsafe_fast_noise,
             words=MINIMIZER_WORDS._replace(
                 noise="Gaussian noise on its minimizer",
                 bound="twice the bound on the solver's distance to the exact minimizer",
             ),
         )
-        return Event((tilted, hidden), self.relation)
+        return tilted, hidden
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of the noise on the minimiser."""
@@ -133,19 +127,10 @@ class ObjectiveQuery(MinimizerQuery):
         clipped = clipped_grad(self.objective.data_term, clip_norm=self.unit)
         mean = clipped(answer, records, mask) / self.data_size
         tilt = -self.objective.regularize_gradient(mean, answer)
-        noise = Gaussian(self.unsafe_fast_noise)
-        return ((noise, jnp.zeros_like(tilt), tilt, self.stddev),)
+        return ((Gaussian(), jnp.zeros_like(tilt), tilt, self.stddev),)
 
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
         dtype = records.directions.dtype
-        return {"tilt": self._tilt(derive(key, "tilt", 0), params.shape, dtype)}
-
-    def _tilt(self, key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Expansion:
-        # Not rounded to the grid of ``perturb``: on it the minimisers of neighbours would differ.
-        if self.unsafe_fast_noise:
-            drawn = jax.random.normal(key, shape, jnp.float32)
-        else:
-            drawn = standard_normal(key, shape)
-        with jax.enable_x64(True):
-            return from_float64(float64(self.stddev) * float64(drawn), dtype)
+        tilt = self._as_set(Gaussian()).alone
+        return {"tilt": tilt(derive(key, "tilt", 0), params.shape, self.stddev, dtype)}

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
-from dpjax.objectives import Objective
 from dpjax.oracles.base import Evaluations, Records, ValueQuery
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 from dpjax.sampling import SinglePass, as_ordered
+from dpjax.sampling.samplers import expect
 
 
 class Scores(NamedTuple):
@@ -23,7 +23,7 @@ class Scores(NamedTuple):
     min_eigenvalue: Array
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class ScoreQuery(ValueQuery):
     """Asks for gradient norm and smallest eigenvalue at K candidates, each with Gaussian noise.
 
@@ -35,13 +35,10 @@ class ScoreQuery(ValueQuery):
         units of the clip norms.
       clip_norm: C, the bound on one record's gradient.
       hessian_clip_norm: C_H, the bound on the Frobenius norm of one record's Hessian.
-      objective: whose ``loss`` is differentiated; its regularizer is included, exactly.
-      data_size: the declared public n.
-      relation: fixes the sensitivity; ``"zero_out"`` or ``"replace_one"``.
-      sampler: the places of the order that were kept for this.
       dimension: number of parameters p.
       candidates: K.
-      unsafe_fast_noise: see ``mechanisms.perturb``.
+      setting: whose objective's regularizer is included, exactly; the relation ``"zero_out"`` or
+        ``"replace_one"``; the sampler a ``SinglePass`` over the places that were kept for this.
 
     Privacy: one Gaussian mechanism. A record moves a gradient norm by C / m and, by Weyl's
       inequality, an eigenvalue by C_H / m (``replace_one``: twice that) whatever p, so the vector
@@ -49,16 +46,10 @@ class ScoreQuery(ValueQuery):
       sqrt(p).
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
     hessian_clip_norm: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
-    sampler: SinglePass | None = None
     dimension: int = static(default=1)
     candidates: int = static(default=1)
-    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -74,9 +65,14 @@ class ScoreQuery(ValueQuery):
         )
 
     @property
+    def sampler(self) -> SinglePass:
+        """The places that were kept for this."""
+        return expect(SinglePass, self.setting.sampler, "ScoreQuery")
+
+    @property
     def unit(self) -> float:
         """How far one record moves m times the vector, in clip norms."""
-        errors = 2 * self.dimension * EIGENVALUE_ERROR * self._kept.expected
+        errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
     @property
@@ -90,7 +86,7 @@ class ScoreQuery(ValueQuery):
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the gradients that ``count`` answers take; Hessians are not counted."""
-        rows = count * self.candidates * self._kept.capacity
+        rows = count * self.candidates * self.sampler.capacity
         return Evaluations(rows, rows)
 
     def exact(
@@ -106,7 +102,7 @@ class ScoreQuery(ValueQuery):
         """
         del mask
         kept = as_ordered(records)
-        rows = self._kept
+        rows = self.sampler
         batch, mask = rows.window(
             kept, jnp.int32(rows.first), jnp.int32(rows.capacity), rows.capacity
         )
@@ -135,9 +131,10 @@ class ScoreQuery(ValueQuery):
         return jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
 
     def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Expansion:
-        total = clipped_grad(self.objective.data_term, clip_norm=self.clip_norm).wide(
-            params, batch, mask, self.any_order
+        clipped = clipped_grad(
+            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
         )
+        total = clipped.wide(params, batch, mask)
         own = self.objective.regularize_gradient(
             jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params), params
         )
@@ -146,21 +143,17 @@ class ScoreQuery(ValueQuery):
             params,
             batch,
             clip_norm=self.hessian_clip_norm,
-            divisor=self._kept.expected,
+            divisor=self.sampler.expected,
             any_order=self.any_order,
             dtype=dtype,
             mask=mask,
         )
         with jax.enable_x64(True):
-            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), self._kept.expected))
+            mean = lax.div(
+                to_float64(total), lax.full_like(to_float64(total), self.sampler.expected)
+            )
             gradient = mean + float64(flatten(own)[0])
             norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
             curvature = smallest / float64(self.hessian_clip_norm)
             both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
             return from_float64(both, dtype)
-
-    @property
-    def _kept(self) -> SinglePass:
-        if self.sampler is None:
-            raise AssertionError("scores are taken on records that were kept for them")
-        return self.sampler

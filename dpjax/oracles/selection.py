@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, wide_dtype, zeros
-from dpjax.accounting import Event, SelectionRelease, gumbel_scale, records_moved
+from dpjax.accounting import SelectionRelease, gumbel_scale
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import most_rows, rounding_slack
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel, Noise
-from dpjax.objectives import Objective
 from dpjax.oracles.base import Evaluations, Records, ValueQuery
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.sampling import FullBatch
+from dpjax.sampling.samplers import expect
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class SelectionQuery(ValueQuery):
     """Asks which candidate w_k has the largest score.
 
@@ -35,12 +35,9 @@ class SelectionQuery(ValueQuery):
         Hessian.
       gradient_tolerance: alpha.
       curvature_tolerance: sqrt(rho alpha).
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n, the divisor.
-      relation: fixes the sensitivity.
       dimension: number of parameters p.
       candidates: K, the most there are to choose from.
-      unsafe_fast_noise: see ``mechanisms.noisy_argmax``.
+      setting: as in ``Query``, of all records.
 
     Privacy: the exponential mechanism. By Weyl's inequality one record moves an eigenvalue by C_H /
       n (``replace_one``: 2 C_H / n) at most, whatever p, where a noisy Hessian's eigenvalue has
@@ -50,16 +47,11 @@ class SelectionQuery(ValueQuery):
       non-convex loss functions" (ICML 2019), for the criterion.
     """
 
-    noise_multiplier: Array | float
     clip_norm: Array | float
     gradient_tolerance: Array | float
     curvature_tolerance: Array | float
-    objective: Objective
-    data_size: int = static()
-    relation: Relation = static()
     dimension: int = static()
     candidates: int = static()
-    unsafe_fast_noise: bool = static(default=False)
 
     @property
     def name(self) -> str:
@@ -72,9 +64,9 @@ class SelectionQuery(ValueQuery):
         return ReleaseWords(noise="Gumbel noise on scores, which are not released")
 
     @property
-    def sampler(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Nobody draws: every record is asked."""
-        return None
+    def sampler(self) -> FullBatch:
+        """Every record is asked."""
+        return expect(FullBatch, self.setting.sampler, "SelectionQuery")
 
     @property
     def closed_form(self) -> bool:
@@ -84,13 +76,11 @@ class SelectionQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
-        rows = most_rows(self.data_size, self.relation)
-        moved = records_moved(self.relation) + rounding_slack(rows, self.relation)
         errors = 2 * self.dimension * EIGENVALUE_ERROR
-        return (moved / self.data_size + errors) * self.clip_norm / self.curvature_tolerance
+        return (self._of_mean(1.0) + errors) * self.clip_norm / self.curvature_tolerance
 
-    def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release: one exponential mechanism each."""
+    def releases(self, count: int) -> tuple[SelectionRelease]:
+        """Returns one exponential mechanism an answer."""
         multiplier, sensitivity = float(self.noise_multiplier), float(self.sensitivity)
         release = SelectionRelease(
             self.name,
@@ -99,10 +89,9 @@ class SelectionQuery(ValueQuery):
             sensitivity=sensitivity,
             components=(("score", multiplier * sensitivity),),
             failure_probability=selection_error(self.candidates),
-            unsafe_fast_noise=self.unsafe_fast_noise,
             words=self.words,
         )
-        return Event((release,), self.relation)
+        return (release,)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns no gradients: Hessians are not counted."""
@@ -112,7 +101,7 @@ class SelectionQuery(ValueQuery):
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns Gumbel noise, of which only the place of the largest score leaves."""
         del public
-        return ((self.purpose, Gumbel(self.unsafe_fast_noise)),)
+        return ((self.purpose, Gumbel()),)
 
     def is_asked(self, **public: Any) -> Array:
         """Returns whether there is a candidate; the place is 0 where there is none."""

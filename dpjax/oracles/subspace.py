@@ -9,7 +9,7 @@ from dpjax.oracles.base import Records
 from dpjax.oracles.hessian import JointQuery
 
 
-@pytree_dataclass
+@pytree_dataclass(kw_only=True)
 class SubspaceQuery(JointQuery):
     """Asks for (S g / gradient_weight, svec(S H S^T) / hessian_weight) for a sketch S (k, p).
 
@@ -37,4 +37,5 @@ class SubspaceQuery(JointQuery):
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-        ).wide(params, records, public["sketch"], mask, self.any_order)
+            any_order=self.any_order,
+        ).wide(params, records, public["sketch"], mask)

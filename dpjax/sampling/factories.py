@@ -1,4 +1,7 @@
-"""Samplers from public numbers, checked: ``full_batch``, ``poisson`` and ``fixed_size``."""
+"""Samplers from public numbers, checked: ``full_batch``, ``poisson`` and ``fixed_size``.
+
+Those of an algorithm's ``batch_size``, which its errors name, are at the end.
+"""
 
 import math
 
@@ -9,6 +12,7 @@ from dpjax.accounting import PrivacyBudget
 from dpjax.sampling.gaps import crowd_probability, gap_error, overflow_probability
 from dpjax.sampling.poisson_batches import Poisson
 from dpjax.sampling.samplers import FixedSize, FullBatch
+from dpjax.sampling.single_pass import SinglePass
 
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
 _RARE = 1e-20
@@ -112,6 +116,75 @@ def fixed_size(size: int, data_size: int) -> FixedSize:
             f"size must be below data_size={n}, got {size}; take FullBatch to read every record."
         )
     return FixedSize(int(size), n)
+
+
+def poisson_sampler(
+    batch_size: int, data_size: int, budget: PrivacyBudget, count: int, capacity: int | None = None
+) -> Poisson | FullBatch:
+    """Returns the sampler of Poisson batches, or that of all records where a batch is n.
+
+    Args:
+      batch_size: expected number of records of a batch, at most ``data_size``.
+      data_size: the declared n.
+      budget: what the whole training may spend.
+      count: number of draws it makes.
+      capacity: as in ``poisson``.
+
+    Raises:
+      ValueError: for a batch above n, or a capacity that costs all of delta.
+
+    >>> budget = PrivacyBudget(1.0, 1e-6)
+    >>> poisson_sampler(100, 100, budget, 1)
+    FullBatch(data_size=100)
+    """
+    if check_batch_size(batch_size, data_size) == data_size:
+        if capacity is not None:
+            raise ValueError(
+                f"capacity={capacity} is for sampled batches, but batch_size={batch_size} "
+                "uses all records; leave capacity out."
+            )
+        return FullBatch(data_size)
+    return poisson(batch_size, data_size, budget=budget, count=count, capacity=capacity)
+
+
+def fixed_size_sampler(batch_size: int, data_size: int) -> FixedSize | FullBatch:
+    """Returns the sampler of uniformly random subsets, or that of all records where a batch is n.
+
+    Raises:
+      ValueError: for a batch above n.
+
+    >>> fixed_size_sampler(10, 100).probability
+    0.1
+    """
+    if check_batch_size(batch_size, data_size) == data_size:
+        return FullBatch(data_size)
+    return fixed_size(batch_size, data_size)
+
+
+def single_passes(data_size: int, kept: int) -> tuple[SinglePass, SinglePass | None]:
+    """Returns who is read by training, and the ``kept`` records at the end of the order, or None.
+
+    >>> first, last = single_passes(100, 10)
+    >>> first.expected, last.expected
+    (90.0, 10.0)
+    """
+    split = data_size - kept
+    last = SinglePass(data_size, split, data_size) if kept else None
+    return SinglePass(data_size, 0, split), last
+
+
+def check_batch_size(batch_size: int, data_size: int) -> int:
+    """Returns ``batch_size``, or raises.
+
+    Raises:
+      ValueError: if it is not a whole number from 1 to ``data_size``.
+    """
+    if _validate.positive_int("batch_size", batch_size) > data_size:
+        raise ValueError(
+            f"batch_size must be at most data_size={data_size}, got {batch_size}; take "
+            f"batch_size={data_size} to use all records at every step."
+        )
+    return int(batch_size)
 
 
 def _data_size(value: int) -> int:

@@ -90,8 +90,8 @@ class SinglePass(Sampler):
         """Number of places; no batch is larger."""
         return self.last - self.first
 
-    def scale(self, record_norm: float, relation: Relation) -> float:
-        """Returns what a record moves the mean over all places; arguments as in ``Sampler``.
+    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+        """Returns what a record moves a sum; arguments as in ``Sampler.scale``.
 
         Raises:
           ValueError: under ``add_or_remove_one``.
@@ -102,7 +102,7 @@ class SinglePass(Sampler):
                 "record shifts later ones into other batches. Declare zero_out or replace_one, "
                 "for which n is public."
             )
-        return records_moved(relation) * record_norm / self.expected
+        return records_moved(relation) * (record_norm * (1 + slack))
 
     def prepare(self, key: Array, records: PyTree) -> Ordered:
         """Returns the records in the random order of this training, see ``ordered``."""

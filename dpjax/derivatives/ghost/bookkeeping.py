@@ -48,7 +48,7 @@ class Reading(NamedTuple):
         return any(part.saves for part in self.parts)
 
 
-def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool = False) -> Reading:
+def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> Reading:
     """Returns how to compute the gradient of ``loss``; arguments as in ``part_of``.
 
     >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
@@ -62,21 +62,21 @@ def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool 
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
     }
     parts = tuple(
-        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, permutation_invariant)
+        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, any_order)
         for i, leaf in enumerate(leaves)
     )
     # Each value about once forward and once backward.
     return Reading(plan, parts, 2 * plan.numbers + sum(part.numbers for part in parts))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "rows"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    permutation_invariant: bool,
+    any_order: bool,
     rows: int,
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
@@ -87,23 +87,20 @@ def gradient_sum(
       batch: pytree with one row per record.
       mask: (n,) bool.
       clip_norm: of the full gradient, or of each leaf, (leaves,).
-      permutation_invariant: as in ``rounding.block_products``.
+      any_order: as in ``rounding.block_products``.
       rows: the most records at once.
 
     Privacy: NOT a mechanism: it is exact.
     """
     n = common_length(batch, mask)
-    reading, dtype = read(loss, params, batch, permutation_invariant), wide_dtype(params)
+    reading, dtype = read(loss, params, batch, any_order), wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         records, keep = rows_of(chunk, batch, mask, n)
         squares, arrays = measured(loss, reading, params, records, chunk, dtype)
         factors = clipping.factors(squares, clip_norm, keep, dtype)
         both = zip(reading.parts, arrays, factors, strict=True)
-        return [
-            part.weighted(of_part, factor, size, permutation_invariant)
-            for part, of_part, factor in both
-        ]
+        return [part.weighted(of_part, factor, size, any_order) for part, of_part, factor in both]
 
     zero = [zeros(part.shape, dtype) for part in reading.parts]
     sums = sum_blocks(n, rows, contribution, zero)
@@ -159,7 +156,7 @@ def part_of(
     leaf: int,
     shape: tuple[int, ...],
     used: list[tuple[int, layers.Layer]] | None,
-    permutation_invariant: bool,
+    any_order: bool,
 ) -> Part:
     """Returns the cheapest ``Part`` for one parameter.
 
@@ -167,7 +164,7 @@ def part_of(
       leaf: its number among the leaves.
       shape: its shape.
       used: the layers that use it, with their numbers; None if every record has a copy.
-      permutation_invariant: as in ``rounding.block_products``. Its smaller charge for rounding
+      any_order: as in ``rounding.block_products``. Its smaller charge for rounding
         does not cover sums over positions.
     """
     if not used:
@@ -178,7 +175,7 @@ def part_of(
     fields = (leaf, shape, tuple(used))
     if rule.positions == 1 and not isinstance(rule, Lookup):
         return Rank1(*fields)
-    if permutation_invariant:
+    if any_order:
         return Materialized(*fields)
     if isinstance(rule, Lookup):
         return Embedding(*fields)

@@ -43,10 +43,10 @@ class GhostNorm(Part):
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
         """Returns the weighted sums over records and positions, in float64."""
-        del permutation_invariant
+        del any_order
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
@@ -84,10 +84,10 @@ class Embedding(Part):
             return _guarded(square, largest, terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
         """Returns the weighted sums, in float64."""
-        del permutation_invariant
+        del any_order
         index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:

@@ -78,7 +78,7 @@ class Part:
         raise NotImplementedError
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
         """Returns the sums of gradients times factors, one for each block of ``size`` records."""
         raise NotImplementedError
@@ -140,11 +140,11 @@ class Materialized(Part):
         return clipping.square_norms(arrays[0])
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
         """Returns the weighted sums of the rows."""
         return rounding.block_products(
-            blocks(factors, size=size), blocks(arrays[0], size=size), permutation_invariant, axis=1
+            blocks(factors, size=size), blocks(arrays[0], size=size), any_order, axis=1
         )
 
     def finish(self, total: Array) -> Array:
@@ -178,7 +178,7 @@ class Rank1(Part):
             return jnp.where(bad, jnp.inf, left * right)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
         """Returns the weighted sums of the products."""
         left, right = arrays
@@ -186,5 +186,5 @@ class Rank1(Part):
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
         return rounding.block_outer_products(
-            blocks(left, size=size), blocks(scaled, size=size), permutation_invariant
+            blocks(left, size=size), blocks(scaled, size=size), any_order
         )

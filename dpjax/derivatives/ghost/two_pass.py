@@ -16,14 +16,14 @@ from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
 from dpjax.derivatives.ghost import bookkeeping
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "rows"))
+@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    permutation_invariant: bool,
+    any_order: bool,
     rows: int,
 ) -> Expansion:
     """Returns the clipped sum, with the arguments of ``bookkeeping.gradient_sum``.
@@ -39,7 +39,7 @@ def gradient_sum(
         )
     n = common_length(batch, mask)
     reading, dtype = (
-        bookkeeping.read(loss, params, batch, permutation_invariant),
+        bookkeeping.read(loss, params, batch, any_order),
         wide_dtype(params),
     )
 

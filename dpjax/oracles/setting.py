@@ -1,0 +1,47 @@
+"""``Setting``: what all queries of an algorithm share, declared once."""
+
+from typing import cast
+
+from dpjax._typing import Relation, pytree_dataclass, static
+from dpjax.objectives import Objective
+from dpjax.sampling import FullBatch, Sampler
+
+
+@pytree_dataclass
+class Setting:
+    """Whose derivatives are asked for, of how many records, of which of them, and for whom.
+
+    Args:
+      objective: whose ``loss`` is differentiated.
+      data_size: the declared public n.
+      relation: the neighbouring relation; it fixes sensitivities and the order of summation.
+      sampler: who is asked, and the divisor of sums; by default ``FullBatch(data_size)``.
+      unsafe_fast_noise: whether noise is plain float32, see ``mechanisms.perturb``; NOT for a
+        release.
+
+    Privacy: public numbers alone.
+
+    >>> from dpjax import objectives
+    >>> Setting(objectives.logistic(), 100, "zero_out").sampler
+    FullBatch(data_size=100)
+    """
+
+    objective: Objective
+    data_size: int = static()
+    relation: Relation = static()
+    sampler: Sampler = cast(Sampler, None)
+    unsafe_fast_noise: bool = static(default=False)
+
+    def __post_init__(self):
+        if self.sampler is None:
+            object.__setattr__(self, "sampler", FullBatch(self.data_size))
+
+    def drawn_by(self, sampler: Sampler) -> "Setting":
+        """Returns this setting with another sampler."""
+        made = (self.objective, self.data_size, self.relation, sampler, self.unsafe_fast_noise)
+        return Setting(*made)
+
+    @property
+    def of_all(self) -> "Setting":
+        """This setting with every record asked."""
+        return self.drawn_by(FullBatch(self.data_size))
