@@ -173,7 +173,7 @@ def _ending(
             f"{algorithm.title} reads each record only once, so it cannot release an accuracy "
             "over all records at the end. Leave the accuracy out."
         )
-    if any(hasattr(query, "remember") for query in algorithm.queries):
+    if any(query.remembers for query in algorithm.queries):
         raise ValueError(
             f"{algorithm.title} with an exact anchor cannot release an accuracy as well. Leave "
             "the accuracy out, or use anchor='noisy'."

@@ -169,11 +169,11 @@ def one_pass(algorithm: Spider, pair: NeighbouringPair, train: Train = solve) ->
 
     def run(key: Array, examples: PyTree) -> Array:
         told = ordered(derive(key, "audited order", 0), (pair.without, pair.canary))
-        worlds = (Ordered(rows, told.order) for rows in told.rows)
+        without, canary = (Ordered(rows, told.order) for rows in told.rows)
         sampler = KnownOrder(**vars(algorithm.estimate.sampler), order=told.order)
         asked = dataclasses.replace(algorithm.estimate, sampler=sampler)
         known = dataclasses.replace(algorithm, estimate=asked)
-        recorder = PassRecorder(known, *worlds, int(algorithm.steps))
+        recorder = PassRecorder(known, without, canary, int(algorithm.steps))
         solution = train(recorder, examples, key=key)
         done = jnp.arange(recorder.max_steps) < solution.steps
         return jnp.sum(solution.history.log_ratio, where=done)

@@ -203,6 +203,11 @@ class Query:
         del records, params, public
         return None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether this class has a ``memory``."""
+        return type(self).memory is not Query.memory
+
     def renews(self, **public: Any) -> Array | bool:
         """Returns whether ``memory`` is another one than at the step before, bool ()."""
         del public
