@@ -75,7 +75,7 @@ class Example:
     required: dict[str, Any] = dataclasses.field(default_factory=dict)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     plain: dict[str, Any] = dataclasses.field(default_factory=dict)
-    refuses: dict[tuple[Relation, str], str] = dataclasses.field(default_factory=dict)
+    refuses: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     single_pass: bool = False
     delta_only: bool = False
 

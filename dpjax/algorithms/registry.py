@@ -1,5 +1,7 @@
 """The registry of dpjax's own algorithms: one row makes one usable, tested, audited and listed."""
 
+from typing import Any
+
 import optax
 
 from dpjax.algorithms.adam import dp_adam
@@ -18,7 +20,7 @@ from dpjax.objectives import L1Ball
 
 HALF = 32
 """Half of the records of an example."""
-CLIP: dict[str, float] = {"clip_norm": 1.0}
+CLIP: dict[str, Any] = {"clip_norm": 1.0}
 BOTH_CLIPS = CLIP | {"hessian_clip_norm": 1.0}
 # What a pass over the records takes, in examples of plain losses.
 PASS = CLIP | {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_size": 0.3}
@@ -30,8 +32,9 @@ NO_ABSENCE = {
 # An audit with 1 record in 2, or in 5, in a batch; and a pass of four segments, of 10 + 3 x 5
 # records each: steps have length 1 and differences of five records, at which the canary, whose
 # gradient turns around at every step, may move as much as in a gradient of ten.
-HALVES, FIFTHS = {"batch_size": 5}, {"batch_size": 2}
-SEGMENTS = {
+HALVES: dict[str, Any] = {"batch_size": 5}
+FIFTHS: dict[str, Any] = {"batch_size": 2}
+SEGMENTS: dict[str, Any] = {
     "batch_size": 10,
     "step_size": 1.0,
     "steps": 16,

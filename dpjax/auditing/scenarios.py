@@ -46,8 +46,9 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     )
     pair_of = canaries.records if loss.margin is None else canaries.labelled
     pair = pair_of(scenario.relation, scenario.data_size - 1)
-    attack = one_pass if isinstance(algorithm, Spider) else games.training
-    return attack(algorithm, pair)
+    if isinstance(algorithm, Spider):
+        return one_pass(algorithm, pair)
+    return games.training(algorithm, pair)
 
 
 def _again(name: str, **changes: Any) -> tuple[Entry, Scenario]:
@@ -57,7 +58,7 @@ def _again(name: str, **changes: Any) -> tuple[Entry, Scenario]:
     return EVERY[name], dataclasses.replace(scenario, **changes)
 
 
-_ONE_STEP = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
+_ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
     # One step of DP-SGD, end to end, 1 record in 10 a batch.
