@@ -1,4 +1,8 @@
-"""A new algorithm is one file and one row of the registry: everything else is derived from them."""
+"""A new algorithm is one file and one row of the registry: everything else is derived from them.
+
+What is written by a command is then made anew: the tables by ``tests/test_tables.py --write``, the
+pinned numbers by ``tests/test_pinned_numbers.py --write``.
+"""
 
 import os
 import pathlib
@@ -60,7 +64,7 @@ DERIVED = [
     "test_contract.py::test_a_pytree_of_parameters_and_a_plain_loss[dp-slow]",
     "test_cli.py::test_calibrate_gives_the_epsilon_back[dp-slow]",
     "test_cli.py::test_the_help_says_what_each_algorithm_asks[dpjax run]",
-    "test_checkpoint.py::test_a_run_in_pieces_is_solve[dp-slow]",
+    "test_checkpoint.py::test_neither_checkpoint_nor_ledger_changes_the_result[dp-slow]",
     "test_auditing.py::test_every_audit_claims_what_its_mechanism_says[dp-slow]",
     "test_auditing.py::test_every_algorithm_is_attacked_as_a_whole",
     "test_mutants.py::test_an_audit_stands[dp-slow]",
@@ -106,6 +110,6 @@ def test_a_new_algorithm_is_one_file_and_one_row(copy):
     assert written.returncode == 0, written.stderr
     assert "| `dp_slow_descent`, `dp-slow` | every record, " in (copy / "README.md").read_text()
     nodes = [f"tests/{node}" for node in DERIVED]
-    done = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *nodes)
+    done = python(copy, "-m", "pytest", "-p", "no:cacheprovider", *nodes)
     assert done.returncode == 0, done.stdout
     assert f"{len(DERIVED)} passed" in done.stdout

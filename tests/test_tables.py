@@ -1,4 +1,4 @@
-"""The tables of README and docs are made of the registry: ``python tests/test_tables.py --write``."""
+"""The tables of README and docs come from the registry: `python tests/test_tables.py --write`."""
 
 import pathlib
 import re
