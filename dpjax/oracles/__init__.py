@@ -1,5 +1,6 @@
 """Queries of the data, which answer with noise and know what they release."""
 
+from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.accuracy import AccuracyQuery
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
@@ -31,6 +32,7 @@ __all__ = [
     "DifferenceQuery",
     "EstimateQuery",
     "Evaluations",
+    "Expansion",
     "GradientQuery",
     "HessianQuery",
     "JointQuery",
@@ -44,6 +46,7 @@ __all__ = [
     "SecondOrderAnswer",
     "SelectionQuery",
     "SubspaceQuery",
+    "accumulate",
     "bind",
     "check_batch_size",
     "check_examples",
@@ -52,4 +55,5 @@ __all__ = [
     "only_where",
     "poisson_sampler",
     "single_passes",
+    "zeros",
 ]
