@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpjax import (
         accounting,
+        algorithms,
         auditing,
         baselines,
         datasets,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
         mechanisms,
         models,
         objectives,
+        oracles,
         plotting,
         reproduce,
         sampling,
@@ -68,6 +70,7 @@ __all__ = [
     "Status",
     "Trained",
     "accounting",
+    "algorithms",
     "auditing",
     "baselines",
     "clipped_grad",
@@ -93,6 +96,7 @@ __all__ = [
     "mechanisms",
     "models",
     "objectives",
+    "oracles",
     "paper_schedule",
     "perturbed_gradient_descent",
     "plotting",
@@ -139,18 +143,27 @@ _NAMES = {
     "linalg": ["trust_region_step"],
     "mechanisms": ["random_key"],
     "objectives": ["Objective"],
-    "oracles": [],
     "training": ["Trained", "fit"],
 }
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__ and name not in _NAMES:
-        raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
-    room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
-    globals()[name] = found = getattr(room, name) if name in _ROOM_OF else room
+    if name in __all__ or name in _NAMES:
+        room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
+        found = getattr(room, name) if name in _ROOM_OF else room
+    else:
+        found = None if name.startswith("_") else _factories().get(name)
+        if found is None:
+            raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+    globals()[name] = found
     return found
+
+
+def _factories() -> dict[str, Any]:
+    """Factories by their own names: one that is only a row of the registry is public too."""
+    algorithms = importlib.import_module("dpjax.algorithms").ALGORITHMS
+    return {factory.__name__: factory for factory in algorithms.values()}
 
 
 def __dir__() -> list[str]:

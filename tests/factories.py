@@ -7,24 +7,25 @@ import numpy as np
 
 import dpjax
 
-FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+ENTRIES = {name: entry for name, entry in dpjax.baselines.EVERY.items() if not entry.one_release}
+FACTORIES = {name: entry.factory for name, entry in ENTRIES.items()}
+EXAMPLES = {name: entry.example for name, entry in ENTRIES.items()}
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
-# What has no default.
-NEEDED = {"dp-accmd": {"domain": dpjax.objectives.L1Ball(50.0)}}
-# Those that ask at an anchor, and the regularizer they take, which has a proximal operator.
-ANCHORED = ("dp-svrg", "dp-svrg++")
+# Those that ask at an anchor, whose regularizer has a proximal operator.
+ANCHORED = [name for name, example in EXAMPLES.items() if example.objective == "logistic-l2"]
 PROXIMAL = dpjax.objectives.logistic_l2()
 # Those that read each record once, in order: no accounting where a record may leave.
-SPIDERS = ("spider", "spider-fixed", "spider-boost", "gauss-psgd")
+SPIDERS = [name for name, example in EXAMPLES.items() if example.single_pass]
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
-DELTA_ONLY = ("prgd",)
+DELTA_ONLY = [name for name, example in EXAMPLES.items() if example.delta_only]
 
 
 def make(name, budget=BUDGET, objective=None, **more):
     """The algorithm of that name, on its usual objective unless another is given."""
+    example = EXAMPLES[name]
     if objective is None:
-        objective = PROXIMAL if name in ANCHORED else dpjax.objectives.logistic_nonconvex()
-    return FACTORIES[name](objective, budget, **(NEEDED.get(name, {}) | more))
+        objective = dpjax.objectives.OBJECTIVES[example.objective]()
+    return FACTORIES[name](objective, budget, **(example.required | more))
 
 
 def spent(name, epsilon):

@@ -522,6 +522,7 @@ def test_what_is_written_out_is_found():
 
 def test_every_algorithm_is_attacked_as_a_whole():
     every = dpjax.ALGORITHMS | dpjax.baselines.BASELINES | dpjax.baselines.ONE_RELEASE
+    assert every == {name: entry.factory for name, entry in dpjax.baselines.EVERY.items()}
     assert every.keys() <= auditing.AUDITS.keys()
 
 

@@ -1,5 +1,6 @@
 """The command line, in process: what it prints and writes, what it never does, and its errors."""
 
+import inspect
 import json
 import pathlib
 import re
@@ -8,18 +9,18 @@ import shlex
 import jax
 import numpy as np
 import pytest
-from factories import ANCHORED, DELTA_ONLY, SPIDERS
+from factories import ANCHORED, DELTA_ONLY, ENTRIES, EXAMPLES, FACTORIES, SPIDERS
 
 import dpjax
 from dpjax.cli import main, problem
 from dpjax.cli.arguments import parser
 from dpjax.derivatives import rounding_slack
 
-EVERY = [*dpjax.ALGORITHMS, *dpjax.baselines.BASELINES]
+EVERY = list(FACTORIES)
 SHORT = ["--steps", "3"]
 WELSCH = {"welsch": [dpjax.objectives.welsch_regularization("randhie")]}
-# What an algorithm has no default for.
-NEEDED = {"dp-accmd": ["--domain", "l1:30"]}
+# How an argument that has no default is written.
+WRITTEN = {"domain": lambda ball: f"{type(ball).__name__[:2].lower()}:{ball.radius}"}
 KEYS = {
     "algorithm",
     "data",
@@ -50,14 +51,20 @@ KEYS = {
 }
 EXACT = {key for key in KEYS if key.startswith("exact_")}
 NOISE = {"name", "count", "std_of", "stddev", "sensitivity", "multiplier", "sampling_probability"}
-# Their regularizer needs a proximal operator.
-CERTIFIED = {"dp-gd", "dp-tr", "dp-gd-selected", "spider", "spider-fixed", "spider-boost"}
+# By a last query, or by the records that were kept for it.
+CERTIFIED = {
+    name
+    for name, factory in FACTORIES.items()
+    if {"certify", "candidates"} & inspect.signature(factory).parameters.keys()
+}
 CERTIFICATE = {"beta", "iterate", "scope", "gradient_norm_upper", "min_eigenvalue_lower"}
 
 
 def of(name):
     """What to add to a command: what has no default, and an objective that the algorithm takes."""
-    return NEEDED.get(name, []) + (["--objective", "logistic-l2"] if name in ANCHORED else [])
+    required = EXAMPLES[name].required.items()
+    words = [word for key, value in required for word in (f"--{key}", WRITTEN[key](value))]
+    return [*words, "--objective", EXAMPLES[name].objective]
 
 
 @pytest.fixture
@@ -189,6 +196,14 @@ def parsers():
                     yield from below([*words, name], other)
 
     return {" ".join(words): one for words, one in below(["dpjax"], parser())}
+
+
+@pytest.mark.parametrize("command", ["dpjax run", "dpjax calibrate"])
+def test_the_help_says_what_each_algorithm_asks(command):
+    shown = parsers()[command].format_help().partition("examples:\n")[0]
+    listed = re.findall(r"(?m)^  (\S+) +(.*(?:\n {18}.*)*)", shown.partition("of the data:\n")[2])
+    said = {name: " ".join(words.split()) for name, words in listed}
+    assert said == {name: entry.asks.replace("`", "") for name, entry in ENTRIES.items()}
 
 
 @pytest.mark.parametrize("command", list(parsers()))

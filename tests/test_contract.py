@@ -1,4 +1,4 @@
-"""The contract of every algorithm in the registry; a new one joins by a line in ``GENERAL``."""
+"""The contract of every algorithm in the registry; a new one joins by its row."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ from factories import (
     ANCHORED,
     BUDGET,
     DELTA_ONLY,
+    EXAMPLES,
     FACTORIES,
     PROXIMAL,
     SPIDERS,
@@ -29,75 +30,6 @@ from dpjax.oracles import bind
 
 EVERY = list(FACTORIES)
 N, P, STEPS = 64, 4, 6
-# What a loss without constants has to declare.
-GENERAL = {
-    "dp-gd": {"clip_norm": 1.0, "step_size": 0.3},
-    "dp-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
-    "dp-str": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
-    "dp-adam": {"clip_norm": 1.0, "step_size": 0.1},
-    "dp-subspace-tr": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
-    "dp-accmd": {"clip_norm": 1.0, "smoothness": 4.0},
-    "dp-gd-selected": {
-        "clip_norm": 1.0,
-        "step_size": 0.3,
-        "hessian_clip_norm": 1.0,
-        "hessian_lipschitz": 1.0,
-    },
-    "prgd": {"clip_norm": 1.0, "step_size": 0.1},
-    "dp-newton": {"clip_norm": 1.0, "hessian_clip_norm": 1.0, "floor": 1.0},
-    "dp-sgd": {"clip_norm": 1.0, "step_size": 0.1},
-    "dpagem": {"clip_norm": 1.0, "step_size": 0.1},
-    "dp-optimizer": {"clip_norm": 1.0},
-}
-SPLIT = {"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08}
-GENERAL |= {"dp-svrg": SPLIT, "dp-svrg++": SPLIT}
-CONSTANTS = {"clip_norm": 1.0, "smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0}
-GENERAL |= {name: CONSTANTS | {"step_size": 0.3} for name in SPIDERS}
-# Even in a short run every record is read, and the start is not among what is selected from.
-USUAL = {
-    "dp-str": {"batch_size": N // 2},
-    "dp-adam": {"batch_size": N // 2},
-    "dp-gd-selected": {"candidates": 3},
-    "dp-svrg": {"batch_size": N // 2, "epoch_length": 3},
-    "dp-svrg++": {"batch_size": N // 2, "epoch_length": 1},
-    "dp-sgd": {"batch_size": N // 2},
-    "dpagem": {"batch_size": N // 2},
-    "dp-optimizer": {"batch_size": N // 2},
-    "prgd": {"batch_size": N // 2},
-}
-USUAL |= {name: {"batch_size": 9} for name in SPIDERS}
-USUAL["gauss-psgd"] |= {"escape_steps": 50}
-for fixed in ("spider-fixed", "spider-boost"):
-    USUAL[fixed] |= {"difference_size": 9}
-# (algorithm, relation, accountant) that has no noise: what the error says.
-REFUSED = {
-    ("dp-adam", "replace_one", "paper"): "no paper states",
-    ("dp-adam", "replace_one", "rdp"): "no Renyi bound is known",
-    ("dp-subspace-tr", "replace_one", "paper"): "no paper has",
-    ("dp-svrg", "replace_one", "paper"): "no proven constant",
-    ("dp-svrg", "replace_one", "rdp"): "no Renyi bound is known",
-    ("dp-svrg++", "replace_one", "paper"): "no proven constant",
-    ("dp-svrg++", "replace_one", "rdp"): "no Renyi bound is known",
-    ("dp-str", "replace_one", "rdp"): "no Renyi bound is known",
-    ("dp-newton", "replace_one", "paper"): "composes by zCDP",
-    ("dp-sgd", "replace_one", "paper"): "moments accountant",
-    ("dp-sgd", "replace_one", "rdp"): "no Renyi bound is known",
-    ("dpagem", "replace_one", "paper"): "leaves its constant c2 open",
-    ("dpagem", "replace_one", "rdp"): "no Renyi bound is known",
-    ("dp-optimizer", "replace_one", "paper"): "moments accountant",
-    ("dp-optimizer", "replace_one", "rdp"): "no Renyi bound is known",
-}
-REFUSED |= {("prgd", relation, "rdp"): "no Renyi divergence" for relation in RELATIONS}
-REFUSED[("prgd", "replace_one", "paper")] = "fixes the radius at 1"
-REFUSED |= {
-    (name, "add_or_remove_one", accountant): "reads each record once"
-    for name in SPIDERS
-    for accountant in ACCOUNTANTS
-}
-REFUSED |= {
-    (name, "replace_one", "paper"): "the noise of a tree"
-    for name in ("spider-fixed", "spider-boost")
-}
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
 KEY = jax.random.key(7)
@@ -109,7 +41,7 @@ each_query = pytest.mark.parametrize("name", [name for name in EVERY if name not
 
 
 def build(name, budget=BUDGET, objective=None, **more):
-    more = {"data_size": N, "dimension": P, "steps": STEPS} | USUAL.get(name, {}) | more
+    more = {"data_size": N, "dimension": P, "steps": STEPS} | EXAMPLES[name].settings | more
     return make(name, budget, objective, **more)
 
 
@@ -181,10 +113,6 @@ class Counted:
 
 
 # The shape of a factory and of what it makes.
-
-
-def test_the_table_covers_the_registry():
-    assert GENERAL.keys() == FACTORIES.keys()
 
 
 @each_algorithm
@@ -420,8 +348,8 @@ def test_epsilon_is_within_the_budget(name, relation, accountant, eps):
         with pytest.raises(ValueError, match="replace_one"):
             build(name, budget, accountant=accountant)
         return
-    if (name, relation, accountant) in REFUSED:
-        with pytest.raises(ValueError, match=REFUSED[name, relation, accountant]):
+    if words := EXAMPLES[name].refuses.get((relation, accountant)):
+        with pytest.raises(ValueError, match=words):
             build(name, budget, accountant=accountant)
         return
     algorithm = build(name, budget, accountant=accountant)
@@ -478,7 +406,7 @@ def test_the_noise_added_is_the_noise_accounted(name, relation):
     Four tests at LEVEL; a scale wrong by 5 % is 12 standard errors away.
     """
     budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
-    if (name, relation, "pld") in REFUSED:
+    if (relation, "pld") in EXAMPLES[name].refuses:
         return  # no noise: tested above
     algorithm = build(name, budget, dpjax.objectives.logistic())
     null = (jnp.zeros((N, P)), jnp.ones(N))
@@ -493,7 +421,7 @@ def test_the_noise_added_is_the_noise_accounted(name, relation):
     moved = records_moved(relation) * clip / N
     if release.sampling == "single_pass":
         # The first sum of a segment has the noise of its closed form.
-        moved *= N / USUAL[name]["batch_size"] * algorithm.estimate.noise.stddevs()[0]
+        moved *= N / EXAMPLES[name].settings["batch_size"] * algorithm.estimate.noise.stddevs()[0]
     elif release.sampling != "none":
         moved = clip / (release.sampling_probability * N)
     if release.mechanism == "ball" and relation == "replace_one":
@@ -730,7 +658,7 @@ def test_warm_start_from_public_params(name):
 def test_a_pytree_of_parameters_and_a_plain_loss(name):
     objective = dpjax.Objective(tree_loss, dpjax.objectives.L2(0.01))
     budget, more = nearly_quiet(name)
-    algorithm = build(name, budget, objective, **GENERAL[name], **more, steps=30)
+    algorithm = build(name, budget, objective, **EXAMPLES[name].plain, **more, steps=30)
     start = tree_start()
     solution = dpjax.solve(algorithm, tree_records(), key=KEY, params=start)
     chex.assert_trees_all_equal_shapes(solution.params, start)
@@ -745,7 +673,7 @@ def test_a_pytree_of_parameters_and_a_plain_loss(name):
 @each_query
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_plain_loss_drops_records_that_are_not_finite(name, value):
-    algorithm = build(name, objective=dpjax.Objective(tree_loss), **GENERAL[name])
+    algorithm = build(name, objective=dpjax.Objective(tree_loss), **EXAMPLES[name].plain)
     x, y = tree_records()
     spoiled, zeroed = x.copy(), x.copy()
     spoiled[5, 0], zeroed[5] = value, 0.0

@@ -11,10 +11,12 @@ from dpjax.algorithms.accuracy import with_accuracy
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
+from dpjax.algorithms.registry import ENTRIES
 from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
@@ -22,26 +24,20 @@ from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
-# The command line, the contract tests and the plots read this table.
-ALGORITHMS = {
-    "dp-gd": dp_gradient_descent,
-    "dp-tr": dp_trust_region,
-    "dp-str": dp_stochastic_trust_region,
-    "dp-adam": dp_adam,
-    "dp-subspace-tr": dp_subspace_trust_region,
-    "dp-svrg": dp_svrg,
-    "dp-svrg++": dp_svrg_plus_plus,
-    "dp-accmd": dp_accelerated_mirror_descent,
-    "prgd": perturbed_gradient_descent,
-    "spider": stochastic_spider,
-    "dpagem": dpagem,
-    "dp-optimizer": dp_optimizer,
-}
+ALGORITHMS = factories(ENTRIES)
+"""Name on the command line -> factory of dpjax's own algorithms."""
+
+# A factory that is not imported above, for want of a line, is here by its row alone.
+globals().update({entry.factory.__name__: entry.factory for entry in ENTRIES})
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Certificate",
+    "Entry",
+    "Example",
+    "Power",
+    "Scenario",
     "Status",
     "dp_accelerated_mirror_descent",
     "dp_adam",

@@ -180,13 +180,17 @@ def falling() -> Objective:
     return Objective(_falling_loss, L2(1.0), _falling, Constants(1.0, 1e-6, 1e-6), "falling canary")
 
 
-def labelled(relation: Relation = "zero_out") -> NeighbouringPair:
+def labelled(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
     """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1.
+
+    Args:
+      relation: as ``records``.
+      null: as ``records``.
 
     >>> labelled().canary[0].ravel().tolist()
     [1.0, 0.0]
     """
-    pair = records(relation)
+    pair = records(relation, null)
     without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (pair.without, pair.canary))
     return NeighbouringPair(without, canary, relation)
 

@@ -1,6 +1,7 @@
 """The registry of audits, and ``audit``, which runs one; NOT PRIVATE, synthetic records only."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Relation
+from dpjax.algorithms import Entry, Scenario
 from dpjax.auditing import estimators, games, scenarios, single_pass_scenarios
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
+from dpjax.baselines import EVERY
 
 DELTA = 1e-5
 
@@ -41,7 +44,7 @@ class Row(NamedTuple):
     quick_gate: float
 
 
-AUDITS: dict[str, Row] = {
+_MECHANISMS: dict[str, Row] = {
     "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
     "subsampled-gaussian-composed": Row(
@@ -64,41 +67,24 @@ AUDITS: dict[str, Row] = {
     "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
     "ball-10": Row(lambda: games.ball(10), 1_000_000, 0.97, 200_000, 0.94),
     "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),
-    "dp-gd": Row(scenarios.gradient_descent, 100_000, 0.90, 20_000, 0.75),
-    "dp-gd-replace-one": Row(
-        lambda: scenarios.gradient_descent("replace_one"), 100_000, 0.90, 20_000, 0.75
-    ),
     "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
-    "dp-gd-selected": Row(scenarios.gradient_descent_selected, 100_000, 0.85, 20_000, 0.75),
-    "dp-adam": Row(scenarios.adam, 100_000, 0.90, 20_000, 0.75),
-    "dp-optimizer": Row(scenarios.optimizer, 100_000, 0.90, 20_000, 0.75),
-    "dp-newton": Row(scenarios.newton, 100_000, 0.90, 20_000, 0.75),
-    "dp-sgd": Row(scenarios.stochastic_gradient, 200_000, 0.80, 40_000, 0.75),
-    "dp-sgd-step": Row(scenarios.stochastic_step, 1_000_000, 0.90, 40_000, 0.75),
-    "book-keeping": Row(scenarios.book_keeping, 400_000, 0.90, 100_000, 0.70),
     "optax-chain": Row(scenarios.optax_chain, 400_000, 0.90, 40_000, 0.70),
-    "objective-perturbation": Row(scenarios.perturbed_objective, 200_000, 0.90, 50_000, 0.80),
-    "output-perturbation": Row(scenarios.output, 200_000, 0.90, 50_000, 0.80),
-    "dp-tr": Row(scenarios.trust_region, 40_000, 0.80, 20_000, 0.75),
-    "dp-str": Row(scenarios.stochastic_trust_region, 200_000, 0.80, 40_000, 0.75),
-    "dpagem": Row(scenarios.stagewise, 100_000, 0.90, 20_000, 0.75),
-    "dp-accmd": Row(scenarios.accelerated_mirror_descent, 100_000, 0.90, 20_000, 0.75),
-    "dp-subspace-tr": Row(scenarios.subspace_trust_region, 40_000, 0.80, 20_000, 0.75),
-    "dp-svrg": Row(scenarios.variance_reduced, 100_000, 0.85, 10_000, 0.65),
-    "svrg-exact": Row(scenarios.exact_anchor_svrg, 200_000, 0.85, 10_000, 0.45),
     "tree": Row(single_pass_scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
-    "spider": Row(single_pass_scenarios.spider, 100_000, 0.90, 20_000, 0.70),
-    "spider-tree": Row(
-        lambda: single_pass_scenarios.spider(noise="tree"), 200_000, 0.75, 20_000, 0.65
-    ),
-    "spider-fixed": Row(single_pass_scenarios.fixed_batches, 100_000, 0.85, 20_000, 0.70),
-    "spider-boost": Row(single_pass_scenarios.boost, 100_000, 0.85, 20_000, 0.70),
-    "gauss-psgd": Row(single_pass_scenarios.gauss_psgd_near_saddle, 100_000, 0.85, 20_000, 0.70),
-    "refresh-and-difference": Row(
-        lambda: single_pass_scenarios.spider(2, 1), 100_000, 0.90, 20_000, 0.70
-    ),
-    "prgd": Row(scenarios.perturbed_descent, 100_000, 0.92, 20_000, 0.80),
-    "dp-svrg++": Row(lambda: scenarios.variance_reduced(True), 100_000, 0.85, 10_000, 0.65),
+}
+"""Audits of mechanisms, queries and chains; those of algorithms are in their rows of the registry.
+"""
+
+
+def _of_run(entry: Entry, scenario: Scenario) -> Row:
+    make = functools.partial(scenarios.full_run, entry, scenario)
+    return Row(make, *scenario.full, *scenario.quick)
+
+
+AUDITS: dict[str, Row] = _MECHANISMS | {
+    name: _of_run(entry, scenario)
+    for name, (entry, scenario) in (
+        {entry.name: (entry, entry.scenario) for entry in EVERY.values()} | scenarios.VARIANTS
+    ).items()
 }
 """All audits by name."""
 

@@ -1,38 +1,23 @@
-"""Attack scenarios for the registry: queries, trainings, baselines; NOT PRIVATE, synthetic data."""
+"""Attack scenarios: queries, whole runs of algorithms, chains; NOT PRIVATE, synthetic data."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax._typing import Array, PyTree, Relation
+from dpjax._typing import Array, PyTree
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, gumbel_multiplier
-from dpjax.algorithms import (
-    dp_accelerated_mirror_descent,
-    dp_adam,
-    dp_gradient_descent,
-    dp_optimizer,
-    dp_stochastic_trust_region,
-    dp_subspace_trust_region,
-    dp_svrg,
-    dp_svrg_plus_plus,
-    dp_trust_region,
-    dpagem,
-    perturbed_gradient_descent,
-)
+from dpjax.algorithms import Entry, Power, Scenario
+from dpjax.algorithms.spider import Spider
 from dpjax.auditing import canaries, games
 from dpjax.auditing.claims import claim_of
 from dpjax.auditing.games import Game
-from dpjax.baselines import (
-    dp_gradient_descent_with_selection,
-    dp_newton,
-    dp_sgd,
-    objective_perturbation,
-    output_perturbation,
-)
+from dpjax.auditing.single_pass_scenarios import one_pass
+from dpjax.baselines import EVERY
 from dpjax.mechanisms import derive
-from dpjax.objectives import L1Ball
 from dpjax.oracles import (
     AccuracyQuery,
     GradientQuery,
@@ -45,6 +30,104 @@ from dpjax.sampling import Poisson, poisson
 from dpjax.transforms import noisy_mean
 
 DELTA = 1e-5
+
+
+def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
+    """Returns the attack on a full run of an algorithm.
+
+    Args:
+      entry: of the algorithm.
+      scenario: by default the entry's own.
+
+    >>> full_run(EVERY["dp-gd"]).pair.canary.ravel().tolist()
+    [1.0, 0.0]
+    """
+    scenario = entry.scenario if scenario is None else scenario
+    loss = getattr(canaries, scenario.loss)()
+    algorithm = entry.factory(
+        loss,
+        PrivacyBudget(scenario.epsilon, scenario.delta, scenario.relation),
+        data_size=scenario.data_size,
+        dimension=scenario.dimension,
+        **scenario.settings,
+    )
+    pair_of = canaries.records if loss.margin is None else canaries.labelled
+    pair = pair_of(scenario.relation, scenario.data_size - 1)
+    if isinstance(algorithm, Spider):
+        return one_pass(algorithm, pair)
+    return games.training(algorithm, pair)
+
+
+def _again(name: str, **changes: Any) -> tuple[Entry, Scenario]:
+    """An entry, and its scenario with other settings."""
+    scenario = EVERY[name].scenario
+    changes["settings"] = scenario.settings | changes.get("settings", {})
+    return EVERY[name], dataclasses.replace(scenario, **changes)
+
+
+_ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
+VARIANTS: dict[str, tuple[Entry, Scenario]] = {
+    "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
+    # One step of DP-SGD, end to end, 1 record in 10 a batch.
+    "dp-sgd-step": (
+        EVERY["dp-sgd"],
+        Scenario(
+            loss="dirac",
+            settings=_ONE_STEP | {"step_size": 1.0},
+            data_size=10,
+            dimension=3,
+            epsilon=8.0,
+            full=Power(1_000_000, 0.90),
+            quick=Power(40_000, 0.75),
+        ),
+    ),
+    # One SGD step on a gradient clipped by book-keeping; without a limit of memory so small a
+    # gradient is materialised.
+    "book-keeping": (
+        EVERY["dp-optimizer"],
+        Scenario(
+            loss="dense",
+            settings=_ONE_STEP | {"optimizer": optax.sgd(1.0), "memory_limit": 2**20},
+            data_size=10,
+            dimension=3,
+            epsilon=8.0,
+            full=Power(400_000, 0.90),
+            quick=Power(100_000, 0.70),
+        ),
+    ),
+    # Exact-anchor SVRG, 5 epochs of 20 steps around a secret gradient. The canary's gradient turns
+    # at the first step from an anchor. Its part of the exact gradient is then opposite to its
+    # contribution when it is drawn, while the accounting assumes that both are parallel. A large
+    # budget and few draws make that loss of power small.
+    "svrg-exact": (
+        EVERY["dp-svrg"],
+        Scenario(
+            loss="departing",
+            settings={
+                "batch_size": 1,
+                "epochs": 5,
+                "epoch_length": 20,
+                "step_size": 1.0,
+                "clip_norm": 1e-3,
+                "smoothness": 0.01,
+                "anchor": "exact",
+            },
+            data_size=200,
+            epsilon=10.0,
+            full=Power(200_000, 0.85),
+            quick=Power(10_000, 0.45),
+        ),
+    ),
+    "spider-tree": _again(
+        "spider",
+        settings={"noise": "tree"},
+        full=Power(200_000, 0.75),
+        quick=Power(20_000, 0.65),
+    ),
+    # One segment of a refresh and one difference.
+    "refresh-and-difference": _again("spider", settings={"horizon": 2, "steps": 2}, data_size=15),
+}
+"""Further attacks on full runs: name -> entry of the algorithm, scenario."""
 
 
 def joint() -> Game:
@@ -93,165 +176,6 @@ def accuracy() -> Game:
     return games.single_answer(query, canaries.nulled(), 1)
 
 
-def gradient_descent(relation: Relation = "zero_out") -> Game:
-    """Returns the attack on a full DP-GD, 20 steps.
-
-    Args:
-      relation: of the budget and of the data sets.
-    """
-    algorithm = dp_gradient_descent(
-        canaries.alternating(),
-        PrivacyBudget(4.0, DELTA, relation),
-        data_size=2,
-        dimension=2,
-        steps=20,
-        step_size=1.0,
-        clip_norm=1e-3,
-        certify=None,
-    )
-    return games.training(algorithm, canaries.records(relation))
-
-
-def trust_region(relation: Relation = "zero_out") -> Game:
-    """Returns the attack on a full DP-TR, 5 parameters, 20 steps.
-
-    Args:
-      relation: of the budget and of the data sets.
-    """
-    algorithm = dp_trust_region(
-        canaries.winding(),
-        PrivacyBudget(3.341, DELTA, relation),
-        data_size=2,
-        dimension=5,
-        steps=20,
-        clip_norm=1.0,
-        hessian_clip_norm=3.0,
-        certify=None,
-    )
-    return games.training(algorithm, canaries.records(relation))
-
-
-def stochastic_trust_region() -> Game:
-    """Returns the attack on a full DP-STR, 2 parameters, 10 steps, 1 record in 5 a batch."""
-    algorithm = dp_stochastic_trust_region(
-        canaries.winding(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=10,
-        dimension=2,
-        batch_size=2,
-        steps=10,
-        clip_norm=1.0,
-        hessian_clip_norm=3.0,
-    )
-    return games.training(algorithm, canaries.records(null=9))
-
-
-def subspace_trust_region() -> Game:
-    """Returns the attack on a full DP-TR in subspaces, 3 of 8 directions, 10 steps."""
-    algorithm = dp_subspace_trust_region(
-        canaries.winding(),
-        PrivacyBudget(3.341, DELTA),
-        data_size=2,
-        dimension=8,
-        subspace_dimension=3,
-        steps=10,
-        clip_norm=1.0,
-        hessian_clip_norm=3.0,
-    )
-    return games.training(algorithm, canaries.records())
-
-
-def stagewise() -> Game:
-    """Returns the attack on a full DPageEM of a network, 3 stages, 1 record in 2 a batch."""
-    algorithm = dpagem(
-        canaries.network(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=10,
-        dimension=7,
-        batch_size=5,
-        first_steps=2,
-        stages=3,
-        step_size=0.5,
-        clip_norm=1.0,
-    )
-    return games.training(algorithm, canaries.records(null=9))
-
-
-def accelerated_mirror_descent() -> Game:
-    """Returns the attack on a full DP-AccMD in an l1 ball, 4 parameters, 20 steps."""
-    algorithm = dp_accelerated_mirror_descent(
-        canaries.winding(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=2,
-        dimension=4,
-        domain=L1Ball(5.0),
-        steps=20,
-        smoothness=1.0,
-        clip_norm=1.0,
-    )
-    return games.training(algorithm, canaries.records())
-
-
-def variance_reduced(doubling: bool = False) -> Game:
-    """Returns the attack on a full DP-SVRG: 5 epochs of an anchor and 20 steps on 1 record in 5.
-
-    Far from the anchor the canary's gradient has turned, so that its difference has the largest
-    norm that the distance allows.
-
-    Args:
-      doubling: attack DP-SVRG++ instead, in 3 epochs of 6, 12 and 24 steps.
-    """
-    common = {"data_size": 10, "dimension": 5, "batch_size": 2, "step_size": 2.0}
-    common |= {"clip_norm": 1.0, "smoothness": 0.01}
-    budget = PrivacyBudget(4.0, DELTA)
-    if doubling:
-        algorithm = dp_svrg_plus_plus(
-            canaries.winding(), budget, epochs=3, epoch_length=3, **common
-        )
-    else:
-        algorithm = dp_svrg(canaries.winding(), budget, epochs=5, epoch_length=20, **common)
-    return games.training(algorithm, canaries.records(null=9))
-
-
-def exact_anchor_svrg() -> Game:
-    """Returns the attack on exact-anchor SVRG: 5 epochs of 20 steps around a secret gradient.
-
-    The canary's gradient turns at the first step from an anchor. Its part of the exact gradient is
-    then opposite to its contribution when it is drawn, while the accounting assumes that both are
-    parallel. A large budget and few draws make that loss of power small.
-    """
-    algorithm = dp_svrg(
-        canaries.departing(),
-        PrivacyBudget(10.0, DELTA),
-        data_size=200,
-        dimension=2,
-        batch_size=1,
-        epochs=5,
-        epoch_length=20,
-        step_size=1.0,
-        clip_norm=1e-3,
-        smoothness=0.01,
-        anchor="exact",
-    )
-    return games.training(algorithm, canaries.records(null=199))
-
-
-def perturbed_descent() -> Game:
-    """Returns the attack on a full PrGD, 5 steps, 1 record in 2 a batch, at a delta of 0.3."""
-    algorithm = perturbed_gradient_descent(
-        canaries.winding(),
-        PrivacyBudget(4.0, 0.3),
-        data_size=10,
-        dimension=2,
-        batch_size=5,
-        steps=5,
-        step_size=1.0,
-        clip_norm=1.0,
-        acknowledge_weak_delta=True,
-    )
-    return games.training(algorithm, canaries.records(null=9))
-
-
 def selection() -> Game:
     """Returns the attack on one selection, whose canary raises one candidate and lowers the other.
 
@@ -267,137 +191,6 @@ def selection() -> Game:
         candidates=2,
     )
     return games.single_selection(query, canaries.records(), jnp.array([[0.0, 0.0], [0.0, 1.0]]))
-
-
-def gradient_descent_selected() -> Game:
-    """Returns the attack on a full DP-GD with selection, 20 steps, all of them candidates."""
-    algorithm = dp_gradient_descent_with_selection(
-        canaries.seesaw(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=2,
-        dimension=2,
-        steps=20,
-        step_size=1.0,
-        alpha=1.0,
-        selection_epsilon=2.0,
-        candidates=20,
-        clip_norm=1e-3,
-        hessian_clip_norm=1.0,
-        hessian_lipschitz=1.0,
-        certify=None,
-    )
-    return games.training(algorithm, canaries.records())
-
-
-def adam() -> Game:
-    """Returns the attack on a full DP-Adam that reads every record, 20 steps."""
-    algorithm = dp_adam(
-        canaries.alternating(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=2,
-        dimension=2,
-        batch_size=2,
-        steps=20,
-        step_size=1.0,
-        final_step_size=1.0,
-        clip_norm=1e-3,
-    )
-    return games.training(algorithm, canaries.records())
-
-
-def optimizer() -> Game:
-    """Returns the attack on a full run of ``dp_optimizer``, 20 steps of plain SGD."""
-    algorithm = dp_optimizer(
-        canaries.winding(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=2,
-        dimension=2,
-        optimizer=optax.sgd(1.0),
-        batch_size=2,
-        steps=20,
-        clip_norm=1.0,
-    )
-    return games.training(algorithm, canaries.records())
-
-
-def newton() -> Game:
-    """Returns the attack on a full DP-Newton, 10 steps, in one parameter.
-
-    The canary's curvature then lies along every gradient, and it is the only curvature.
-    """
-    algorithm = dp_newton(
-        canaries.bowl(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=2,
-        dimension=1,
-        steps=10,
-        floor=0.25,
-        clip_norm=1.0,
-        hessian_clip_norm=1e-3,
-    )
-    return games.training(algorithm, canaries.records())
-
-
-def output() -> Game:
-    """Returns the attack on output perturbation, whose canary moves the minimum the most."""
-    algorithm = output_perturbation(
-        canaries.falling(), PrivacyBudget(4.0, DELTA), data_size=2, dimension=1
-    )
-    return games.training(algorithm, canaries.labelled())
-
-
-def stochastic_gradient() -> Game:
-    """Returns the attack on a full DP-SGD, 5 steps, 1 record in 5 a batch."""
-    algorithm = dp_sgd(
-        canaries.winding(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=10,
-        dimension=2,
-        batch_size=2,
-        steps=5,
-        step_size=1.0,
-        clip_norm=1.0,
-    )
-    return games.training(algorithm, canaries.records(null=9))
-
-
-def stochastic_step() -> Game:
-    """Returns the attack on one step of DP-SGD, end to end, 1 record in 10 a batch."""
-    algorithm = dp_sgd(
-        canaries.dirac(),
-        PrivacyBudget(8.0, DELTA),
-        data_size=10,
-        dimension=3,
-        batch_size=1,
-        steps=1,
-        step_size=1.0,
-        clip_norm=1.0,
-    )
-    return games.training(algorithm, canaries.records(null=9))
-
-
-def book_keeping() -> Game:
-    """Returns the attack on one SGD step on a gradient clipped by book-keeping."""
-    algorithm = dp_optimizer(
-        canaries.dense(),
-        PrivacyBudget(8.0, DELTA),
-        optimizer=optax.sgd(1.0),
-        data_size=10,
-        dimension=3,
-        batch_size=1,
-        steps=1,
-        clip_norm=1.0,
-        memory_limit=2**20,  # otherwise so small a gradient is materialised
-    )
-    return games.training(algorithm, canaries.records(null=9))
-
-
-def perturbed_objective() -> Game:
-    """Returns the attack on objective perturbation, whose canary has the largest gradient."""
-    algorithm = objective_perturbation(
-        canaries.falling(), PrivacyBudget(4.0, DELTA), data_size=2, dimension=1
-    )
-    return games.training(algorithm, canaries.labelled())
 
 
 def optax_chain() -> Game:

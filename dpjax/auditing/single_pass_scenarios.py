@@ -1,8 +1,6 @@
 """Attacks on single-pass methods, which whiten their correlated noise; NOT PRIVATE."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,22 +9,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
-from dpjax.accounting import Event, PrivacyBudget, Release
-from dpjax.algorithms import stochastic_spider
+from dpjax.accounting import Event, Release
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.spider import Spider
-from dpjax.auditing import canaries
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import GaussianClaim, claim_of
 from dpjax.auditing.games import Game, Train
-from dpjax.baselines import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.driver import solve
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.oracles import EstimateQuery
 from dpjax.sampling import Ordered, SinglePass, ordered
-
-DELTA = 1e-5
-_PLAIN = {"kick": 0.0, "candidates": 0}
 
 
 class SegmentScores(NamedTuple):
@@ -179,59 +171,6 @@ def one_pass(algorithm: Spider, pair: NeighbouringPair, train: Train = solve) ->
         return jnp.sum(solution.history.log_ratio, where=done)
 
     return Game(claim_of(algorithm.event), pair, run, 2**10)
-
-
-def spider(
-    horizon: int = 4, segments: int = 4, make: Callable[..., Spider] | None = None, **more: Any
-) -> Game:
-    """Returns the attack on Stochastic Spider: refreshes and differences, for a canary anywhere.
-
-    Steps have length 1 and differences of five records, at which the canary, whose gradient turns
-    around at every step, may move as much as in a gradient of ten.
-
-    Args:
-      horizon: increments of a segment.
-      segments: number of segments in the pass.
-      make: the factory; ``stochastic_spider``, or a variant with the same schedule.
-      **more: further arguments of the factory.
-    """
-    clip, batch = 1e-3, 10
-    size = segments * (batch + (horizon - 1) * batch // 2)
-    if make is None:
-        make = functools.partial(
-            stochastic_spider, horizon=horizon, drift_threshold=1e6, kick=0.0, candidates=0
-        )
-    algorithm = make(
-        canaries.alternating(),
-        PrivacyBudget(4.0, DELTA),
-        data_size=size,
-        dimension=2,
-        batch_size=batch,
-        step_size=1.0,
-        steps=segments * horizon,
-        clip_norm=clip,
-        smoothness=0.495 * clip,
-        hessian_lipschitz=1.0,
-        initial_gap=1.0,
-        **more,
-    )
-    return one_pass(algorithm, canaries.records(null=size - 1))
-
-
-def fixed_batches() -> Game:
-    """Returns the attack on Spider with fixed batches, refreshed every third step by its drift."""
-    return spider(make=fixed_batch_spider, difference_size=5, drift_threshold=6e-7, **_PLAIN)
-
-
-def boost() -> Game:
-    """Returns the attack on SpiderBoost, refreshed every fourth step."""
-    return spider(make=spider_boost, difference_size=5, period=4, candidates=0)
-
-
-def gauss_psgd_near_saddle() -> Game:
-    """Returns the attack on Gauss-PSGD, always near a saddle and without perturbations."""
-    more = {"drift_threshold": 1e6, "kick": 0.0, "escape_steps": 100}
-    return spider(make=functools.partial(gauss_psgd, horizon=4, **more))
 
 
 def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:

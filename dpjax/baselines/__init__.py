@@ -1,5 +1,6 @@
 """Baselines: methods of other papers, run like any algorithm."""
 
+from dpjax.algorithms import factories
 from dpjax.baselines.gauss_psgd import gauss_psgd
 from dpjax.baselines.gradient_descent_selected import (
     dp_gradient_descent_with_selection,
@@ -7,27 +8,22 @@ from dpjax.baselines.gradient_descent_selected import (
 from dpjax.baselines.newton import dp_newton
 from dpjax.baselines.objective_perturbation import objective_perturbation
 from dpjax.baselines.perturbation import output_perturbation
+from dpjax.baselines.registry import ENTRIES, EVERY
 from dpjax.baselines.spiders import fixed_batch_spider, spider_boost
 from dpjax.baselines.stochastic_gradient import dp_sgd
 
-# The command line and the contract tests read this table beside ``dpjax.ALGORITHMS``.
-BASELINES = {
-    "dp-gd-selected": dp_gradient_descent_with_selection,
-    "dp-newton": dp_newton,
-    "dp-sgd": dp_sgd,
-    "spider-fixed": fixed_batch_spider,
-    "spider-boost": spider_boost,
-    "gauss-psgd": gauss_psgd,
-}
+BASELINES = factories(ENTRIES)
+"""Name on the command line -> factory of the baselines that take planned steps."""
 
-# These release once, and only for strongly convex losses of the margin; no steps are planned.
-ONE_RELEASE = {
-    "objective-perturbation": objective_perturbation,
-    "output-perturbation": output_perturbation,
-}
+ONE_RELEASE = factories(ENTRIES, one_release=True)
+"""Name -> factory of those that release once, for strongly convex losses of the margin."""
+
+# A factory that is not imported above, for want of a line, is here by its row alone.
+globals().update({entry.factory.__name__: entry.factory for entry in ENTRIES})
 
 __all__ = [
     "BASELINES",
+    "EVERY",
     "ONE_RELEASE",
     "dp_gradient_descent_with_selection",
     "dp_newton",

@@ -1,10 +1,11 @@
 """Arguments of every command."""
 
 import argparse
+import textwrap
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import audit, calibrate, data, ledger, reproduce, run
+from dpjax.cli import audit, calibrate, data, ledger, problem, reproduce, run
 from dpjax.cli.main import COMMANDS, overview
 
 
@@ -122,8 +123,9 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         nargs="?",
         default="dp-tr",
         metavar="ALGORITHM",
-        help=f"one of {', '.join(dpjax.ALGORITHMS | dpjax.baselines.BASELINES)} (default: dp-tr)",
+        help="one of those listed below (default: dp-tr)",
     )
+    one.epilog = f"algorithms, and what a step asks of the data:\n{_listed()}\n\n{one.epilog}"
     one.add_argument(
         "--data", default="randhie", help="a name, or a CSV or NPZ file (default: randhie)"
     )
@@ -164,6 +166,20 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     _table_arguments(one)
 
 
+def _listed() -> str:
+    names = problem.algorithms()
+    return "\n".join(
+        textwrap.fill(
+            dpjax.baselines.EVERY[name].asks.replace("`", ""),
+            80,
+            initial_indent=f"  {name:15} ",
+            subsequent_indent=" " * 18,
+            break_on_hyphens=False,
+        )
+        for name in names
+    )
+
+
 def _step_arguments(one: argparse.ArgumentParser) -> None:
     # An algorithm that lacks one of them says so, and which have it.
     one.add_argument("--steps", type=int, help="number of iterations (default: the algorithm's)")
@@ -187,13 +203,14 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--radius",
         type=float,
-        help="trust radius of the first step (dp-tr, dp-str, dp-subspace-tr), or radius of the "
-        "noise ball (prgd); default: the algorithm's",
+        help="trust radius of the first step, or radius of the noise ball, for "
+        f"{', '.join(problem.taking('radius'))} (default: the algorithm's)",
     )
     one.add_argument(
         "--domain",
         metavar="BALL:RADIUS",
-        help="ball that the parameters stay in, such as l1:10 or l2:10 (dp-accmd)",
+        help="ball that the parameters stay in, such as l1:10 or l2:10, for "
+        f"{', '.join(problem.taking('domain'))}",
     )
 
 

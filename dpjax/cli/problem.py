@@ -96,7 +96,7 @@ def configure(
     Raises:
       ValueError: for unknown names, or a budget that cannot be met.
     """
-    factories = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+    factories = algorithms()
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size
@@ -115,7 +115,7 @@ def configure(
         data_size=size,
         dimension=dimension,
         accountant=arguments.accountant,
-        **_settings(arguments, name, factories),
+        **_settings(arguments, name),
     )
     if arguments.estimate is None:
         algorithm = make(budget)
@@ -135,9 +135,25 @@ _OPTIONS = {
 }
 
 
-def _settings(
-    arguments: argparse.Namespace, name: str, factories: dict[str, Callable]
-) -> dict[str, Any]:
+def algorithms() -> dict[str, Callable[..., Algorithm]]:
+    """Returns the factories of all algorithms that a command can run, by name."""
+    return dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+
+
+def taking(parameter: str) -> list[str]:
+    """Returns the names of the algorithms whose factories have this parameter.
+
+    >>> taking("domain")
+    ['dp-accmd']
+    """
+    return [
+        name
+        for name, factory in algorithms().items()
+        if parameter in inspect.signature(factory).parameters
+    ]
+
+
+def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
     given: dict[str, Any] = {option: getattr(arguments, option) for option in _OPTIONS}
     if given["domain"] is not None:
@@ -146,16 +162,12 @@ def _settings(
     for option, parameter in _OPTIONS.items():
         if (value := given[option]) is None:
             continue
-        taking = [
-            algorithm
-            for algorithm, factory in factories.items()
-            if parameter in inspect.signature(factory).parameters
-        ]
+        names = taking(parameter)
         flag = f"--{option.replace('_', '-')}"
-        if name not in taking:
+        if name not in names:
             raise ValueError(
                 f"{name} takes no {flag[2:].replace('-', ' ')}; leave {flag} out, or take one of: "
-                f"{', '.join(taking)}."
+                f"{', '.join(names)}."
             )
         if isinstance(value, float):
             _validate.positive(flag, value)

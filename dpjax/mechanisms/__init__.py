@@ -4,10 +4,13 @@ from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.base import as_key, derive, fold, random_key, seed_key
 from dpjax.mechanisms.gaussian import add_gaussian, perturb
 from dpjax.mechanisms.gumbel import noisy_argmax, selection_error
+from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 from dpjax.mechanisms.tree import PrefixNoise, prefix_noise
 
 __all__ = [
+    "Gaussian",
+    "Noise",
     "PrefixNoise",
     "add_ball",
     "add_gaussian",

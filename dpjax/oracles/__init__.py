@@ -1,5 +1,6 @@
 """Queries of the data, which answer with noise and know what they release."""
 
+from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.accuracy import AccuracyQuery
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
@@ -32,6 +33,7 @@ __all__ = [
     "DifferenceQuery",
     "EstimateQuery",
     "Evaluations",
+    "Expansion",
     "GradientQuery",
     "HessianQuery",
     "JointQuery",
@@ -46,6 +48,7 @@ __all__ = [
     "SelectionQuery",
     "Setting",
     "SubspaceQuery",
+    "accumulate",
     "bind",
     "check_batch_size",
     "check_examples",
@@ -54,4 +57,5 @@ __all__ = [
     "only_where",
     "poisson_sampler",
     "single_passes",
+    "zeros",
 ]

@@ -1,0 +1,92 @@
+"""The tables of README and docs come from the registry: `python tests/test_tables.py --write`."""
+
+import pathlib
+import re
+import sys
+
+import pytest
+
+import dpjax
+from dpjax.baselines import EVERY
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Marker of a table -> its head, and what a row says of an entry.
+HEADS = {
+    "algorithms": ("factory, on the command line", "what a step asks"),
+    "audits": ("audit", "budget", "n, p", "runs", "least share of the claim"),
+    "refusals": ("algorithm", "relation", "accountants"),
+}
+
+
+def factory(entry):
+    """Where users find the factory."""
+    name, public = entry.factory.__name__, dpjax.ALGORITHMS.values()
+    return name if entry.factory in public else f"baselines.{name}"
+
+
+def algorithms():
+    for entry in EVERY.values():
+        title = f"`{factory(entry)}`" + ("" if entry.one_release else f", `{entry.name}`")
+        yield title, entry.asks
+
+
+def audits():
+    for entry in EVERY.values():
+        it = entry.scenario
+        yield (
+            f"`{entry.name}`",
+            f"({it.epsilon:g}, {it.delta:g})",
+            f"{it.data_size}, {it.dimension}",
+            f"{it.full.runs:,}",
+            f"{it.full.least:.2f}",
+        )
+
+
+def refusals():
+    for entry in EVERY.values():
+        refused = entry.example.refuses
+        for relation in dict.fromkeys(relation for relation, _ in refused):
+            of = ", ".join(f'"{other}"' for at, other in refused if at == relation)
+            yield f"`{entry.name}`", f'"{relation}"', of
+
+
+def table(name):
+    rows = {"algorithms": algorithms, "audits": audits, "refusals": refusals}[name]()
+    lines = [HEADS[name], ["---"] * len(HEADS[name]), *rows]
+    drawn = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return drawn.replace(" --- ", "---").replace("---||", "---|")
+
+
+def filled(text):
+    """The text of a page with its tables made anew."""
+    return re.sub(
+        r"(<!-- (\w+): made by .* -->\n)(?s:.*?)(?=<!-- end -->)",
+        lambda found: found[1] + table(found[2]),
+        text,
+    )
+
+
+PAGES = {"README.md": 1, "docs/algorithms.md": len(HEADS)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_are_those_of_the_registry(page):
+    text = (ROOT / page).read_text()
+    assert text.count("<!-- end -->") == PAGES[page]
+    assert filled(text) == text, "run python tests/test_tables.py --write"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_factory_is_where_the_table_says(name):
+    found = dpjax
+    for part in factory(EVERY[name]).split("."):
+        found = getattr(found, part)
+    assert found is EVERY[name].factory
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        if sys.argv[1:] == ["--write"]:
+            (ROOT / page).write_text(filled(text))
+        print(page, "is as made" if filled(text) == text else "has other tables")
