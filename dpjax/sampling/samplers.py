@@ -5,7 +5,7 @@ declared have more, see there); a masked index is 0, a row that is there, and wh
 batch must make its part exactly zero. ``key`` is used for one draw alone, and for no noise.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,22 @@ class Batch(NamedTuple):
     mask: Array
 
 
+_Kind = TypeVar("_Kind", bound="Sampler")
+
+
 class Sampler:
     """What all samplers have: ``sample`` draws, ``release`` says what an answer to a draw releases.
 
-    ``expected`` is the public divisor of sums, never the size drawn. ``scale`` is the standard
-    deviation of the noise on the mean at noise multiplier 1, so that a query which adds noise of
-    ``noise_multiplier * sampler.scale(C, relation)`` is accounted for by ``release``.
+    ``expected`` is the public divisor of sums, never the size drawn, and ``capacity`` the most
+    records of one draw. ``scale`` is the standard deviation of the noise on the mean at noise
+    multiplier 1, so that a query which adds noise of ``noise_multiplier * sampler.scale(C,
+    relation)`` is accounted for by ``release``.
     """
+
+    reads_all: ClassVar[bool] = False
+    """Whether every draw holds every record, as it stands."""
+    by_place: ClassVar[bool] = False
+    """Whether a question reads the places of an order that it is told, each at most once."""
 
     expected: Any
     capacity: Any
@@ -47,18 +56,26 @@ class Sampler:
     releases: ClassVar[dict[str, type[Release]]] = {}
     """What an answer to a draw releases, by the mechanism of its noise."""
 
-    def scale(self, record_norm: Any, relation: Relation) -> Any:
+    def scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
 
         Args:
           record_norm: C, the bound on the norm of one record's part of the sum.
           relation: the neighbouring relation.
+          slack: what rounding adds to the distance of neighbouring sums, in units of C.
 
         Raises:
           ValueError: if the sampler has no accounting under the relation.
         """
+        return self.sum_scale(record_norm, relation, slack) / self.expected
+
+    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+        """Returns that on the sum: the part of a record that is drawn, rounding included.
+
+        Arguments and errors as in ``scale``.
+        """
         records_moved(relation)
-        return record_norm / self.expected
+        return record_norm * (1 + slack)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw from ``n`` records, of which there is at least 1."""
@@ -73,6 +90,16 @@ class Sampler:
         """
         del undrawn
         return drawn
+
+    def prepare(self, key: Array, records: PyTree) -> PyTree:
+        """Returns the records as ``draw`` takes them, once per training: here unchanged.
+
+        Args:
+          key: used for this alone.
+          records: pytree whose leaves share their leading axis.
+        """
+        del key
+        return records
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, Array | None]:
         """Returns the records of one draw, and which of these rows count.
@@ -107,7 +134,7 @@ class Sampler:
           record_norm: C. All that one draw is asked is one vector, so this is its joint norm.
           components: as in ``Release``.
           mechanism: of the noise.
-          **own: what a release of that mechanism has beside.
+          **own: as in ``released``.
 
         Raises:
           ValueError: if the sampler has no accounting under the relation or for the noise.
@@ -121,20 +148,37 @@ class Sampler:
         ...
         ValueError: sampling without replacement has an accounting under relation='replace_one' ...
         """
-        if mechanism not in self.releases:
-            raise ValueError(
-                f"{type(self).__name__} batches have no accounting for {mechanism} noise; take one "
-                f"of {', '.join(self.releases)}."
-            )
-        return self.releases[mechanism](
+        return self.released(
             name,
             count,
             noise_multiplier=float(noise_multiplier),
             sensitivity=float(self.scale(record_norm, relation)),
             components=components,
-            **self._drawn(),
+            mechanism=mechanism,
             **own,
         )
+
+    def released(
+        self, name: str, count: int, *, mechanism: str = "gaussian", **own: Any
+    ) -> Release:
+        """Returns what ``release`` does, of noise relative to a ``sensitivity`` known already.
+
+        Args:
+          name: what is released.
+          count: number of answers.
+          mechanism: of the noise.
+          **own: ``noise_multiplier``, ``sensitivity`` of the mean, and what else a release of that
+            mechanism has.
+
+        Raises:
+          ValueError: if the sampler has no accounting for the noise.
+        """
+        if mechanism not in self.releases:
+            raise ValueError(
+                f"{type(self).__name__} batches have no accounting for {mechanism} noise; take one "
+                f"of {', '.join(self.releases)}."
+            )
+        return self.releases[mechanism](name, count, **self._drawn(), **own)
 
     def _drawn(self) -> dict[str, Any]:
         """The fields of the release that describe the draw."""
@@ -156,7 +200,10 @@ class FullBatch(Sampler):
 
     data_size: int = static()
 
+    reads_all: ClassVar[bool] = True
     releases: ClassVar[dict[str, type[Release]]] = {"gaussian": Release, "ball": BallRelease}
+    probability: ClassVar[float] = 1.0
+    overflow: ClassVar[float] = 0.0
 
     @property
     def expected(self) -> float:
@@ -168,14 +215,19 @@ class FullBatch(Sampler):
         """The most records a batch holds: all."""
         return self.data_size
 
-    def scale(self, record_norm: Any, relation: Relation) -> Any:
-        """Returns the l2 sensitivity of the mean; arguments as in ``Sampler``."""
-        return records_moved(relation) * record_norm / self.expected
+    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+        """Returns the l2 sensitivity of the sum; arguments as in ``Sampler.scale``."""
+        return (records_moved(relation) + slack) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns all of ``n`` records; the key is not used."""
         del key
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
+
+    def draw(self, key: Array, records: PyTree) -> tuple[PyTree, None]:
+        """Returns the records as they are; the key is not used."""
+        del key
+        return records, None
 
 
 @pytree_dataclass
@@ -226,14 +278,14 @@ class FixedSize(Sampler):
     def _fewer(self) -> int:
         return min(self.size, self.data_size - self.size)
 
-    def scale(self, record_norm: Any, relation: Relation) -> Any:
-        """Returns C over the batch size; arguments and errors as in ``Sampler``."""
+    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+        """Returns one record's part; arguments and errors as in ``Sampler.scale``."""
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' "
                 f"only, got {relation!r}; use Poisson batches, or declare replace_one."
             )
-        return record_norm / self.expected
+        return record_norm * (1 + slack)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw.
@@ -265,3 +317,24 @@ class FixedSize(Sampler):
             "data_size": self.data_size,
             "failure_probability": self.overflow,
         }
+
+
+def expect(kind: type[_Kind], sampler: Sampler, name: str) -> _Kind:
+    """Returns ``sampler``, or raises: a question may be accounted for under one kind alone.
+
+    Args:
+      kind: the class it must be of.
+      sampler: that was given.
+      name: of the question.
+
+    Raises:
+      ValueError: naming both kinds.
+
+    >>> expect(FullBatch, FixedSize(size=2, data_size=4), "AccuracyQuery")
+    Traceback (most recent call last):
+    ...
+    ValueError: AccuracyQuery needs the sampler FullBatch, got FixedSize.
+    """
+    if not isinstance(sampler, kind):
+        raise ValueError(f"{name} needs the sampler {kind.__name__}, got {type(sampler).__name__}.")
+    return sampler

@@ -72,6 +72,7 @@ class SinglePass(Sampler):
     first: int = static()
     last: int = static()
 
+    by_place: ClassVar[bool] = True
     releases: ClassVar[dict[str, type[Release]]] = {"gaussian": SinglePassRelease}
 
     def __post_init__(self):
@@ -90,8 +91,8 @@ class SinglePass(Sampler):
         """Number of places; no batch is larger."""
         return self.last - self.first
 
-    def scale(self, record_norm: float, relation: Relation) -> float:
-        """Returns what a record moves the mean over all places; arguments as in ``Sampler``.
+    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+        """Returns what a record moves a sum; arguments as in ``Sampler.scale``.
 
         Raises:
           ValueError: under ``add_or_remove_one``.
@@ -102,7 +103,11 @@ class SinglePass(Sampler):
                 "record shifts later ones into other batches. Declare zero_out or replace_one, "
                 "for which n is public."
             )
-        return records_moved(relation) * record_norm / self.expected
+        return records_moved(relation) * (record_norm * (1 + slack))
+
+    def prepare(self, key: Array, records: PyTree) -> Ordered:
+        """Returns the records in the random order of this training, see ``ordered``."""
+        return ordered(key, records)
 
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
         """Returns all records: a question reads its own window of them."""
