@@ -1,159 +1,26 @@
-"""Attacks on single-pass methods, which whiten their correlated noise; NOT PRIVATE."""
+"""Attacks on single-pass methods and their correlated noise; NOT PRIVATE, synthetic data."""
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
+from dpjax._typing import Array
 from dpjax.accounting import Event, PrivacyBudget, Release
 from dpjax.algorithms import stochastic_spider
-from dpjax.algorithms.base import Ask
 from dpjax.algorithms.spider import Spider
-from dpjax.auditing import canaries
+from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
-from dpjax.auditing.claims import GaussianClaim, claim_of
-from dpjax.auditing.games import Game, Train
+from dpjax.auditing.claims import GaussianClaim
+from dpjax.auditing.games import Game
 from dpjax.baselines import fixed_batch_spider, gauss_psgd, spider_boost
-from dpjax.driver import solve
-from dpjax.mechanisms import PrefixNoise, derive
-from dpjax.oracles import EstimateQuery
-from dpjax.sampling import ordered
+from dpjax.mechanisms import PrefixNoise
 
 DELTA = 1e-5
 _PLAIN = {"kick": 0.0, "candidates": 0}
-
-
-class SegmentScores(NamedTuple):
-    """The increments of the current segment, as the attacker scores them, one row each."""
-
-    state: Any
-    """State of the attacked algorithm."""
-    residuals: Array
-    """Answer minus the exact value on D, in standard deviations of the draws, (K, p)."""
-    shifts: Array
-    """Exact value on D' minus that on D, in the same unit, (K, p)."""
-
-
-class LogRatio(NamedTuple):
-    """Score of one increment of a recorded run."""
-
-    log_ratio: Array
-    """Log-likelihood ratio, D' to D, of each answer given those before."""
-
-
-@pytree_dataclass
-class PassRecorder:
-    """A wrapper around Spider that scores each increment as it is released.
-
-    It scores each segment separately, so it would miss noise that two segments share.
-
-    Args:
-      algorithm: the attacked algorithm.
-      without: examples of D.
-      canary: examples of D'.
-      max_steps: the algorithm's planned steps.
-    """
-
-    algorithm: Spider
-    without: PyTree
-    canary: PyTree
-    max_steps: int = static()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "algorithm"), name)
-
-    def init(self, params: Params) -> SegmentScores:
-        """Returns the algorithm's state and an empty segment."""
-        rows = jnp.zeros((self.estimate.noise.horizon, self.dimension))
-        return SegmentScores(self.algorithm.init(params), rows, rows)
-
-    def step(self, key: Array, state: SegmentScores, ask: Ask) -> tuple[SegmentScores, LogRatio]:
-        """Returns the algorithm's next state, and the score of its increment."""
-        increments = []
-
-        def record(key: Array, name: str, params: Params, **public: Any) -> PyTree:
-            answer = ask(key, name, params, **public)
-            increments.append(self._whiten(key, state, answer, params, public))
-            return answer
-
-        inner, _ = self.algorithm.step(key, state.state, record)
-        residuals, shifts, leaf = increments[0]
-        row = jnp.asarray(self.estimate.noise.strategy(), residuals.dtype)[leaf]
-        residual, shift = row @ residuals, row @ shifts
-        ratio = jnp.vdot(shift, residual - shift / 2)
-        return SegmentScores(inner, residuals, shifts), LogRatio(ratio)
-
-    def done(self, state: SegmentScores) -> Array:
-        """Returns whether the algorithm is done."""
-        return self.algorithm.done(state.state)
-
-    def stopped(self, state: SegmentScores) -> Array:
-        """Returns the algorithm's termination status."""
-        return self.algorithm.stopped(state.state)
-
-    def close(self, key: Array, state: SegmentScores, ask: Ask) -> SegmentScores:
-        """Returns the state; no further query is needed."""
-        del key, ask
-        return state
-
-    def output(self, state: SegmentScores) -> Params:
-        """Returns the last iterate."""
-        return state.state.params
-
-    def certify(
-        self, key: Array, state: SegmentScores, ask: Ask, unit_rows: bool
-    ) -> tuple[None, None]:
-        """Returns no certificate."""
-        del key, state, ask, unit_rows
-        return None, None
-
-    def _whiten(
-        self,
-        key: Array,
-        state: SegmentScores,
-        answer: PyTree,
-        params: Params,
-        public: dict[str, Any],
-    ) -> tuple[Array, Array, Array]:
-        query: EstimateQuery = self.estimate
-        without, canary = (
-            query.exact(ordered(derive(key, "order", 0), records), params, **public)[0].leading
-            for records in (self.without, self.canary)
-        )
-        stddev = query.stddev_at(public["refresh"], public["size"], params, public["anchor"])
-        leaf = public["leaf"]
-        fresh = leaf == 0
-        residuals = jnp.where(fresh, 0, state.residuals)
-        shifts = jnp.where(fresh, 0, state.shifts)
-        residual = (ravel_pytree(answer)[0] - without) / stddev
-        return (
-            residuals.at[leaf].set(residual),
-            shifts.at[leaf].set((canary - without) / stddev),
-            leaf,
-        )
-
-
-def one_pass(algorithm: Spider, pair: NeighbouringPair, train: Train = solve) -> Game:
-    """Returns the attack on a full pass, by an attacker who sees every increment and the order.
-
-    Args:
-      algorithm: its event is the claim.
-      pair: the neighbouring data sets.
-      train: as in ``games.training``.
-    """
-
-    def run(key: Array, examples: PyTree) -> Array:
-        recorder = PassRecorder(algorithm, pair.without, pair.canary, int(algorithm.steps))
-        solution = train(recorder, examples, key=key)
-        done = jnp.arange(recorder.max_steps) < solution.steps
-        return jnp.sum(solution.history.log_ratio, where=done)
-
-    return Game(claim_of(algorithm.event), pair, run, 2**10)
 
 
 def spider(
@@ -190,7 +57,7 @@ def spider(
         initial_gap=1.0,
         **more,
     )
-    return one_pass(algorithm, canaries.records(null=size - 1))
+    return games.training(algorithm, canaries.records(null=size - 1))
 
 
 def fixed_batches() -> Game:

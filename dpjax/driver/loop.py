@@ -22,7 +22,6 @@ from dpjax.driver.solution import Solution
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
 from dpjax.oracles import bind
-from dpjax.sampling import SinglePass, ordered
 
 
 class Carry(NamedTuple):
@@ -223,10 +222,9 @@ def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def arrange(algorithm: Algorithm, records: PyTree, key: Array) -> PyTree:
-    """Returns bound records with the order of a single pass, where that is how they are read."""
-    if isinstance(algorithm.queries[0].sampler, SinglePass):
-        return ordered(derive(key, "order", 0), records)
-    return records
+    """Returns bound records as the sampler reads them, such as in the order of a single pass."""
+    sampler = algorithm.queries[0].sampler
+    return records if sampler is None else sampler.prepare(derive(key, "order", 0), records)
 
 
 def start(bound: Bound, params: Params) -> Carry:

@@ -195,6 +195,11 @@ class EstimateQuery(Query):
         noise = Prefix(self.unsafe_fast_noise, of=self.noise, leaf=public["leaf"])
         return ((self.purpose, noise),)
 
+    def nothing_seen(self, params: Params) -> tuple[Any, ...]:
+        """Returns the rows of a segment, for audits."""
+        ((_, noise),) = self.noises(leaf=0)
+        return (noise.nothing_seen(flatten(params)[0].size),)
+
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of the noise's draws, see ``stddev_at``."""
         refresh, size, anchor = (public[name] for name in ("refresh", "size", "anchor"))

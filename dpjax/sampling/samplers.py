@@ -91,6 +91,14 @@ class Sampler:
         del undrawn
         return drawn
 
+    def told(self, key: Array) -> "Sampler":
+        """Returns this sampler with all that ``prepare`` draws drawn with ``key``: here nothing.
+
+        An audit's attacker knows it, as everybody may.
+        """
+        del key
+        return self
+
     def prepare(self, key: Array, records: PyTree) -> PyTree:
         """Returns the records as ``draw`` takes them, once per training: here unchanged.
 
