@@ -25,6 +25,7 @@ from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_
 from dpjax.mechanisms.base import fold
 from dpjax.objectives import Objective
 from dpjax.oracles import HessianQuery, Query, SelectionQuery, Setting, bind
+from dpjax.sampling import Sampler
 
 _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
@@ -278,7 +279,8 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
       ValueError: if the pair has another relation than the algorithm.
 
     The score is the sum of the log-likelihood ratios of all answers, each given the earlier ones,
-    that is, at the parameters of its query. By Neyman and Pearson this is the optimal test.
+    at the parameters of its query. The attacker knows the order of a single pass. By Neyman and
+    Pearson this is the optimal test.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
@@ -289,16 +291,33 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     True
     """
     _same_relation(algorithm.relation, pair)
-    examples_of_pair = canaries.without_nulls(pair)
+    by_place = any(sampler.by_place for sampler in _samplers(algorithm))
+    examples_of_pair = pair[:2] if by_place else canaries.without_nulls(pair)
 
     def run(key: Array, examples: PyTree) -> Array:
-        recorder = Recorder(algorithm, *examples_of_pair, int(algorithm.steps))
+        known = _told(algorithm, derive(key, "audited order", 0))
+        recorder = Recorder(known, *examples_of_pair, int(algorithm.steps))
         solution = train(recorder, examples, key=key)
         # Not nansum: a NaN answer must show in the score.
         done = jnp.arange(recorder.max_steps) < solution.steps
         return jnp.sum(solution.history.log_ratio, where=done)
 
     return Game(claim_of(algorithm.event), pair, run, 2**10)
+
+
+def _is_sampler(node: Any) -> bool:
+    return isinstance(node, Sampler)
+
+
+def _samplers(algorithm: Algorithm) -> list[Sampler]:
+    return list(filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler)))
+
+
+def _told(algorithm: Algorithm, key: Array) -> Algorithm:
+    """The algorithm with samplers whose preparations the attacker knows, see ``Sampler.told``."""
+    return jax.tree.map(
+        lambda node: node.told(key) if _is_sampler(node) else node, algorithm, is_leaf=_is_sampler
+    )
 
 
 def _same_relation(relation: str, pair: NeighbouringPair) -> None:

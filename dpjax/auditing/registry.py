@@ -12,7 +12,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.algorithms import Entry, Scenario
-from dpjax.auditing import estimators, games, scenarios, single_pass_scenarios
+from dpjax.auditing import estimators, games, scenarios
 from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
@@ -69,7 +69,7 @@ _MECHANISMS: dict[str, Row] = {
     "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),
     "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
     "optax-chain": Row(scenarios.optax_chain, 400_000, 0.90, 40_000, 0.70),
-    "tree": Row(single_pass_scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
+    "tree": Row(scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
 }
 """Audits of mechanisms, queries and chains; those of algorithms are in their rows of the registry.
 """

@@ -6,18 +6,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpjax._typing import Array, PyTree
-from dpjax.accounting import PrivacyBudget, gaussian_multiplier, gumbel_multiplier
+from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier, gumbel_multiplier
 from dpjax.algorithms import Entry, Power, Scenario
-from dpjax.algorithms.spider import Spider
 from dpjax.auditing import canaries, games
-from dpjax.auditing.claims import claim_of
+from dpjax.auditing.canaries import NeighbouringPair
+from dpjax.auditing.claims import GaussianClaim, claim_of
 from dpjax.auditing.games import Game
-from dpjax.auditing.single_pass_scenarios import one_pass
 from dpjax.baselines import EVERY
-from dpjax.mechanisms import derive
+from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.oracles import (
     AccuracyQuery,
     GradientQuery,
@@ -53,8 +53,6 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     )
     pair_of = canaries.records if loss.margin is None else canaries.labelled
     pair = pair_of(scenario.relation, scenario.data_size - 1)
-    if isinstance(algorithm, Spider):
-        return one_pass(algorithm, pair)
     return games.training(algorithm, pair)
 
 
@@ -233,6 +231,30 @@ def optax_chain() -> Game:
         return score
 
     return Game(claim_of(event), pair, run, 2**12)
+
+
+def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
+    """Returns the attack on a tree's prefix sums: the canary is the first leaf.
+
+    Args:
+      noise: of the tree.
+      stddev: of a node.
+    """
+    noise = PrefixNoise("tree", 31) if noise is None else noise
+    release = Release("tree", 1, stddev / noise.sensitivity)
+    pair = NeighbouringPair(jnp.zeros(1), jnp.ones(1), "zero_out")
+    # The sums over 1, 2, 4, ... leaves are each one node that holds the canary.
+    nodes = np.array([2**level - 1 for level in range(noise.levels)])
+
+    def run(key: Array, canary: Array) -> Array:
+        def increment(leaf: Array) -> Array:
+            value = jnp.where(leaf == 0, canary, 0.0)
+            return noise.perturb(key, value, stddev, leaf)[0]
+
+        increments = jax.lax.map(increment, jnp.arange(nodes[-1] + 1))
+        return jnp.sum(jnp.cumsum(increments)[nodes])
+
+    return Game(GaussianClaim(Event((release,), "zero_out")), pair, run)
 
 
 def _one_in_ten() -> Poisson:

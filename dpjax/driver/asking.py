@@ -171,9 +171,7 @@ def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:
       key: of this training alone.
     """
     sampler = algorithm.queries[0].sampler
-    if sampler is not None:
-        records = sampler.prepare(derive(key, "order", 0), records)
-    return Bound(algorithm, records, key)
+    return Bound(algorithm, sampler.prepare(derive(key, "order", 0), records), key)
 
 
 class Asked(NamedTuple):

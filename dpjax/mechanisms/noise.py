@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, PyTree
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.mechanisms.ball import add_ball
 from dpjax.mechanisms.gaussian import GRID_BITS, perturb
@@ -43,6 +44,30 @@ class Noise:
         """
         raise NotImplementedError
 
+    def add_tree(self, key_of: Callable[[int], Array], tree: PyTree, stddev: Any) -> PyTree:
+        """Returns ``tree`` with noise on every leaf.
+
+        Args:
+          key_of: the number of a leaf -> a key used for nothing else, shape (). Where the noise of
+            all leaves is one draw, its key is that of leaf 0.
+          tree: pytree of floating arrays.
+          stddev: as ``add``.
+
+        Raises:
+          ValueError: if a leaf is not floating.
+
+        >>> keys = jax.random.split(jax.random.key(0))
+        >>> noisy = Gaussian().add_tree(lambda i: keys[i], {"a": jnp.zeros(2), "b": 0.0}, 1.0)
+        >>> jax.tree.map(jnp.shape, noisy)
+        {'a': (2,), 'b': ()}
+        """
+        leaves, structure = jax.tree.flatten(tree)
+        for leaf in leaves:
+            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                raise ValueError(f"noise needs floating leaves, got {jnp.result_type(leaf)}.")
+        noisy = [self.add(key_of(i), jnp.asarray(leaf), stddev) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(structure, noisy)
+
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns log p(answer | neighbour_mean) - log p(answer | mean), for audits.
 
@@ -53,6 +78,29 @@ class Noise:
           stddev: as ``add`` got it.
         """
         raise NotImplementedError
+
+    def nothing_seen(self, size: int) -> PyTree:
+        """Returns what ``score`` needs of the answers before the first: nothing, as here.
+
+        Args:
+          size: number of entries of an answer.
+        """
+        del size
+        return ()
+
+    def score(
+        self, seen: PyTree, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any
+    ) -> tuple[Array, PyTree]:
+        """Returns ``log_ratio`` given all earlier answers, and ``seen`` with this one.
+
+        Args:
+          seen: from the answer before, or ``nothing_seen``.
+          answer: and the others as ``log_ratio``, which it is where noise is independent.
+          mean: likewise.
+          neighbour_mean: likewise.
+          stddev: likewise.
+        """
+        return self.log_ratio(answer, mean, neighbour_mean, stddev), seen
 
 
 class Gaussian(Noise):
@@ -119,6 +167,15 @@ class SymmetricGaussian(Gaussian):
         return super().log_ratio(answer, mean, neighbour_mean, stddev)
 
 
+class SegmentSeen(NamedTuple):
+    """What an audit has seen of a segment of correlated noise, one row an increment."""
+
+    residuals: Array
+    """Answer minus the exact value on D, in standard deviations of the draws, (K, p)."""
+    shifts: Array
+    """Exact value on D' minus that on D, in the same unit, (K, p)."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Prefix(Gaussian):
     """Noise on one increment of a segment, correlated with that of the others.
@@ -137,6 +194,31 @@ class Prefix(Gaussian):
         """Returns the increment with its noise; ``stddev`` is that of the independent draws."""
         return self.of.perturb(key, value, stddev, self.leaf, unsafe_fast_noise=self.unsafe_fast)
 
+    def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
+        """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
+        del answer, mean, neighbour_mean, stddev
+        raise NotImplementedError("an increment is scored with those before it: call score.")
+
+    def nothing_seen(self, size: int) -> SegmentSeen:
+        """Returns the rows of a segment, all 0."""
+        rows = jnp.zeros((self.of.horizon, size))
+        return SegmentSeen(rows, rows)
+
+    def score(
+        self, seen: SegmentSeen, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any
+    ) -> tuple[Array, SegmentSeen]:
+        """Returns the log-likelihood ratio of an increment, given those before in its segment.
+
+        The matrix that whitens the noise makes both worlds Gaussians of variance 1, that are apart
+        by what it makes of the shifts.
+        """
+        residuals, shifts = (jnp.where(jnp.equal(self.leaf, 0), 0, rows) for rows in seen)
+        residuals = residuals.at[self.leaf].set((answer - mean).ravel() / stddev)
+        shifts = shifts.at[self.leaf].set((neighbour_mean - mean).ravel() / stddev)
+        row = jnp.asarray(self.of.strategy(), residuals.dtype)[self.leaf]
+        residual, shift = row @ residuals, row @ shifts
+        return jnp.vdot(shift, residual - shift / 2), SegmentSeen(residuals, shifts)
+
 
 class Ball(Noise):
     """Noise uniform in a ball; ``stddev`` is that of one of the d coordinates.
@@ -148,10 +230,18 @@ class Ball(Noise):
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``add_ball``."""
-        size = value.leading.size if isinstance(value, Expansion) else value.size
+        return self._add(key, value, stddev)
+
+    def add_tree(self, key_of: Callable[[int], Array], tree: PyTree, stddev: Any) -> PyTree:
+        """Returns ``tree`` with one draw from the ball of all its entries."""
+        return self._add(key_of(0), tree, stddev)
+
+    def _add(self, key: Array, tree: PyTree, stddev: Any) -> PyTree:
+        leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Expansion))
+        arrays = (leaf.leading if isinstance(leaf, Expansion) else leaf for leaf in leaves)
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
-            radius = float64(stddev) * math.sqrt(size + 2)
-        return add_ball(key, value, radius, unsafe_fast_noise=self.unsafe_fast)
+            radius = float64(stddev) * math.sqrt(sum(map(jnp.size, arrays)) + 2)
+        return add_ball(key, tree, radius, unsafe_fast_noise=self.unsafe_fast)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns 0 where the balls overlap, and a number of large size where they do not."""

@@ -166,6 +166,15 @@ class Query:
         seen, stddevs = self.parts_of(answer), self.stddevs(params, **public)
         return tuple(zip(noises, seen, exact, stddevs, strict=True))
 
+    def nothing_seen(self, params: Params) -> tuple[PyTree, ...]:
+        """Returns what the score of an answer needs of those before the first; for audits.
+
+        Args:
+          params: of the algorithm, whose size is that of an answer's part.
+        """
+        size = flatten(params)[0].size
+        return tuple(noise.nothing_seen(size) for _, noise in self.noises())
+
     def is_asked(self, **public: Any) -> Array | None:
         """Returns whether records are read at all, bool (); None where they always are.
 

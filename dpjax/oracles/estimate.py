@@ -187,6 +187,11 @@ class EstimateQuery(Query):
         del step
         return derive(key, self.name, public["segment"])
 
+    def nothing_seen(self, params: Params) -> tuple[Any, ...]:
+        """Returns the rows of a segment, for audits."""
+        ((_, noise),) = self.noises(leaf=0)
+        return (noise.nothing_seen(flatten(params)[0].size),)
+
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of the noise's draws, see ``stddev_at``."""
         refresh, size, anchor = (public[name] for name in ("refresh", "size", "anchor"))

@@ -47,6 +47,8 @@ class Sampler:
 
     reads_all: ClassVar[bool] = False
     """Whether every draw holds every record, as it stands."""
+    by_place: ClassVar[bool] = False
+    """Whether a question reads the places of an order that it is told, each at most once."""
 
     expected: Any
     capacity: Any
@@ -88,6 +90,14 @@ class Sampler:
         """
         del undrawn
         return drawn
+
+    def told(self, key: Array) -> "Sampler":
+        """Returns this sampler with all that ``prepare`` draws drawn with ``key``: here nothing.
+
+        An audit's attacker knows it, as everybody may.
+        """
+        del key
+        return self
 
     def prepare(self, key: Array, records: PyTree) -> PyTree:
         """Returns the records as ``draw`` takes them, once per training: here unchanged.

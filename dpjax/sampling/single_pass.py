@@ -1,5 +1,6 @@
 """One pass over the records in a random order: each record is used by at most one query."""
 
+import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -72,6 +73,7 @@ class SinglePass(Sampler):
     first: int = static()
     last: int = static()
 
+    by_place: ClassVar[bool] = True
     releases: ClassVar[dict[str, type[Release]]] = {"gaussian": SinglePassRelease}
 
     def __post_init__(self):
@@ -108,6 +110,11 @@ class SinglePass(Sampler):
         """Returns the records in the random order of this training, see ``ordered``."""
         return ordered(key, records)
 
+    def told(self, key: Array) -> "KnownOrder":
+        """Returns the pass in the order that ``key`` gives."""
+        order = ordered(key, jnp.zeros(self.data_size)).order
+        return KnownOrder(self.data_size, self.first, self.last, order=order)
+
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
         """Returns all records: a question reads its own window of them."""
         del key
@@ -140,3 +147,19 @@ class SinglePass(Sampler):
 
     def _drawn(self) -> dict[str, Any]:
         return {"data_size": self.data_size}
+
+
+@pytree_dataclass
+class KnownOrder(SinglePass):
+    """A single pass in an order that was drawn beforehand, which an audit's attacker knows.
+
+    Args:
+      order: int32 (n,), a uniformly random permutation.
+    """
+
+    order: Array = dataclasses.field(kw_only=True)
+
+    def prepare(self, key: Array, records: PyTree) -> Ordered:
+        """Returns the records in that order."""
+        del key
+        return Ordered(records, self.order)

@@ -1,6 +1,5 @@
 """A clip norm that follows a quantile of the gradients' norms, at its own cost in the budget."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -11,12 +10,18 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import float64, on_device
 from dpjax.accounting import Event
-from dpjax.derivatives import keeps_positions
-from dpjax.mechanisms import add_gaussian, as_key, derive, perturb
+from dpjax.mechanisms import as_key, derive
+from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import Sampler
-from dpjax.transforms.aggregate import check_rows, clipped_sum, draw_slack
-from dpjax.transforms.gaussian import check_batch, check_draws
-from dpjax.transforms.noise import NoiseState, NoiseTransformation, first_state
+from dpjax.transforms.aggregate import check_rows, clipped_sum
+from dpjax.transforms.draws import Draws, event_of
+from dpjax.transforms.noise import (
+    NoiseState,
+    NoiseTransformation,
+    add_noise,
+    first_state,
+    leaf_keys,
+)
 
 # Far beyond any gradient, and far within float32: a norm that went to 0 or infinity never returns.
 _SMALLEST, _LARGEST = 1e-20, 1e20
@@ -145,19 +150,29 @@ def adaptive_clip_and_noise(
     if not 1e-20 <= first <= 1e20:
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
-    check_draws(sampler)
-    expected = float(sampler.expected)
+    draws = Draws(sampler, relation)
+    expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
-    moved = float(sampler.scale(1.0, relation)) * expected
-    any_order = not keeps_positions(relation)
-    slack = draw_slack(sampler.capacity, relation, any_order)
+    moved = draws.moved(1.0) * expected
+    slack = draws.slack(draws.any_order)
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
 
-    event = functools.partial(
-        _event, sampler, relation, noise_multiplier, gradient_noise, count_noise
-    )
+    def event(steps: int) -> Event:
+        return event_of(
+            "gradient over clip norm, and count",
+            steps,
+            sampler=sampler,
+            relation=relation,
+            sensitivity=draws.moved(1.0),
+            noise_multiplier=float(noise_multiplier),
+            components=(
+                ("gradient over clip norm", gradient_noise / expected),
+                ("fraction", count_noise / expected),
+            ),
+        )
+
     event(1)  # raises for what has no accounting
 
     def init(params: Params) -> AdaptiveState:
@@ -174,36 +189,15 @@ def adaptive_clip_and_noise(
     ) -> tuple[PyTree, AdaptiveState]:
         del extra
         check_rows(updates, params)
-        check_batch(updates, mask, sampler, relation)
+        draws.check(updates, mask)
         (key, taken), clip = state.noise, state.clip_norm
-        total, balance = clipped_sum(on_device(updates), (clip,), mask, any_order)
+        total, balance = clipped_sum(on_device(updates), (clip,), mask, draws.any_order)
         with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted
             stddev = float64(clip) * float64(gradient_noise)
-        noisy = add_gaussian(derive(key, "adaptive_gradient", taken), total, stddev)
-        count = perturb(derive(key, "adaptive_count", taken), balance / 2, count_noise)
+        noisy = add_noise(Gaussian(), leaf_keys(state.noise, "adaptive_gradient"), total, stddev)
+        of_count = derive(key, "adaptive_count", taken)
+        count = add_noise(Gaussian(), lambda _: of_count, balance / 2, count_noise)
         following = next_clip_norm(clip, count / expected + 0.5, quantile=quantile, rate=rate)
         return noisy, AdaptiveState(NoiseState(key, taken + 1), following)
 
     return NoiseTransformation(init, update, event)
-
-
-def _event(
-    sampler: Sampler,
-    relation: Relation,
-    noise_multiplier: float,
-    gradient_noise: float,
-    count_noise: float,
-    steps: int,
-) -> Event:
-    expected = float(sampler.expected)
-    release = sampler.release(
-        "gradient over clip norm, and count",
-        steps,
-        noise_multiplier=noise_multiplier,
-        relation=relation,
-        components=(
-            ("gradient over clip norm", gradient_noise / expected),
-            ("fraction", count_noise / expected),
-        ),
-    )
-    return Event((release,), relation)

@@ -14,7 +14,7 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import on_device, wide_dtype, zeros
-from dpjax.derivatives import clipping, keeps_positions, rounding
+from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -201,24 +201,6 @@ def _factors(
     smallest = functools.reduce(jnp.minimum, factors)
     # A record that is not finite in one layer is a null record in all.
     return [jnp.where(smallest > 0, factor, 0) for factor in factors], smallest
-
-
-def draw_slack(capacity: int, relation: Relation, any_order: bool = False) -> float:
-    """Returns ``rounding.sum_slack`` for the draws of a sampler.
-
-    Under ``add_or_remove_one`` n is private and may be more than was declared: there rounding is
-    charged for twice the rows, and is within its bound up to twice the declared n.
-
-    Args:
-      capacity: rows of a draw from the declared n.
-      relation: of the budget.
-      any_order: as in ``rounding.sum_slack``.
-
-    >>> print(f"{draw_slack(417, 'add_or_remove_one', any_order=True):.5f}")
-    0.00010
-    """
-    rows = capacity if keeps_positions(relation) else 2 * capacity
-    return rounding.sum_slack(rows, relation, any_order)
 
 
 def check_rows(updates: PyTree, params: Params | None) -> None:

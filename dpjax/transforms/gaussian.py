@@ -1,6 +1,5 @@
 """Gaussian noise in an optax chain: alone, and as the noisy mean that every alias starts with."""
 
-import functools
 from typing import Any, NotRequired, TypedDict
 
 import jax
@@ -9,12 +8,18 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax.accounting import Event, Release, records_moved
-from dpjax.derivatives import keeps_positions
-from dpjax.mechanisms import add_gaussian, derive
-from dpjax.sampling import FullBatch, Sampler, SinglePass
-from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by, draw_slack
-from dpjax.transforms.noise import NoiseState, NoiseTransformation, adding
+from dpjax.accounting import Event, records_moved
+from dpjax.mechanisms.noise import Gaussian
+from dpjax.sampling import FullBatch, Sampler
+from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by
+from dpjax.transforms.draws import Draws, event_of
+from dpjax.transforms.noise import (
+    NoiseState,
+    NoiseTransformation,
+    add_noise,
+    adding,
+    leaf_keys,
+)
 
 
 def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
@@ -56,9 +61,25 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
     stddev = _validate.positive("stddev", stddev)
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
-        return add_gaussian(derive(state.key, "gaussian_noise", state.taken), updates, stddev)
+        return add_noise(Gaussian(), leaf_keys(state, "gaussian_noise"), updates, stddev)
 
-    return adding(key, add, functools.partial(_event, stddev))
+    def event(
+        steps: int, *, sensitivity: float, relation: Relation, sampler: Sampler | None = None
+    ) -> Event:
+        draws = Draws(FullBatch(1) if sampler is None else sampler, relation)
+        one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
+        moved = draws.moved(one * draws.expected)
+        return event_of(
+            "updates",
+            steps,
+            sampler=draws.sampler,
+            relation=relation,
+            sensitivity=moved,
+            noise_multiplier=stddev / moved,
+            components=(("updates", stddev),),
+        )
+
+    return adding(key, add, event)
 
 
 class Mean(TypedDict):
@@ -131,18 +152,27 @@ def noisy_mean(
             "per_layer=True clips here and needs per_example=True; for a sum that was clipped by "
             "layer elsewhere, pass the root of the sum of its squared bounds as clip_norm."
         )
-    check_draws(sampler)
-    any_order = not keeps_positions(relation)
-    total = clip_and_sum(clip_norm, per_layer=per_layer, any_order=any_order)
+    draws = Draws(sampler, relation)
+    multiplier = _validate.positive("noise_multiplier", noise_multiplier)
+    total = clip_and_sum(clip_norm, per_layer=per_layer, any_order=draws.any_order)
+    slack = draws.slack(total.any_order and per_example)
+    moved = draws.moved(total.clip_norm * (1 + slack))
+
+    def event(steps: int) -> Event:
+        return event_of(
+            "gradient",
+            steps,
+            sampler=sampler,
+            relation=relation,
+            sensitivity=moved,
+            noise_multiplier=multiplier,
+            components=(("gradient", multiplier * moved),),
+        )
+
     # What is added is read off the release, which is what is accounted.
-    slack = draw_slack(sampler.capacity, relation, any_order and per_example)
-    event = functools.partial(
-        _mean_event, sampler, relation, noise_multiplier, total.clip_norm * (1 + slack)
-    )
-    stddev = event(1).releases[0].stddev * float(sampler.expected)
-    noise = add_gaussian_noise(stddev, key)
+    noise = add_gaussian_noise(event(1).releases[0].stddev * draws.expected, key)
     first = total if per_example else optax.identity()
-    chain = optax.chain(first, noise, divide_by(float(sampler.expected)))
+    chain = optax.chain(first, noise, divide_by(draws.expected))
 
     def update(
         updates: PyTree,
@@ -153,93 +183,10 @@ def noisy_mean(
         **extra: Any,
     ) -> tuple[PyTree, optax.OptState]:
         if per_example:
-            check_batch(updates, mask, sampler, relation)
+            draws.check(updates, mask)
         else:
             shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
             check_like(shapes, params, "pass per_example=True for gradients that are not summed.")
         return chain.update(updates, state, params, mask=mask, **extra)
 
     return NoiseTransformation(chain.init, update, event)
-
-
-def check_draws(sampler: Sampler) -> None:
-    """Raises if ``sampler`` does not draw each step's records anew.
-
-    Raises:
-      ValueError: naming what to pass.
-    """
-    if not isinstance(sampler, Sampler):
-        raise ValueError(
-            "sampler must be one of dpjax.sampling, such as poisson(...), got "
-            f"{_validate.shown(sampler)}."
-        )
-    if isinstance(sampler, SinglePass):
-        raise ValueError(
-            "a single pass over the records does not sample at each step; use add_tree_noise for "
-            "it, or sampler=poisson(...)."
-        )
-
-
-def check_batch(updates: PyTree, mask: Array | None, sampler: Sampler, relation: Relation) -> None:
-    """Raises if per-example gradients are not those of a draw of ``sampler``.
-
-    Raises:
-      ValueError: for more rows than it draws, or where nobody says which hold a record.
-    """
-    if isinstance(sampler, FullBatch):
-        return
-    rows = jnp.shape(jax.tree.leaves(updates)[0])[0]
-    # A batch from more records than declared has several times the slots; to refuse it would tell.
-    private = not keeps_positions(relation) and rows % sampler.capacity == 0
-    if rows > sampler.capacity and not private:
-        raise ValueError(
-            f"got gradients of more records than the sampler draws, {sampler.capacity} at most; "
-            "pass those of one draw."
-        )
-    if mask is None:
-        raise ValueError(
-            "mask must say which rows hold a record, got None: the others repeat row 0, which "
-            "would count once for each. Pass update(..., mask=batch.mask)."
-        )
-
-
-def _event(
-    stddev: float,
-    steps: int,
-    *,
-    sensitivity: float,
-    relation: Relation,
-    sampler: Sampler | None = None,
-) -> Event:
-    sensitivity, common = _validate.positive("sensitivity", sensitivity), (("updates", stddev),)
-    if sampler is None:
-        multiplier = stddev / sensitivity
-        release = Release("updates", steps, multiplier, sensitivity, components=common)
-        return Event((release,), relation)
-    check_draws(sampler)
-    whole = sensitivity / records_moved(relation) * float(sampler.expected)
-    release = sampler.release(
-        "updates",
-        steps,
-        noise_multiplier=stddev / float(sampler.scale(whole, relation)),
-        relation=relation,
-        record_norm=whole,
-        components=common,
-    )
-    return Event((release,), relation)
-
-
-def _mean_event(
-    sampler: Sampler, relation: Relation, multiplier: float, record_norm: float, steps: int
-) -> Event:
-    multiplier = _validate.positive("noise_multiplier", multiplier)
-    stddev = multiplier * float(sampler.scale(record_norm, relation))
-    release = sampler.release(
-        "gradient",
-        steps,
-        noise_multiplier=multiplier,
-        relation=relation,
-        record_norm=record_norm,
-        components=(("gradient", stddev),),
-    )
-    return Event((release,), relation)

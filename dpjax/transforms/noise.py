@@ -1,7 +1,5 @@
 """Noise on the updates of an optax chain: with a key in the state and a matching event."""
 
-import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,10 +10,12 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
-from dpjax.accounting import Event, SinglePassRelease
-from dpjax.mechanisms import PrefixNoise, add_ball, as_key, derive, prefix_noise
+from dpjax.accounting import Event
+from dpjax.mechanisms import as_key, derive, fold, prefix_noise
+from dpjax.mechanisms.noise import Ball, Noise, Prefix
 from dpjax.mechanisms.used_keys import claim
-from dpjax.sampling import FullBatch, Sampler
+from dpjax.sampling import FullBatch, Sampler, SinglePass
+from dpjax.transforms.draws import event_of
 
 # What to do about a key that a training or another chain has claimed.
 _ADVICE = (
@@ -65,6 +65,31 @@ def first_state(key: Array) -> NoiseState:
     own = jax.random.clone(key)  # traced where this is, even if ``key`` is not
     claim(own, _ADVICE)
     return NoiseState(own, jnp.zeros((), jnp.int32))
+
+
+def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
+    """Returns the key of each leaf at one update, for noise that is independent of all other.
+
+    Args:
+      state: before the update.
+      purpose: a fixed word, such as the name of the noise.
+    """
+    own = derive(state.key, purpose, state.taken)
+    return lambda i: fold(own, jnp.uint32([i]))
+
+
+def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
+    """Returns ``updates`` with noise; all noise of chains passes here.
+
+    Args:
+      noise: its law.
+      key_of: the number of a leaf -> a key used for nothing else.
+      updates: pytree of floating arrays.
+      stddev: of the noise, in the units of the updates; public.
+
+    Privacy: what it means for epsilon says the event of the chain.
+    """
+    return noise.add_tree(key_of, updates, stddev)
 
 
 def adding(
@@ -138,10 +163,38 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
     """
     radius = _validate.positive("radius", radius)
 
-    def add(state: NoiseState, updates: PyTree) -> PyTree:
-        return add_ball(derive(state.key, "ball_noise", state.taken), updates, radius)
+    def of_coordinate(dimension: int) -> float:
+        return radius / math.sqrt(dimension + 2)
 
-    return adding(key, add, functools.partial(_ball_event, radius))
+    def add(state: NoiseState, updates: PyTree) -> PyTree:
+        stddev = of_coordinate(sum(map(jnp.size, jax.tree.leaves(updates))))
+        own = derive(state.key, "ball_noise", state.taken)
+        return add_noise(Ball(), lambda _: own, updates, stddev)
+
+    def event(
+        steps: int,
+        *,
+        sensitivity: float,
+        dimension: int,
+        relation: Relation,
+        sampler: Sampler | None = None,
+    ) -> Event:
+        # Sampled or not: what counts is how far apart the centres are where the record is drawn.
+        distance = _validate.positive("sensitivity", sensitivity)
+        stddev = of_coordinate(_validate.positive_int("dimension", dimension))
+        return event_of(
+            "updates",
+            steps,
+            sampler=FullBatch(1) if sampler is None else sampler,
+            relation=relation,
+            sensitivity=distance,
+            noise_multiplier=stddev / distance,
+            components=(("updates", stddev),),
+            mechanism="ball",
+            dimension=dimension,
+        )
+
+    return adding(key, add, event)
 
 
 def add_tree_noise(
@@ -190,62 +243,27 @@ def add_tree_noise(
     noise = prefix_noise(horizon, 1, kind)
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
-        leaves, tree = jax.tree.flatten(updates)
-        noisy = [
-            noise.perturb(derive(state.key, "tree_noise", i), leaf, stddev, state.taken)
-            for i, leaf in enumerate(leaves)
-        ]
-        return jax.tree.unflatten(tree, noisy)
+        # All increments share one key for each leaf.
+        return add_noise(
+            Prefix(of=noise, leaf=state.taken),
+            lambda i: derive(state.key, "tree_noise", i),
+            updates,
+            stddev,
+        )
 
-    return adding(key, add, functools.partial(_tree_event, stddev, noise))
+    def event(steps: int, *, sensitivity: float, relation: Relation, data_size: int) -> Event:
+        if _validate.positive_int("steps", steps) > noise.horizon:
+            raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
+        moved = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
+        n = _validate.positive_int("data_size", data_size)
+        return event_of(
+            "updates",
+            1,
+            sampler=SinglePass(n, 0, n),
+            relation=relation,
+            sensitivity=moved,
+            noise_multiplier=stddev / moved,
+            components=(("updates", stddev),),
+        )
 
-
-def _tree_event(
-    stddev: float,
-    noise: PrefixNoise,
-    steps: int,
-    *,
-    sensitivity: float,
-    relation: Relation,
-    data_size: int,
-) -> Event:
-    if _validate.positive_int("steps", steps) > noise.horizon:
-        raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
-    moved = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
-    release = SinglePassRelease(
-        "updates",
-        1,
-        noise_multiplier=stddev / moved,
-        sensitivity=moved,
-        components=(("updates", stddev),),
-        data_size=data_size,
-    )
-    return Event((release,), relation)
-
-
-def _ball_event(
-    radius: float,
-    steps: int,
-    *,
-    sensitivity: float,
-    dimension: int,
-    relation: Relation,
-    sampler: Sampler | None = None,
-) -> Event:
-    sensitivity = _validate.positive("sensitivity", sensitivity)
-    stddev = radius / math.sqrt(_validate.positive_int("dimension", dimension) + 2)
-    sampler = FullBatch(1) if sampler is None else sampler
-    drawn = not isinstance(sampler, FullBatch)
-    ball = sampler.release(
-        "updates",
-        steps,
-        noise_multiplier=stddev / sensitivity,
-        relation=relation,
-        record_norm=sensitivity * float(sampler.expected) if drawn else sensitivity,
-        components=(("updates", stddev),),
-        mechanism="ball",
-        dimension=dimension,
-    )
-    if not drawn:
-        ball = dataclasses.replace(ball, sensitivity=sensitivity)
-    return Event((ball,), relation)
+    return adding(key, add, event)
