@@ -280,7 +280,7 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
 def _algorithms_in(algorithm: Any) -> Iterator[Any]:
     """The algorithm, and those it wraps."""
     yield algorithm
-    for field in dataclasses.fields(algorithm):
+    for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
         inner = getattr(algorithm, field.name)
         if hasattr(inner, "step") and hasattr(inner, "queries"):
             yield from _algorithms_in(inner)
