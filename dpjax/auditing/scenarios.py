@@ -22,7 +22,7 @@ from dpjax.algorithms import (
     perturbed_gradient_descent,
 )
 from dpjax.auditing import canaries, games
-from dpjax.auditing.claims import claim_of
+from dpjax.auditing.claims import Claim
 from dpjax.auditing.games import Game
 from dpjax.baselines import (
     dp_gradient_descent_with_selection,
@@ -411,7 +411,7 @@ def optax_chain() -> Game:
             before = velocity
         return score
 
-    return Game(claim_of(event), pair, run, 2**12)
+    return Game(Claim(event), pair, run, 2**12)
 
 
 def _one_in_ten() -> Poisson:

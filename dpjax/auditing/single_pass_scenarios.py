@@ -14,7 +14,7 @@ from dpjax.algorithms import stochastic_spider
 from dpjax.algorithms.spider import Spider
 from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
-from dpjax.auditing.claims import GaussianClaim
+from dpjax.auditing.claims import Claim
 from dpjax.auditing.games import Game
 from dpjax.baselines import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.mechanisms import PrefixNoise
@@ -97,4 +97,4 @@ def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
         increments = jax.lax.map(increment, jnp.arange(nodes[-1] + 1))
         return jnp.sum(jnp.cumsum(increments)[nodes])
 
-    return Game(GaussianClaim(Event((release,), "zero_out")), pair, run)
+    return Game(Claim(Event((release,), "zero_out")), pair, run)
