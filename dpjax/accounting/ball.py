@@ -229,7 +229,14 @@ class BallRelease(Release):
     @property
     def certain_delta(self) -> float:
         """Probability that the ``count`` releases distinguish neighbours with certainty."""
-        return ball_composition(self.total_variation, self.count)
+        return self.certain_delta_at(1.0)
+
+    def certain_delta_at(self, factor: float) -> float:
+        """Returns ``certain_delta`` with ``factor`` times the noise, also where balls are apart."""
+        radius = factor * self.radius
+        apart = self.sensitivity >= 2 * radius
+        delta = 1.0 if apart else ball_delta(self.sensitivity, radius, self.dimension)
+        return ball_composition(delta * self.probability, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
         """Returns None: ``certain_delta`` is the whole privacy loss."""

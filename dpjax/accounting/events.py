@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import dp_accounting
 import numpy as np
+from scipy import special
 
 from dpjax import _validate
 from dpjax._typing import Relation
@@ -169,6 +170,34 @@ def _epsilon(event: Event, delta: float, accountant: str) -> float:
         # It stops within 1e-12 on either side; the sum errs on the safe one.
         return spent + 2e-12
     return float(gaussian_accountant(accountant).compose(event.dp_event).get_epsilon(delta))
+
+
+def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    """Returns an upper bound on the delta that ``event`` spends at each of ``epsilons``.
+
+    Args:
+      event: the releases.
+      epsilons: at least 0.
+      scale: the noise, relative to that of the event; audits ask how much there is.
+
+    Returns:
+      An array, for either order of the neighbours; exact for unsampled Gaussians.
+
+    Reference: as ``epsilon``.
+
+    >>> event = Event((Release("gradient", 1, noise_multiplier=1.0),), "zero_out")
+    >>> print(deltas(event, np.array([4.3772, 0.0])).round(6))
+    [1.00000e-05 3.82925e-01]
+    """
+    for release in event.releases:
+        found = release.whole_deltas(event.releases, event.relation, epsilons, scale)
+        if found is not None:
+            return found
+    if not event.is_gaussian:
+        return _sampled.pld_deltas(event.releases, event.relation, epsilons, scale)
+    mu = event.gaussian_mu / scale
+    below = np.exp(epsilons + special.log_ndtr(-epsilons / mu - mu / 2))
+    return np.maximum(special.ndtr(-epsilons / mu + mu / 2) - below, 0.0)
 
 
 def renyi(event: Event, order: float) -> float:

@@ -67,6 +67,16 @@ class PerturbationRelease(Release):
         """Returns the epsilon of an event with this release; see ``perturbed_epsilon``."""
         return perturbed_epsilon(self, releases, relation, delta, accountant)
 
+    def whole_deltas(
+        self, releases: Sequence[Release], relation: Relation, epsilons: np.ndarray, scale: float
+    ) -> np.ndarray:
+        """Returns the deltas of an event with this release and little noise on its minimizer."""
+        others = [release.scaled(scale) for release in _beside(self, releases)]
+        # The privacy loss of the noise on the minimizer, for all but 1e-9 of its probability.
+        extra = sum(6.0 * release.count / release.noise_multiplier for release in others)
+        own = dataclasses.replace(self, noise_multiplier=scale * self.noise_multiplier)
+        return np.array([perturbed_delta(own, relation, e - extra) for e in epsilons]) + 1e-9
+
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         """Raises ``ValueError``: no divergence is known."""
         del orders, relation
@@ -108,14 +118,7 @@ def perturbed_epsilon(
         raise ValueError(
             "no Renyi bound is known for objective perturbation; take accountant='pld'."
         )
-    # Not by identity: the same object may stand in the event twice.
-    others = list(releases)
-    others.remove(perturbed)
-    if perturbed.count != 1 or not all(release.is_gaussian for release in others):
-        raise ValueError(
-            "one objective perturbation is accounted beside unsampled Gaussians only; compose "
-            "the epsilon and delta of each run instead."
-        )
+    others = _beside(perturbed, releases)
     spent, left = 0.0, delta
     if others:
         mu = math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in others))
@@ -135,6 +138,19 @@ def perturbed_epsilon(
             else (middle, high)
         )
     return high + spent
+
+
+def _beside(perturbed: PerturbationRelease, releases: Sequence[Release]) -> list[Release]:
+    """The other releases of an event, which must be unsampled Gaussians."""
+    # Not by identity: the same object may stand in the event twice.
+    others = list(releases)
+    others.remove(perturbed)
+    if perturbed.count != 1 or not all(release.is_gaussian for release in others):
+        raise ValueError(
+            "one objective perturbation is accounted beside unsampled Gaussians only; compose "
+            "the epsilon and delta of each run instead."
+        )
+    return others
 
 
 def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: float) -> float:

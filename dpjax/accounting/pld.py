@@ -42,6 +42,20 @@ class Profile(NamedTuple):
         inside = math.log(excess / fading) if fading > excess * math.exp(-self.gap) else self.gap
         return max(loss + inside, 0.0)
 
+    def delta(self, epsilons: np.ndarray) -> np.ndarray:
+        """Returns delta at each of ``epsilons``, at least 0.
+
+        >>> half = PrivacyLossDistribution(1.0, -1, np.array([0.25, 0.0, 0.75]), 0.0)
+        >>> print(profile(half).delta(np.array([0.0, 0.5, 2.0])).round(3))
+        [0.474 0.295 0.   ]
+        """
+        places = (epsilons - self.start) / self.gap
+        cells = np.clip(np.floor(places), 0, len(self.reached) - 1).astype(int)
+        inside = np.clip(epsilons - (self.start + cells * self.gap), 0, self.gap)
+        found = self.reached[cells] - self.shrunk[cells] * np.exp(inside)
+        # Below the first cell nothing is known but that it is a probability.
+        return np.where(places < 0, 1.0, np.maximum(found, 0.0))
+
 
 def profile(loss: PrivacyLossDistribution) -> Profile:
     """Returns the privacy profile of ``loss``.

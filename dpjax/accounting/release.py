@@ -118,6 +118,11 @@ class Release:
         """Probability that the ``count`` releases distinguish neighbours with certainty: 0."""
         return 0.0
 
+    def certain_delta_at(self, factor: float) -> float:
+        """Returns ``certain_delta`` with ``factor`` times the noise: 0."""
+        del factor
+        return 0.0
+
     def parts(self) -> Sequence["Release"]:
         """Returns the releases on disjoint sets of records that make up this one: itself."""
         return (self,)
@@ -157,6 +162,23 @@ class Release:
           None where the losses of all releases are composed.
         """
         del releases, relation, delta, accountant
+        return None
+
+    def whole_deltas(
+        self, releases: Sequence["Release"], relation: Relation, epsilons: np.ndarray, scale: float
+    ) -> np.ndarray | None:
+        """Returns the deltas of an event with this release, if they are not from composition.
+
+        Args:
+          releases: all of the event.
+          relation: of the event.
+          epsilons: at least 0.
+          scale: the noise, relative to that of the releases.
+
+        Returns:
+          None where the losses of all releases are composed.
+        """
+        del releases, relation, epsilons, scale
         return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import dp_accounting
@@ -66,6 +66,33 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
         return max(profile.epsilon(allowed) for profile in profiles)
 
     return _with_failures(find, releases, delta, slack)
+
+
+def pld_deltas(
+    releases: Sequence[Release], relation: Relation, epsilons: np.ndarray, scale: float = 1.0
+) -> np.ndarray:
+    """Returns the delta that ``releases`` spend together at each of ``epsilons``.
+
+    An upper bound, charged like that of ``pld_epsilon``.
+
+    Args:
+      releases: any that are accounted by composition.
+      relation: the one their multipliers refer to.
+      epsilons: at least 0.
+      scale: the noise, relative to that of the releases.
+
+    >>> release = Release("gradient", 1, 1.0)
+    >>> print(pld_deltas([release], "zero_out", np.array([4.3772])).round(7))
+    [1.e-05]
+    """
+    lossy = [r.scaled(scale) for r in releases if r.privacy_loss(relation) is not None]
+    delta = np.full(len(epsilons), _compose(r.certain_delta_at(scale) for r in releases))
+    if lossy:
+        profiles = _profiles(tuple(_pieces(lossy, relation)), relation == "replace_one")
+        delta = delta + np.max([profile.delta(epsilons) for profile in profiles], axis=0)
+        delta = delta + _ROUNDING * sum(r.count for r in lossy) + _constant_charge(lossy)
+    failed = math.fsum(release.growing_charge for release in releases)
+    return np.minimum(delta + (1 + np.exp(epsilons)) * failed, 1.0)
 
 
 def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
@@ -146,7 +173,11 @@ def _with_failures(
 
 def _certain_delta(releases: Sequence[Release]) -> float:
     """The probability that all releases together distinguish neighbours with certainty."""
-    deltas = [delta for release in releases if (delta := release.certain_delta)]
+    return _compose(release.certain_delta for release in releases)
+
+
+def _compose(certain: Iterable[float]) -> float:
+    deltas = [delta for delta in certain if delta]
     if max(deltas, default=0.0) >= 1:
         return 1.0
     # Composed like releases of one kind, and rounded up: every part errs on that side already.

@@ -5,61 +5,39 @@ the claim, 0.95 the curve of a mechanism that adds 5 % too little noise.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from scipy import stats
 
 from dpjax._typing import Relation
-from dpjax.accounting import (
-    BallRelease,
-    Event,
-    PerturbationRelease,
-    PoissonRelease,
-    SelectionRelease,
-    epsilon,
-    perturbed_delta,
-)
-from dpjax.auditing.ball_claim import BallClaim
-from dpjax.auditing.curves import LOSSES, composed_curve, envelope, sampled_losses
+from dpjax.accounting import Event, epsilon
+from dpjax.accounting.events import deltas
 from dpjax.sampling import FullBatch, Poisson
 
 Curve = Callable[[np.ndarray], np.ndarray]
 
-
-class Claim(Protocol):
-    """A mechanism's guarantee, as an audit tests it."""
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation of the claim."""
-        ...
-
-    def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon at ``delta`` if the noise were ``scale`` times the claimed one."""
-        ...
-
-    def curve(self, scale: float = 1.0) -> Curve:
-        """Returns f: least false negative rate of a test, given its false positive rate.
-
-        It must not increase, and f at a larger scale must not lie below f at a smaller one.
-        """
-        ...
+# Slopes, in logarithms, of the lines under which a numerical trade-off curve lies.
+_LOSSES = np.linspace(-12, 12, 1201)
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussianClaim:
-    """Gaussian releases, adaptively composed: f(a) = Phi(Phi^-1(1 - a) - mu), exact.
+class Claim:
+    """The guarantee of a mechanism, as an audit tests it.
 
     Args:
       event: the mechanism's event.
 
-    Reference: Dong, Roth and Su (2022), definition 2.6 and corollary 3.3.
+    The curve of Gaussians is exact, f(a) = Phi(Phi^-1(1 - a) - mu). That of anything else is the
+    upper envelope of the lines 1 - delta(epsilon) - e^epsilon a, with delta never below the true
+    one. It lies under the true curve, so that no sound mechanism is refuted.
+
+    Reference: Dong, Roth and Su (2022), definition 2.6, corollary 3.3 and proposition 2.13.
 
     >>> from dpjax.accounting import Release
-    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> claim = Claim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
     >>> round(claim.epsilon(1e-5), 3), round(float(claim.curve()(0.3085)), 3)
     (4.377, 0.309)
     """
@@ -68,144 +46,80 @@ class GaussianClaim:
 
     @property
     def relation(self) -> Relation:
-        """The relation of the event."""
+        """The neighbouring relation of the claim."""
         return self.event.relation
-
-    def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon of the event with every multiplier ``scale`` times as large."""
-        return epsilon(_scaled(self.event, scale), delta, self.relation)
-
-    def curve(self, scale: float = 1.0) -> Curve:
-        """Returns the curve of Gaussian differential privacy at mu / scale."""
-        mu = self.event.gaussian_mu / scale
-        return lambda alpha: stats.norm.cdf(stats.norm.isf(alpha) - mu)
-
-
-@dataclasses.dataclass(frozen=True)
-class SelectionClaim:
-    """One selection by the exponential mechanism, composed with any number of Gaussian releases.
-
-    Args:
-      event: the mechanism's event.
-
-    The profile is the mean of the Gaussians' over the losses of the pair that dominates a
-    selection, by quadrature; the accounting of the product has it on a grid.
-
-    Reference: Dong, Durfee and Rogers (2020); see ``dpjax.accounting.losses.selection``.
-
-    >>> from dpjax.accounting import SelectionRelease, gumbel_multiplier
-    >>> release = SelectionRelease("selection", 1, gumbel_multiplier(3.0))
-    >>> claim = SelectionClaim(Event((release,), "zero_out"))
-    >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.5)), 3)
-    (2.99, 0.047)
-    """
-
-    event: Event
-
-    def __post_init__(self):
-        selections = [r for r in self.event.releases if isinstance(r, SelectionRelease)]
-        if [r.count for r in selections] != [1] or any(
-            release.is_subsampled for release in self.event.releases
-        ):
-            raise ValueError("this claim is about one selection, and Gaussians without sampling.")
 
     @property
-    def relation(self) -> Relation:
-        """The relation of the event."""
-        return self.event.relation
+    def is_certain(self) -> bool:
+        """Whether all that is claimed is a delta, the same at every epsilon, as of ball noise.
+
+        Its epsilon at a usual delta is infinite, so the claim is ``delta``.
+        """
+        return all(each.privacy_loss(self.relation) is None for each in self.event.releases)
+
+    def delta(self, scale: float = 1.0) -> float:
+        """Returns delta at epsilon 0, the total variation, if the noise were ``scale`` times it."""
+        if math.isinf(scale):
+            return 0.0
+        return float(deltas(self.event, np.zeros(1), scale)[0])
 
     def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon of the event with every multiplier ``scale`` times as large."""
+        """Returns the epsilon at ``delta`` if the noise were ``scale`` times the claimed one."""
+        if self.is_certain:
+            return 0.0 if self.delta(scale) <= delta else math.inf
         return epsilon(_scaled(self.event, scale), delta, self.relation)
 
     def curve(self, scale: float = 1.0) -> Curve:
-        """Returns a lower bound on the curve of the composition, for either order."""
-        alphas, betas = envelope(self.delta(LOSSES, scale), np.exp(LOSSES))
-        return lambda alpha: np.interp(alpha, alphas, betas)
+        """Returns f: least false negative rate of a test, given its false positive rate.
 
-    def delta(self, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
-        """Returns delta at ``epsilons``, any numbers."""
-        squares, spread = 0.0, 0.0
-        for release in _scaled(self.event, scale).releases:
-            if isinstance(release, SelectionRelease):
-                spread = release.pure_epsilon
-            else:
-                squares += release.count / release.noise_multiplier**2
-        if squares == 0:
-            inside = np.expm1((np.clip(epsilons, -spread, spread) - spread) / 2) ** 2
-            return np.where(epsilons < -spread, -np.expm1(epsilons), inside / -np.expm1(-spread))
-        nodes, weights = np.polynomial.legendre.leggauss(200)
-        losses = spread * nodes
-        density = np.exp((losses - spread) / 2) / -np.expm1(-spread) / 2
-        left = epsilons[:, None] - losses
-        return _gaussian_delta(math.sqrt(squares), left) @ (spread * weights * density) + 1e-12
-
-
-@dataclasses.dataclass(frozen=True)
-class PerturbationClaim:
-    """One objective perturbation, with little privacy spent on noise on its minimiser.
-
-    Args:
-      event: the mechanism's event, the perturbation first.
-
-    Reference: see ``dpjax.accounting.perturbed_delta``.
-    """
-
-    event: Event
-
-    @property
-    def relation(self) -> Relation:
-        """The relation of the event."""
-        return self.event.relation
-
-    def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon of the event with every multiplier ``scale`` times as large."""
-        return epsilon(_scaled(self.event, scale), delta, self.relation)
-
-    def curve(self, scale: float = 1.0) -> Curve:
-        """Returns a lower bound on the curve, for either order of the neighbours."""
-        first, *others = _scaled(self.event, scale).releases
-        assert isinstance(first, PerturbationRelease)  # see ``claim_of``
-        # The privacy loss of the noise on the minimiser, for all but 1e-9 of its probability.
-        extra = sum(6.0 * release.count / release.noise_multiplier for release in others)
-        sizes = np.abs(LOSSES)
-        deltas = np.array([perturbed_delta(first, self.relation, e - extra) for e in sizes]) + 1e-9
-        # In the other order, at e^-e: 1 - e^-e + e^-e delta(e).
-        deltas = np.where(LOSSES < 0, -np.expm1(-sizes) + np.exp(-sizes) * deltas, deltas)
-        alphas, betas = envelope(deltas, np.exp(LOSSES))
+        For either order of the neighbours. f does not increase, and at a larger scale it does not
+        lie below f at a smaller one.
+        """
+        if self.event.is_gaussian:
+            mu = self.event.gaussian_mu / scale
+            return lambda alpha: stats.norm.cdf(stats.norm.isf(alpha) - mu)
+        alphas, betas = _corners(self.event, scale)
         return lambda alpha: np.interp(alpha, alphas, betas)
 
 
-def claim_of(event: Event) -> Claim:
-    """Returns the claim of an event.
+GaussianClaim = Claim
+"""The claim of Gaussian releases; it is one class, whose curve is exact for them."""
 
-    Raises:
-      ValueError: for an event whose trade-off curves are not known here.
 
-    >>> from dpjax.accounting import Release
-    >>> type(claim_of(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))).__name__
-    'GaussianClaim'
+class SampledGaussianClaim(Claim):
+    """Gaussian releases of Poisson samples, by their numbers.
+
+    Args:
+      noise_multiplier: standard deviation over the norm of one record's contribution.
+      sampling_probability: q, of each record in each release; 1 for no sampling.
+      count: number of releases.
+      relation: one record more or less: ``"add_or_remove_one"`` or ``"zero_out"``.
+
+    >>> claim = SampledGaussianClaim(0.5, 0.1, 1)
+    >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.02)), 3)
+    (6.58, 0.934)
     """
-    release = event.releases[0]
-    if any(isinstance(r, BallRelease) for r in event.releases):
-        return BallClaim(event)
-    if (
-        len(event.releases) == 1
-        and isinstance(release, PoissonRelease)
-        and not release.undrawn_shift
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        sampling_probability: float,
+        count: int,
+        relation: Relation = "add_or_remove_one",
     ):
-        return SampledGaussianClaim(
-            release.noise_multiplier,
-            release.sampling_probability,
-            release.count,
-            event.relation,
-            event,
+        if relation == "replace_one":
+            raise ValueError(
+                "relation='replace_one' moves two records of a sample, which this claim does not "
+                "cover; use 'zero_out' or 'add_or_remove_one'."
+            )
+        sampler = FullBatch(1)
+        if sampling_probability < 1:
+            threshold = round(sampling_probability * 2**64)
+            sampler = Poisson.of(threshold, 1.0, capacity=1, data_size=1)
+        release = sampler.release(
+            "gaussian", count, noise_multiplier=noise_multiplier, relation=relation
         )
-    if isinstance(release, PerturbationRelease):
-        return PerturbationClaim(event)
-    if any(isinstance(r, SelectionRelease) for r in event.releases):
-        return SelectionClaim(event)
-    return GaussianClaim(event) if event.is_gaussian else ComposedClaim(event)
+        super().__init__(Event((release,), relation))
 
 
 def _scaled(event: Event, scale: float) -> Event:
@@ -214,89 +128,26 @@ def _scaled(event: Event, scale: float) -> Event:
     return Event(tuple(release.scaled(scale) for release in event.releases), event.relation)
 
 
-def _gaussian_delta(mu: float, epsilons: np.ndarray) -> np.ndarray:
-    tail = np.exp(epsilons + stats.norm.logcdf(-epsilons / mu - mu / 2))
-    return stats.norm.cdf(-epsilons / mu + mu / 2) - tail
+@functools.lru_cache(maxsize=256)
+def _corners(event: Event, scale: float) -> np.ndarray:
+    """The corners of a lower bound on the trade-off curve, false positive rates first."""
+    sizes = np.abs(_LOSSES)
+    bounds = deltas(event, sizes, scale)
+    # In the other order, at e^-e: 1 - e^-e + e^-e delta(e).
+    opposite = -np.expm1(-sizes) + np.exp(-sizes) * bounds
+    return envelope(np.where(_LOSSES < 0, opposite, bounds), np.exp(_LOSSES))
 
 
-@dataclasses.dataclass(frozen=True)
-class SampledGaussianClaim:
-    """Gaussian releases of Poisson samples, from the privacy loss distribution of dp_accounting.
-
-    Args:
-      noise_multiplier: standard deviation over the norm of one record's contribution.
-      sampling_probability: q, of each record in each release.
-      count: number of releases.
-      relation: one record more or less: ``"add_or_remove_one"`` or ``"zero_out"``.
-      event: the mechanism's event; None for a bare Poisson sample with noise.
-
-    The curve is the upper envelope of the lines 1 - delta(epsilon) - e^epsilon a, with delta never
-    below the true one. It lies under the true curve, so that no sound mechanism is refuted.
-
-    >>> claim = SampledGaussianClaim(0.5, 0.1, 1)
-    >>> round(claim.epsilon(1e-5), 2), round(float(claim.curve()(0.02)), 3)
-    (6.58, 0.934)
-    """
-
-    noise_multiplier: float
-    sampling_probability: float
-    count: int
-    relation: Relation = "add_or_remove_one"
-    event: Event | None = None
-
-    def __post_init__(self):
-        if self.relation == "replace_one":
-            raise ValueError(
-                "relation='replace_one' moves two records of a sample, which this claim does not "
-                "cover; use 'zero_out' or 'add_or_remove_one'."
-            )
-
-    def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon of the privacy loss distribution, never below the true one."""
-        return sampled_epsilon(self, delta) if scale == 1.0 else self._losses(scale)[1](delta)
-
-    def curve(self, scale: float = 1.0) -> Curve:
-        """Returns a lower bound on the exact curve, for either order of the neighbours."""
-        alphas, betas = self._losses(scale)[0]
-        return lambda alpha: np.interp(alpha, alphas, betas)
-
-    def _losses(self, scale: float) -> tuple[np.ndarray, Callable[[float], float]]:
-        return sampled_losses(scale * self.noise_multiplier, self.sampling_probability, self.count)
-
-
-def sampled_epsilon(claim: SampledGaussianClaim, delta: float) -> float:
-    """Returns the claimed epsilon of ``claim``, by dpjax's accounting.
-
-    >>> round(sampled_epsilon(SampledGaussianClaim(0.5, 0.1, 1), 1e-5), 3)
-    6.576
-    """
-    event = claim.event
-    if event is None:
-        sampler = FullBatch(1)
-        if claim.sampling_probability < 1:
-            threshold = round(claim.sampling_probability * 2**64)
-            sampler = Poisson.of(threshold, 1.0, capacity=1, data_size=1)
-        release = sampler.release(
-            "gaussian",
-            claim.count,
-            noise_multiplier=claim.noise_multiplier,
-            relation=claim.relation,
-        )
-        event = Event((release,), claim.relation)
-    return epsilon(event, delta, claim.relation)
-
-
-@dataclasses.dataclass(frozen=True)
-class ComposedClaim(GaussianClaim):
-    """Gaussian releases on Poisson samples, on all records, or on both.
+def envelope(bounds: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Returns the corners of the maximum of the lines 1 - delta - slope a, by increasing a.
 
     Args:
-      event: the mechanism's event, not under ``replace_one``.
-
-    Epsilon and curve are those of ``SampledGaussianClaim``, with all losses composed.
+      bounds: delta of each line.
+      slopes: increasing.
     """
-
-    def curve(self, scale: float = 1.0) -> Curve:
-        """Returns a lower bound on the exact curve, for either order of the neighbours."""
-        alphas, betas = composed_curve(_scaled(self.event, scale))
-        return lambda alpha: np.interp(alpha, alphas, betas)
+    # Steeper lines meet at smaller a. Left of the last corner the curve is extended flat, a lower
+    # bound.
+    alphas = np.minimum.accumulate(-np.diff(bounds) / np.diff(slopes))
+    alphas = np.concatenate([[1.0], np.clip(alphas, 0, 1)])
+    betas = 1 - bounds - slopes * alphas
+    return np.stack([alphas, np.maximum(betas, 0)])[:, ::-1]

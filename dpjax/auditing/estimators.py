@@ -16,7 +16,6 @@ import numpy as np
 from scipy import ndimage, stats
 
 from dpjax import _validate
-from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.claims import Claim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
 
@@ -187,9 +186,9 @@ def choose_thresholds(
     near = claim.curve()(false_positive) - false_negative
     far = claim.curve(_STEP)(false_positive) - false_negative
     scale = 1 - (_STEP - 1) * near / np.maximum(far - near, 1e-12)
-    # Neighbouring thresholds share most of their errors: a moving mean is less noisy. For a ball
-    # the best threshold is its edge, which a mean would miss.
-    window = 1 if isinstance(claim, BallClaim) else _WINDOW
+    # Neighbouring thresholds share most of their errors: a moving mean is less noisy. Where some
+    # answers are certain the best threshold is their edge, which a mean would miss.
+    window = 1 if claim.is_certain else _WINDOW
     best = ndimage.uniform_filter1d(np.clip(scale, 0, 10), window, mode="nearest").argmin()
     return Thresholds(
         float(candidates[best]),

@@ -16,9 +16,8 @@ from dpjax._typing import Array, PyTree
 from dpjax.accounting import BallRelease, Event, Release, ball_radius
 from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
-from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.canaries import NeighbouringPair
-from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim, claim_of
+from dpjax.auditing.claims import Claim, SampledGaussianClaim
 from dpjax.auditing.recorder import Recorder, log_ratio
 from dpjax.driver import solve
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key, derive
@@ -125,7 +124,7 @@ def gaussian(mechanism: Callable = add_gaussian, noise_multiplier: float = 1.0) 
         return sum(jnp.vdot(answer[name], canary[name]) for name in canary)  # pyright: ignore
 
     pair = NeighbouringPair(jax.tree.map(jnp.zeros_like, canary), canary, "zero_out")
-    return Game(GaussianClaim(Event((release,), "zero_out")), pair, run, 2**15)
+    return Game(Claim(Event((release,), "zero_out")), pair, run, 2**15)
 
 
 def sampled_gaussian(
@@ -187,7 +186,7 @@ def symmetric(
         return jnp.vdot(mechanism(key, exact, query.stddev), canary)
 
     pair = NeighbouringPair(jnp.zeros_like(canary), canary, query.relation)
-    return Game(GaussianClaim(query.event(1)), pair, run)
+    return Game(Claim(query.event(1)), pair, run)
 
 
 def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> Game:
@@ -213,7 +212,7 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
 
     canary = jnp.full(dimension, distance / np.sqrt(dimension), jnp.float32)
     pair = NeighbouringPair(jnp.zeros_like(canary), canary, "zero_out")
-    return Game(BallClaim(Event((release,), "zero_out")), pair, run, 2**15)
+    return Game(Claim(Event((release,), "zero_out")), pair, run, 2**15)
 
 
 def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
@@ -240,7 +239,7 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
         answer = query.answer(key, bind(query, examples), params)
         return log_ratio(query, answer, params, pair)
 
-    return Game(claim_of(query.event(1)), pair, run, 2**12)
+    return Game(Claim(query.event(1)), pair, run, 2**12)
 
 
 def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: Array) -> Game:
@@ -261,7 +260,7 @@ def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: 
         index = query.answer(key, bind(query, examples), candidates, **public)
         return log_ratio(query, index, candidates, pair, **public)
 
-    return Game(claim_of(query.event(1)), pair, run, 2**12)
+    return Game(Claim(query.event(1)), pair, run, 2**12)
 
 
 Train = Callable[..., Any]
@@ -302,7 +301,7 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
         done = jnp.arange(recorder.max_steps) < solution.steps
         return jnp.sum(solution.history.log_ratio, where=done)
 
-    return Game(claim_of(algorithm.event), pair, run, 2**10)
+    return Game(Claim(algorithm.event), pair, run, 2**10)
 
 
 def _is_sampler(node: Any) -> bool:

@@ -13,7 +13,6 @@ from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.algorithms import Entry, Scenario
 from dpjax.auditing import estimators, games, scenarios
-from dpjax.auditing.ball_claim import BallClaim
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.baselines import EVERY
@@ -276,8 +275,7 @@ def attack(
     on_d, on_other = games.play(game, key, runs, progress)
     # ``audit`` may repeat an audit; the level of all audits together is LEVEL.
     claim, level = game.claim, estimators.LEVEL / (2 * len(AUDITS))
-    ball = claim if isinstance(claim, BallClaim) else None
-    delta = delta if ball is None else ball.delta()
+    delta = claim.delta() if claim.is_certain else delta
     estimate = estimators.estimate(on_d, on_other, claim, delta)
     rates = np.stack([estimate.false_positive_rates, estimate.false_negative_rates])
     return Audit(
@@ -292,7 +290,9 @@ def attack(
         level=level,
         gate=gate,
         seconds=time.perf_counter() - begin,
-        cp_delta=None if ball is None else clopper_pearson_delta(estimate.counts, estimators.LEVEL),
-        fdp_delta=None if ball is None else ball.delta(estimate.scale),
+        cp_delta=(
+            clopper_pearson_delta(estimate.counts, estimators.LEVEL) if claim.is_certain else None
+        ),
+        fdp_delta=claim.delta(estimate.scale) if claim.is_certain else None,
         tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
     )

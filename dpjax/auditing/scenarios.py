@@ -14,7 +14,7 @@ from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier,
 from dpjax.algorithms import Entry, Power, Scenario
 from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
-from dpjax.auditing.claims import GaussianClaim, claim_of
+from dpjax.auditing.claims import Claim
 from dpjax.auditing.games import Game
 from dpjax.baselines import EVERY
 from dpjax.mechanisms import PrefixNoise, derive
@@ -230,7 +230,7 @@ def optax_chain() -> Game:
             before = velocity
         return score
 
-    return Game(claim_of(event), pair, run, 2**12)
+    return Game(Claim(event), pair, run, 2**12)
 
 
 def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
@@ -254,7 +254,7 @@ def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
         increments = jax.lax.map(increment, jnp.arange(nodes[-1] + 1))
         return jnp.sum(jnp.cumsum(increments)[nodes])
 
-    return Game(GaussianClaim(Event((release,), "zero_out")), pair, run)
+    return Game(Claim(Event((release,), "zero_out")), pair, run)
 
 
 def _one_in_ten() -> Poisson:
