@@ -62,6 +62,7 @@ def checked(function):
             function(*args, **kwargs)
             raise
 
+    wrapper.holds_shapes = True
     return wrapper
 
 
@@ -78,15 +79,23 @@ def public():
 
 
 def install():
-    """Puts checked functions in the place of the public ones, wherever dpjax has them."""
+    """Puts checked functions in the place of the public ones, wherever dpjax has them.
+
+    Once in a process, which may hold a session within a session: what is checked stays as it is.
+    """
     functions = {}
     for found in {id(value): value for value in public()}.values():
         if not inspect.isclass(found):
-            if hints(inspect.unwrap(found)):
+            if not hasattr(found, "holds_shapes") and hints(inspect.unwrap(found)):
                 functions[id(found)] = (found, checked(found))
         elif not issubclass(found, tuple):
             for name, method in list(vars(found).items()):
-                if inspect.isfunction(method) and (name == "__call__" or name[0] != "_"):
+                public_name = name == "__call__" or name[0] != "_"
+                if (
+                    inspect.isfunction(method)
+                    and public_name
+                    and not hasattr(method, "holds_shapes")
+                ):
                     setattr(found, name, checked(method))
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "dpjax":

@@ -4,7 +4,7 @@ from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.accuracy import AccuracyQuery
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
-from dpjax.oracles.base import Evaluations, Query, bind, check_examples
+from dpjax.oracles.base import Evaluations, Query
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
 from dpjax.oracles.gradient import AnchorQuery, GradientQuery, NetworkQuery
@@ -13,6 +13,7 @@ from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.once import only_where
+from dpjax.oracles.records import bind, check_examples
 from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.setting import Setting

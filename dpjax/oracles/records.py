@@ -1,0 +1,91 @@
+"""Records in the form a query reads, and checks of shapes and dtypes, which cost no privacy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Params, PyTree
+from dpjax._wide import on_device
+from dpjax.datasets.base import check_arrays
+from dpjax.derivatives import linear_model
+from dpjax.oracles.base import Query, Records, check_sampler
+
+
+def bind(query: Query, examples: PyTree) -> Records:
+    """Returns ``examples`` in the form ``query`` reads, made once per training.
+
+    Args:
+      query: any query.
+      examples: tuple ``(x, y)`` where the objective has a margin, else any pytree whose leaves
+        share their leading axis. Rows that are drawn stay as they are, to be gathered.
+
+    Privacy: raw data; stays inside the program of a training and is never returned by one.
+    """
+    examples = on_device(examples)
+    if query.objective.margin is not None and query.closed_form:
+        return linear_model.prepare(examples)
+    return examples
+
+
+def check_examples(query: Query, examples: PyTree, params: Params) -> None:
+    """Raises if data, parameters and the declared numbers do not fit together.
+
+    Args:
+      query: whose objective, data size and relation the data must fit.
+      examples: see ``bind``.
+      params: floating pytree.
+
+    Raises:
+      ValueError: for empty data, leaves of different length, integer features, parameters whose
+        shape does not fit, or a ``data_size`` that is not n (unless n is private).
+
+    Privacy: reads shapes and dtypes, no value. Where n is private no message names it; that empty
+      data are refused does tell n = 0 from n = 1.
+    """
+    check_arrays("data", examples)
+    leaves = jax.tree.leaves(examples)
+    if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
+        raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
+    lengths = {jnp.shape(leaf)[0] for leaf in leaves}
+    if len(lengths) > 1:
+        raise ValueError("all leaves of the data must have the same number of rows.")
+    (n,) = lengths
+    if n == 0:
+        raise ValueError("the data are empty: n = 0.")
+    if query.relation != "add_or_remove_one" and n != query.data_size:
+        raise ValueError(
+            f"data_size={query.data_size} was declared, but the data have {n} rows; declare the "
+            "public n, or use relation='add_or_remove_one' if n is private."
+        )
+    check_sampler(query.sampler, query.data_size)
+    for leaf in jax.tree.leaves(params):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
+    if query.objective.margin is not None:
+        _check_margin_examples(examples, params)
+    query.check_examples(examples, params)
+
+
+def _check_margin_examples(examples: PyTree, params: Params) -> None:
+    if not (isinstance(examples, tuple) and len(examples) == 2):
+        raise ValueError(
+            "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
+        )
+    x, y = examples
+    y_dtype = getattr(y, "dtype", None)
+    y_dtype = np.asarray(y).dtype if y_dtype is None else y_dtype
+    if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
+        raise ValueError(
+            f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes."
+        )
+    if not jnp.issubdtype(y_dtype, jnp.number) or jnp.issubdtype(y_dtype, jnp.complexfloating):
+        raise ValueError(f"labels must be numbers, -1 or +1, got {y_dtype}.")
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        raise ValueError(
+            f"features must be floating, got {jnp.result_type(x)}; scale them by declared bounds "
+            "and convert them, x.astype('float32')."
+        )
+    if jnp.shape(params) != (jnp.shape(x)[1],):
+        raise ValueError(
+            f"params must have shape ({jnp.shape(x)[1]},) to fit x, got {jnp.shape(params)}."
+        )
