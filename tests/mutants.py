@@ -42,7 +42,6 @@ from dpjax.oracles import (
     GradientQuery,
     MinimizerQuery,
     NewtonQuery,
-    ObjectiveQuery,
     SelectionQuery,
     curvature,
     hessian,
@@ -259,12 +258,12 @@ def _(patch):
 
 @mutant("half the noise in the objective")
 def _(patch):
-    tilt = ObjectiveQuery._tilt
+    alone = laws.Gaussian.alone
 
     def quieter(self, *args):
-        return jax.tree.map(lambda word: word / 2, tilt(self, *args))
+        return jax.tree.map(lambda word: word / 2, alone(self, *args))
 
-    patch.setattr(ObjectiveQuery, "_tilt", quieter)
+    patch.setattr(laws.Gaussian, "alone", quieter)
 
 
 # Keys used twice.
