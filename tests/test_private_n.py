@@ -15,7 +15,7 @@ from dpjax import sampling, transforms
 from dpjax.accounting import PrivacyBudget
 from dpjax.auditing import estimators, games
 from dpjax.auditing.canaries import NeighbouringPair
-from dpjax.auditing.claims import claim_of
+from dpjax.auditing.claims import Claim
 from dpjax.derivatives import most_rows, rounding_slack
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Setting
@@ -46,7 +46,7 @@ def game_of(others, n):
     def run(key, data):
         return query.answer(key, data, jnp.zeros(1))[0]
 
-    return games.Game(claim_of(query.event(1)), pair, run, 2**10)
+    return games.Game(Claim(query.event(1)), pair, run, 2**10)
 
 
 @pytest.mark.parametrize("others", [0, -1])

@@ -11,6 +11,7 @@ from scipy import stats
 
 import dpjax
 from dpjax.mechanisms import PrefixNoise, prefix_noise
+from dpjax.mechanisms.noise import Prefix
 from dpjax.mechanisms.tree import KINDS
 from dpjax.transforms import add_tree_noise
 
@@ -91,6 +92,29 @@ def covariance_of(noise):
     """Exact, of all increments."""
     inverse = np.linalg.inv(noise.strategy())
     return inverse @ inverse.T
+
+
+@each_kind
+def test_the_scores_of_a_segment_add_up_to_that_of_all_its_increments_at_once(kind):
+    """Against the densities of one normal vector; a segment that follows starts afresh."""
+    horizon, p, stddev = 5, 2, 0.7
+    noise, random = PrefixNoise(kind, horizon), np.random.default_rng(0)
+    seen, answers = Prefix(of=noise, leaf=0).nothing_seen(p), random.normal(size=(3, horizon, p))
+    for segment in range(2):
+        answer, mean, other = answers + segment
+        score = 0.0
+        for leaf in range(horizon):
+            ratio, seen = Prefix(of=noise, leaf=leaf).score(
+                seen, *(jnp.asarray(one[leaf]) for one in (answer, mean, other)), stddev
+            )
+            score += float(ratio)
+        law = functools.partial(
+            stats.multivariate_normal.logpdf, cov=stddev**2 * covariance_of(noise)
+        )
+        exact = sum(
+            law(answer[:, j], other[:, j]) - law(answer[:, j], mean[:, j]) for j in range(p)
+        )
+        assert score == pytest.approx(exact, rel=1e-4, abs=1e-4)
 
 
 @each_kind

@@ -249,6 +249,15 @@ class Release:
         """Returns the same release with ``factor`` times the noise."""
         return dataclasses.replace(self, noise_multiplier=factor * self.noise_multiplier)
 
+    def without_failures(self) -> "Release":
+        """Returns the same release with draws and selections that never differ from the accounted.
+
+        What it spends is no bound on what the release spends; audits compare amounts of noise.
+        """
+        if not self.failure_probability:
+            return self
+        return dataclasses.replace(self, failure_probability=0.0)  # pyright: ignore[reportCallIssue]
+
     @staticmethod
     def from_fields(fields: dict[str, Any]) -> "Release":
         """Returns the release whose ``to_fields`` went through JSON.

@@ -64,7 +64,11 @@ class Claim:
         return float(deltas(self.event, np.zeros(1), scale)[0])
 
     def epsilon(self, delta: float, scale: float = 1.0) -> float:
-        """Returns the epsilon at ``delta`` if the noise were ``scale`` times the claimed one."""
+        """Returns the epsilon at ``delta`` if the noise were ``scale`` times the claimed one.
+
+        At another scale than 1 no failure of a draw is charged: of so little noise that e^epsilon
+        is large, such a charge would be all of delta, and tell nothing of the noise.
+        """
         if self.is_certain:
             return 0.0 if self.delta(scale) <= delta else math.inf
         return epsilon(_scaled(self.event, scale), delta, self.relation)
@@ -125,7 +129,8 @@ class SampledGaussianClaim(Claim):
 def _scaled(event: Event, scale: float) -> Event:
     if scale == 1.0:
         return event
-    return Event(tuple(release.scaled(scale) for release in event.releases), event.relation)
+    releases = (release.without_failures().scaled(scale) for release in event.releases)
+    return Event(tuple(releases), event.relation)
 
 
 @functools.lru_cache(maxsize=256)

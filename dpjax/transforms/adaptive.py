@@ -14,7 +14,7 @@ from dpjax.mechanisms import as_key, derive
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import Sampler
 from dpjax.transforms.aggregate import check_rows, clipped_sum
-from dpjax.transforms.draws import Draws, event_of
+from dpjax.transforms.draws import Draws
 from dpjax.transforms.noise import (
     NoiseState,
     NoiseTransformation,
@@ -27,6 +27,7 @@ from dpjax.transforms.noise import (
 _SMALLEST, _LARGEST = 1e-20, 1e20
 # Of the expected batch: so exact a count costs next to nothing, and the quantile needs no better.
 _COUNT_STDDEV = 1 / 20
+_NAME = "gradient over clip norm, and count"
 
 
 class AdaptiveState(NamedTuple):
@@ -154,23 +155,16 @@ def adaptive_clip_and_noise(
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
-    moved = draws.moved(1.0) * expected
-    slack = draws.slack(draws.any_order)
+    one, slack = draws.moved(1.0), draws.slack(draws.any_order)
+    moved = one * expected
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
+    parts = {"gradient over clip norm": gradient_noise, "fraction": count_noise}
+    components = tuple((name, stddev / expected) for name, stddev in parts.items())
 
     def event(steps: int) -> Event:
-        return event_of(
-            "gradient over clip norm, and count",
-            steps,
-            sampler=sampler,
-            relation=relation,
-            sensitivity=draws.moved(1.0),
-            noise_multiplier=float(noise_multiplier),
-            components=(
-                ("gradient over clip norm", gradient_noise / expected),
-                ("fraction", count_noise / expected),
-            ),
+        return draws.event(
+            _NAME, steps, sensitivity=one, noise_multiplier=noise_multiplier, components=components
         )
 
     event(1)  # raises for what has no accounting
@@ -195,8 +189,8 @@ def adaptive_clip_and_noise(
         with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted
             stddev = float64(clip) * float64(gradient_noise)
         noisy = add_noise(Gaussian(), leaf_keys(state.noise, "adaptive_gradient"), total, stddev)
-        of_count = derive(key, "adaptive_count", taken)
-        count = add_noise(Gaussian(), lambda _: of_count, balance / 2, count_noise)
+        own = derive(key, "adaptive_count", taken)
+        count = add_noise(Gaussian(), lambda _: own, balance / 2, count_noise)
         following = next_clip_norm(clip, count / expected + 0.5, quantile=quantile, rate=rate)
         return noisy, AdaptiveState(NoiseState(key, taken + 1), following)
 

@@ -77,6 +77,10 @@ class Draws:
         """Returns what the noise multiplier is relative to, on the mean, see ``Sampler.scale``."""
         return float(self.sampler.scale(record_norm, self.relation))
 
+    def event(self, name: str, count: int, **own: Any) -> Event:
+        """Returns ``event_of`` updates that are made of these draws; arguments as there."""
+        return event_of(name, count, sampler=self.sampler, relation=self.relation, **own)
+
     def check(self, updates: PyTree, mask: Array | None) -> None:
         """Raises if per-example gradients are not those of a draw.
 

@@ -12,7 +12,7 @@ from dpjax.accounting import Event, records_moved
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import FullBatch, Sampler
 from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by
-from dpjax.transforms.draws import Draws, event_of
+from dpjax.transforms.draws import Draws
 from dpjax.transforms.noise import (
     NoiseState,
     NoiseTransformation,
@@ -69,11 +69,9 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         draws = Draws(FullBatch(1) if sampler is None else sampler, relation)
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
         moved = draws.moved(one * draws.expected)
-        return event_of(
+        return draws.event(
             "updates",
             steps,
-            sampler=draws.sampler,
-            relation=relation,
             sensitivity=moved,
             noise_multiplier=stddev / moved,
             components=(("updates", stddev),),
@@ -159,11 +157,9 @@ def noisy_mean(
     moved = draws.moved(total.clip_norm * (1 + slack))
 
     def event(steps: int) -> Event:
-        return event_of(
+        return draws.event(
             "gradient",
             steps,
-            sampler=sampler,
-            relation=relation,
             sensitivity=moved,
             noise_multiplier=multiplier,
             components=(("gradient", multiplier * moved),),
