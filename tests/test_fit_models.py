@@ -19,7 +19,7 @@ EXAMPLE = jax.ShapeDtypeStruct((P,), jnp.float32)
 class Centre(nn.Module):
     @nn.compact
     def __call__(self, x):
-        return x - x.mean(0)
+        return x - x.mean(0, keepdims=True)
 
 
 class Centred(nn.Module):
@@ -35,7 +35,7 @@ class CentredInside(nn.Module):
     @nn.compact
     def __call__(self, x):
         x = nn.Dense(8)(x)
-        return nn.Dense(CLASSES)(x - x.mean(0))
+        return nn.Dense(CLASSES)(x - x.mean(0, keepdims=True))
 
 
 class Attending(nn.Module):
@@ -47,7 +47,7 @@ class Attending(nn.Module):
 
 class CentreNnx(nnx.Module):
     def __call__(self, x):
-        return x - x.mean(0)
+        return x - x.mean(0, keepdims=True)
 
 
 class CentredNnx(nnx.Module):
@@ -85,7 +85,7 @@ def test_c68_a_model_that_mixes_a_batch_names_its_layer(model, layer, unspent):
 
 def test_c68_a_function_that_mixes_a_batch_is_refused(unspent):
     def centred(params, x):
-        return (x - x.mean(0)) @ params
+        return (x - x.mean(0, keepdims=True)) @ params
 
     with pytest.raises(ValueError, match=r"^the model itself mixes the examples of a batch"):
         fitted(centred, params=START, batched=True)

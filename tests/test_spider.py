@@ -280,7 +280,7 @@ def test_a_kick_comes_at_a_small_gradient_and_not_again_for_a_while():
 def test_the_last_candidate_that_passes_is_chosen_else_the_nearest():
     algorithm = make("spider", data_size=N, dimension=P, candidates=4)
     state = algorithm.init(jnp.zeros(P))._replace(
-        points=jnp.arange(4.0)[:, None] * jnp.ones(P), place=jnp.int32(2)
+        points=jnp.arange(4.0)[:, None] * jnp.ones((1, P)), place=jnp.int32(2)
     )
     gradient, curvature = map(float, algorithm.tolerances)
 
@@ -316,7 +316,7 @@ def test_the_certificate_holds_on_the_records_kept_for_it():
     assert (room < 0).any(axis=1).sum() <= 30
     # Bounds without what the noise may be off by fail in far more runs.
     noise = jnp.array([algorithm.bounds.gradient, algorithm.bounds.hessian])
-    assert (room < noise).any(axis=1).sum() > 60
+    assert (room < noise[None]).any(axis=1).sum() > 60
 
 
 @pytest.mark.parametrize(

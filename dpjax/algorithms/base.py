@@ -219,7 +219,7 @@ def check_problem(
     data_size: int,
     dimension: int,
     accountant: str,
-    unsafe_fast_noise: bool,
+    unsafe_fast_noise: bool = False,
 ) -> Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if not isinstance(objective, Objective):
