@@ -247,13 +247,13 @@ def _(patch):
 
 @mutant("a Newton direction booked by its floor alone")
 def _(patch):
-    patch.setattr(NewtonQuery, "unit", property(lambda self: self.clip_norm / self.floor))
+    patch.setattr(NewtonQuery, "bound", lambda self, *_, **__: self.clip_norm / self.floor)
 
 
 @mutant("a minimum that moves by half of G / (n mu)")
 def _(patch):
-    unit = MinimizerQuery.unit.fget
-    patch.setattr(MinimizerQuery, "unit", property(lambda self: unit(self) / 2))
+    bound = MinimizerQuery.bound
+    patch.setattr(MinimizerQuery, "bound", lambda self, *_, **__: bound(self) / 2)
 
 
 @mutant("half the noise in the objective")

@@ -421,7 +421,9 @@ def test_the_noise_added_is_the_noise_accounted(name, relation):
     moved = records_moved(relation) * clip / N
     if release.sampling == "single_pass":
         # The first sum of a segment has the noise of its closed form.
-        moved *= N / EXAMPLES[name].settings["batch_size"] * algorithm.estimate.noise.stddevs()[0]
+        moved *= (
+            N / EXAMPLES[name].settings["batch_size"] * algorithm.estimate.correlation.stddevs()[0]
+        )
     elif release.sampling != "none":
         moved = clip / (release.sampling_probability * N)
     if release.mechanism == "ball" and relation == "replace_one":

@@ -90,7 +90,7 @@ def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     )
     moved = np.linalg.norm(first - second)
     assert moved <= query.sensitivity
-    assert moved == pytest.approx(records_moved(relation) * float(query.unit) / N, rel=1e-4)
+    assert moved == pytest.approx(records_moved(relation) * float(query.bound()) / N, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +107,7 @@ def test_c39_the_divisor_of_an_answer_is_declared_and_not_counted(rows, name):
     query = queries("add_or_remove_one")[name]
     answer = ask(query, jax.random.key(0), jnp.ones(rows), jnp.zeros(P))
     moved = np.linalg.norm(weighted(query, answer))
-    assert moved == pytest.approx(rows * float(query.unit) / N, rel=1e-4)
+    assert moved == pytest.approx(rows * float(query.bound()) / N, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -41,7 +41,7 @@ def estimate(relation="zero_out", kind="square_root", n=N, multiplier=QUIET, bat
         clip_norm=0.5,
         smoothness=10.0,
         batch_size=batch,
-        noise=PrefixNoise(kind, 8),
+        correlation=PrefixNoise(kind, 8),
     )
 
 
@@ -78,7 +78,7 @@ def test_one_record_moves_an_increment_by_its_share_whatever_the_batch(
     moved = np.linalg.norm(told(query, rows, refresh, size) - told(query, other, refresh, size))
     allowed = records_moved(relation) * 0.5 / 16
     # The release speaks of all the noise's draws that a record enters, this is one increment.
-    assert allowed * query.noise.sensitivity <= query.sensitivity
+    assert allowed * query.correlation.sensitivity <= query.sensitivity
     assert moved == pytest.approx(allowed, rel=0.04 if size == 31 else 1e-4)
     assert moved <= query.sensitivity
 
@@ -391,7 +391,7 @@ def test_the_paper_s_noise_is_private_with_room_and_its_theorem_s_is_not():
     more = {"data_size": 4096, "dimension": P, "accountant": "paper", "horizon": 64}
     algorithm = make("spider", budget, **more)
     found = epsilon(algorithm.event, 1e-5, "replace_one")
-    assert algorithm.estimate.noise.kind == "tree" and 0.25 < found < 0.4
+    assert algorithm.estimate.correlation.kind == "tree" and 0.25 < found < 0.4
     # Theorem 3.11: sigma = alpha / sqrt(d) where s = 2 epsilon alpha / sqrt(d), for a tree of 64.
     release = Release("theorem", 1, 0.5 / PrefixNoise("tree", 64).sensitivity)
     literal = dpjax.accounting.Event((release,), "replace_one")

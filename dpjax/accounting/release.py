@@ -259,6 +259,15 @@ class Release:
         return dataclasses.replace(self, failure_probability=0.0)  # pyright: ignore[reportCallIssue]
 
     @staticmethod
+    def kinds(sampling: str) -> dict[str, type["Release"]]:
+        """Returns the kinds of release on one kind of draw, by the mechanism of the noise.
+
+        >>> Release.kinds("none")["gaussian"]
+        <class 'dpjax.accounting.release.Release'>
+        """
+        return {noise: kind for (noise, draw), kind in _KINDS.items() if draw == sampling}
+
+    @staticmethod
     def from_fields(fields: dict[str, Any]) -> "Release":
         """Returns the release whose ``to_fields`` went through JSON.
 

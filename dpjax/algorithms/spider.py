@@ -273,7 +273,7 @@ class Spider(Planned):
             dear = size >= whole
         else:
             size, dear = jnp.asarray(self.difference_size, jnp.int32), jnp.asarray(False)
-        full = state.leaf + 1 >= self.estimate.noise.horizon
+        full = state.leaf + 1 >= self.estimate.correlation.horizon
         refresh = (state.drift >= self.drift_threshold) | full | dear
         return refresh, jnp.where(refresh, whole, size)
 

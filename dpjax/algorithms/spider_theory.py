@@ -191,7 +191,7 @@ def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -
         **problem.plan(steps, LONGEST),
     )
     # Independent noise falls with what a difference can move, to that share at least.
-    least = LEAST if estimate.noise.kind == "independent" else 1.0
+    least = LEAST if estimate.correlation.kind == "independent" else 1.0
     problem.check_spent(made.event, least, "use accountant='pld'.")
     return made
 
@@ -220,7 +220,7 @@ def _queries(
         clip_norm=constants.clip_norm,
         smoothness=constants.smoothness,
         batch_size=batch,
-        noise=noise,
+        correlation=noise,
     )
     score = None
     if last is not None:

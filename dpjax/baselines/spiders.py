@@ -179,7 +179,7 @@ def spider_boost(
     >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-6)
     >>> algorithm = spider_boost(
     ...     objectives.sigmoid_l2(), budget, data_size=35_000, dimension=22, period=8)
-    >>> algorithm.estimate.noise.horizon
+    >>> algorithm.estimate.correlation.horizon
     8
     """
     title = "SpiderBoost"

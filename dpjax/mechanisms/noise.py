@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,9 @@ class Noise:
     """
 
     unsafe_fast: bool = False
+
+    mechanism: ClassVar[str] = "gaussian"
+    """Names the kind of release, which has a subclass of ``accounting.Release`` of that name."""
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise.
@@ -228,6 +231,8 @@ class Ball(Noise):
     True
     """
 
+    mechanism: ClassVar[str] = "ball"
+
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``add_ball``."""
         return self._add(key, value, stddev)
@@ -260,6 +265,8 @@ class Gumbel(Noise):
     >>> Gumbel().add(jax.random.key(0), jnp.array([0.0, 100.0]), 1.0)
     Array(1, dtype=int32)
     """
+
+    mechanism: ClassVar[str] = "exponential"
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the index, int32 (), see ``noisy_argmax``; no noisy score leaves."""

@@ -64,9 +64,9 @@ class AccuracyQuery(Query):
         """Every record is asked."""
         return expect(FullBatch, self.setting.sampler, "AccuracyQuery")
 
-    @property
-    def unit(self) -> float:
+    def bound(self, params: Params | None = None, **public: Any) -> float:
         """A record counts 1 at most."""
+        del params, public
         return 1.0
 
     @property

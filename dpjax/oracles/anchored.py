@@ -41,9 +41,9 @@ class AnchoredQuery(Query):
         """What an algorithm asks by."""
         return "anchored"
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What a drawn record adds to B times the release at most."""
+        del params, public
         return (2 + self._share) * self.clip_norm
 
     @property
@@ -53,7 +53,7 @@ class AnchoredQuery(Query):
 
     @property
     def idle(self) -> Array | float:
-        """What a record that is not drawn adds, over ``unit``, rounding of both included."""
+        """What a record that is not drawn adds, over ``bound``, rounding of both included."""
         alone = self._share * (1 + self._slack_of(self.data_size))
         # A record that shifts others makes a batch round otherwise even where it is not drawn.
         alone = alone + (2 * self._batch_slack if self.any_order else 0.0)

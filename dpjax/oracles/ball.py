@@ -9,7 +9,7 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.mechanisms.noise import Ball, Noise
+from dpjax.mechanisms.noise import Ball
 from dpjax.oracles.base import Records
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.sampling import FullBatch
@@ -31,6 +31,8 @@ class BallQuery(GradientQuery):
 
     dimension: int = static()
 
+    noise = Ball()
+
     @property
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
@@ -47,7 +49,7 @@ class BallQuery(GradientQuery):
         Raises:
           ValueError: for balls that do not overlap.
         """
-        return (self._release(count, mechanism="ball", dimension=self.dimension),)
+        return (self._release(count, dimension=self.dimension),)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
@@ -65,18 +67,13 @@ class BallQuery(GradientQuery):
             )
         return (total,)
 
-    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns noise uniform in a ball."""
-        del public
-        return ((self.purpose, Ball()),)
-
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of a coordinate, in float64."""
         del params, public
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
             return (float64(self.noise_multiplier) * float64(self.clip_norm) * self._on_sum(1.0),)
 
-    def _on_sum(self, unit: Array | float) -> Array | float:
+    def _on_sum(self, bound: Array | float) -> Array | float:
         # Sampled or not: of a ball the distance of the centres is what counts.
-        self.sampler.sum_scale(unit, self.relation)  # raises where the draw has no accounting
-        return FullBatch(self.data_size).sum_scale(unit, self.relation, self.slack)
+        self.sampler.sum_scale(bound, self.relation)  # raises where the draw has no accounting
+        return FullBatch(self.data_size).sum_scale(bound, self.relation, self.slack)

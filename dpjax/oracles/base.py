@@ -1,7 +1,7 @@
 """``Query``: one question to the data; the one place that draws, computes, adds noise and books."""
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +46,10 @@ class Query:
     vector, on a draw of its own.
 
     A subclass is a ``pytree_dataclass``; its fields, like those below, are given by name. It has
-    the properties ``name``, ``unit`` and ``components``, and ``exact``; where the defaults do not
-    fit, ``noises``, ``stddevs``, ``finish`` with its inverse ``parts_of``, ``is_asked``,
-    ``inner_noise``, ``releases``, ``step_key``, and ``memory`` with ``renews``.
+    the properties ``name`` and ``components``, and the methods ``exact`` and ``bound``; where the
+    defaults do not fit, the class attribute ``noise``, or ``noises``, ``stddevs``, ``finish`` with
+    its inverse ``parts_of``, ``is_asked``, ``inner_noise``, ``releases``, ``step_key``, and
+    ``memory`` with ``renews``. ``answer`` and ``event`` are final.
 
     Args:
       setting: objective, declared n, relation, sampler, and how noise is drawn.
@@ -57,6 +58,9 @@ class Query:
 
     setting: Setting
     noise_multiplier: Array | float
+
+    noise: ClassVar[Noise] = Gaussian()
+    """The law of the noise; its ``mechanism`` names the kind of release."""
 
     @property
     def objective(self) -> Objective:
@@ -88,9 +92,16 @@ class Query:
         """What an algorithm asks by."""
         raise NotImplementedError
 
-    @property
-    def unit(self) -> Array | float:
-        """What one record contributes to the sum at most, in the units of the gradient."""
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        """Returns a bound on the l2 norm of one record's contribution to the exact sum; public.
+
+        It must hold for every record, whatever is in it, without what rounding adds and without the
+        factor of the relation. The noise is in proportion to it.
+
+        Args:
+          params: where; None for the largest of all, which the guarantee prints.
+          **public: as ``exact``.
+        """
         raise NotImplementedError
 
     @property
@@ -124,12 +135,11 @@ class Query:
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns for each part the purpose of its key, and the noise that is added to it."""
         del public
-        return ((self.purpose, Gaussian()),)
+        return ((self.purpose, self.noise),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the scale of the noise on each part of the exact value; public."""
-        del params, public
-        return (self._noise_on_sum(self.unit),)
+        return (self._noise_on_sum(self.bound(params, **public)),)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
         """Returns the answer made of the noisy parts: post-processing. Here a mean like params."""
@@ -205,7 +215,7 @@ class Query:
           **public: likewise.
 
         Privacy: SECRET. It is in no state, history, solution or checkpoint; a record's part in it
-          counts in ``unit``, or in what ``event`` says of a record that is not drawn.
+          counts in ``bound``, or in what ``event`` says of a record that is not drawn.
         """
         del records, params, public
         return None
@@ -308,7 +318,7 @@ class Query:
 
         Its l2 sensitivity; sampled, the bound on one record's part.
         """
-        return self._of_mean(self.unit)
+        return self._of_mean(self.bound())
 
     @property
     def stddev(self) -> Array | float:
@@ -328,7 +338,7 @@ class Query:
         return Event(tuple(marked), self.relation)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns the releases of ``event``: here one Gaussian an answer, on the sampler's draw."""
+        """Returns the releases of ``event``: here one an answer, of noise on the sampler's draw."""
         return (self._release(count),)
 
     def _release(self, count: int, **own: Any) -> Release:
@@ -338,6 +348,7 @@ class Query:
             noise_multiplier=float(self.noise_multiplier),
             sensitivity=float(self.sensitivity),
             components=self.components,
+            mechanism=self.noise.mechanism,
             words=self.words,
             **own,
         )
@@ -354,15 +365,15 @@ class Query:
         declared = most_rows(rows, self.relation)
         return sum_slack(declared, self.relation, self.any_order, narrowed=False)
 
-    def _on_sum(self, unit: Array | float) -> Array | float:
-        return self.sampler.sum_scale(unit, self.relation, self.slack)
+    def _on_sum(self, bound: Array | float) -> Array | float:
+        return self.sampler.sum_scale(bound, self.relation, self.slack)
 
-    def _of_mean(self, unit: Array | float) -> Array | float:
-        return self._on_sum(unit) / self.divisor
+    def _of_mean(self, bound: Array | float) -> Array | float:
+        return self._on_sum(bound) / self.divisor
 
-    def _noise_on_sum(self, unit: Array | float) -> Array | float:
+    def _noise_on_sum(self, bound: Array | float) -> Array | float:
         # The sum is perturbed and then divided: rounding in the division is post-processing.
-        return self.noise_multiplier * (self._of_mean(unit) * self.divisor)
+        return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
         """The records of one draw, and which of them count."""

@@ -51,10 +51,12 @@ class DifferenceQuery(Query):
             )
         )
 
-    @property
-    def unit(self) -> Array | float:
-        """The largest bound, twice the clip norm."""
-        return 2 * self.clip_norm
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        """Returns what the distance from ``anchor`` allows; at most twice the clip norm."""
+        largest = 2 * self.clip_norm
+        if params is None:
+            return largest
+        return jnp.maximum(self.clipped.bound(params, public["anchor"]), LEAST * largest)
 
     @property
     def gradients(self) -> int:
@@ -78,7 +80,7 @@ class DifferenceQuery(Query):
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:
         """Returns the standard deviation of the noise on the released mean; released itself."""
-        return jnp.asarray(self.noise_multiplier * self._of_mean(self._unit_at(params, anchor)))
+        return jnp.asarray(self.noise_multiplier * self._of_mean(self.bound(params, anchor=anchor)))
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
@@ -93,10 +95,3 @@ class DifferenceQuery(Query):
             almost 0.
         """
         return (self.clipped.wide(params, public["anchor"], records, mask),)
-
-    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the scale of the noise on the sum, which shrinks near the anchor."""
-        return (self._noise_on_sum(self._unit_at(params, public["anchor"])),)
-
-    def _unit_at(self, params: Params, anchor: Params) -> Any:
-        return jnp.maximum(self.clipped.bound(params, anchor), LEAST * self.unit)

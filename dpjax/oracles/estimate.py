@@ -40,8 +40,8 @@ class EstimateQuery(Query):
       smoothness: M; a record's difference is clipped to min(2 C, M |params - anchor|).
       batch_size: b, records of a gradient. A difference of b_t records is also clipped to
         C b_t / b, so that however b_t was chosen no record moves an increment by more than C / b.
-      noise: of the increments of a segment. Noise that is independent follows what each difference
-        can move instead, without that clip.
+      correlation: of the noise on the increments of a segment. Noise that is independent follows
+        what each difference can move instead, without that clip.
       setting: the relation is ``"zero_out"`` or ``"replace_one"``, the sampler a ``SinglePass``
         over the places of the order that may be read.
 
@@ -57,7 +57,7 @@ class EstimateQuery(Query):
     clip_norm: Array | float
     smoothness: Array | float
     batch_size: Array | int
-    noise: PrefixNoise
+    correlation: PrefixNoise
 
     @property
     def name(self) -> str:
@@ -69,10 +69,10 @@ class EstimateQuery(Query):
         """The places of the order that may be read."""
         return expect(SinglePass, self.setting.sampler, "EstimateQuery")
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
-        return self.clip_norm * self.noise.sensitivity
+        del params, public
+        return self.clip_norm * self.correlation.sensitivity
 
     @property
     def divisor(self) -> Array | float:
@@ -82,13 +82,13 @@ class EstimateQuery(Query):
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """The independent draws that noise is made of; where it is not correlated, a gradient's."""
-        name = "gradient" if self.noise.kind == "independent" else "independent draws"
+        name = "gradient" if self.correlation.kind == "independent" else "independent draws"
         return ((name, float(self.stddev)),)
 
     @property
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
-        if self.noise.kind == "independent":
+        if self.correlation.kind == "independent":
             return ReleaseWords(
                 note=(
                     "a gradient difference has a sensitivity of its own, and noise in proportion "
@@ -127,7 +127,7 @@ class EstimateQuery(Query):
         It is that of a gradient for all increments of a segment; independent noise alone may follow
         what a difference can move.
         """
-        if self.noise.kind != "independent":
+        if self.correlation.kind != "independent":
             return jnp.asarray(self.stddev)
         bound = self._difference(self._limit(size)).bound(params, anchor)
         moved = (bound / size) * (self.batch_size / self.clip_norm) * (1 + _SHARE)
@@ -179,7 +179,7 @@ class EstimateQuery(Query):
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns the noise of this increment, correlated with that of its segment."""
-        noise = Prefix(of=self.noise, leaf=public["leaf"])
+        noise = Prefix(of=self.correlation, leaf=public["leaf"])
         return ((self.purpose, noise),)
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
@@ -212,7 +212,7 @@ class EstimateQuery(Query):
 
     def _limit(self, size: Array) -> Array | float:
         # Independent noise follows what a difference moves, however much that is.
-        if self.noise.kind == "independent":
+        if self.correlation.kind == "independent":
             return math.inf
         return self.clip_norm * jnp.asarray(size) / self.batch_size
 

@@ -32,9 +32,9 @@ class GradientQuery(Query):
         """What the key of the noise is derived for, whatever the name."""
         return "gradient"
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """The clip norm."""
+        del params, public
         return self.clip_norm
 
     @property

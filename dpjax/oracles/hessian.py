@@ -37,9 +37,9 @@ class HessianQuery(Query):
         """What an algorithm asks by."""
         return "hessian"
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """The clip norm."""
+        del params, public
         return self.clip_norm
 
     @property
@@ -103,9 +103,9 @@ class JointQuery(Query):
         """What an algorithm asks by."""
         return self.label
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """The gradient's weight: the joint vector is clipped to norm 1."""
+        del params, public
         return self.gradient_weight
 
     @property

@@ -79,15 +79,15 @@ class MinimizerQuery(ValueQuery):
         """Every record is asked."""
         return expect(FullBatch, self.setting.sampler, type(self).__name__)
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record's term of the sum moves the minimiser by, times n: G / mu."""
+        del params, public
         return self.objective.constants.lipschitz / strength_of(self.objective)  # pyright: ignore
 
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the minimum, and how far from it the answers may start."""
-        exact = self.sampler.scale(self.unit, self.relation)
+        exact = self.sampler.scale(self.bound(), self.relation)
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
         mu = strength_of(self.objective)
         return exact + 2 * distance_bound(slope, mu, smoothness, self.iterations, self.data_size)

@@ -72,16 +72,16 @@ class NewtonQuery(ValueQuery):
         """Every record is asked."""
         return expect(FullBatch, self.setting.sampler, "NewtonQuery")
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """The clip norm over the squared floor."""
+        del params, public
         return self.clip_norm / self.floor**2
 
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
         errors = 2 * self.dimension * _EIGEN_ERROR
-        return (self._of_mean(1.0) + errors) * self.unit + errors / self.floor
+        return (self._of_mean(1.0) + errors) * self.bound() + errors / self.floor
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:

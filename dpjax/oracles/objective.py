@@ -49,20 +49,20 @@ class ObjectiveQuery(MinimizerQuery):
         """What an algorithm asks by."""
         return "perturbed_minimizer"
 
-    @property
-    def unit(self) -> Array | float:
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """One record's slope: G."""
+        del params, public
         return self.objective.constants.lipschitz  # pyright: ignore[reportOptionalMemberAccess]
 
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the gradient of the objective: G / n, or 2 G / n."""
-        return self.sampler.scale(self.unit, self.relation)
+        return self.sampler.scale(self.bound(), self.relation)
 
     @property
     def distance(self) -> Array | float:
         """Bound on how far the answer is from the exact minimiser, before the noise on it."""
-        slope = self.unit + _REACH * math.sqrt(self.dimension) * self.stddev
+        slope = self.bound() + _REACH * math.sqrt(self.dimension) * self.stddev
         smoothness = self.objective.constants.smoothness  # pyright: ignore
         mu = strength_of(self.objective)
         return distance_bound(slope, mu, smoothness, self.iterations, self.data_size)
@@ -124,7 +124,7 @@ class ObjectiveQuery(MinimizerQuery):
         alike, and the little noise that is added afterwards.
         """
         del params, public
-        clipped = clipped_grad(self.objective.data_term, clip_norm=self.unit)
+        clipped = clipped_grad(self.objective.data_term, clip_norm=self.bound())
         mean = clipped(answer, records, mask) / self.data_size
         tilt = -self.objective.regularize_gradient(mean, answer)
         return ((Gaussian(), jnp.zeros_like(tilt), tilt, self.stddev),)

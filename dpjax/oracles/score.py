@@ -69,9 +69,9 @@ class ScoreQuery(ValueQuery):
         """The places that were kept for this."""
         return expect(SinglePass, self.setting.sampler, "ScoreQuery")
 
-    @property
-    def unit(self) -> float:
+    def bound(self, params: Params | None = None, **public: Any) -> float:
         """How far one record moves m times the vector, in clip norms."""
+        del params, public
         errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 

@@ -10,10 +10,10 @@ from jax import lax
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, wide_dtype, zeros
-from dpjax.accounting import SelectionRelease, gumbel_scale
+from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.mechanisms import selection_error
-from dpjax.mechanisms.noise import Gumbel, Noise
+from dpjax.mechanisms.noise import Gumbel
 from dpjax.oracles.base import Evaluations, Records, ValueQuery
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 from dpjax.sampling import FullBatch
@@ -53,6 +53,8 @@ class SelectionQuery(ValueQuery):
     dimension: int = static()
     candidates: int = static()
 
+    noise = Gumbel()
+
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
@@ -79,29 +81,19 @@ class SelectionQuery(ValueQuery):
         errors = 2 * self.dimension * EIGENVALUE_ERROR
         return (self._of_mean(1.0) + errors) * self.clip_norm / self.curvature_tolerance
 
-    def releases(self, count: int) -> tuple[SelectionRelease]:
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """The score alone."""
+        return (("score", float(self.noise_multiplier) * float(self.sensitivity)),)
+
+    def releases(self, count: int) -> tuple[Release, ...]:
         """Returns one exponential mechanism an answer."""
-        multiplier, sensitivity = float(self.noise_multiplier), float(self.sensitivity)
-        release = SelectionRelease(
-            self.name,
-            count,
-            noise_multiplier=multiplier,
-            sensitivity=sensitivity,
-            components=(("score", multiplier * sensitivity),),
-            failure_probability=selection_error(self.candidates),
-            words=self.words,
-        )
-        return (release,)
+        return (self._release(count, failure_probability=selection_error(self.candidates)),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns no gradients: Hessians are not counted."""
         del count
         return Evaluations(0, 0)
-
-    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns Gumbel noise, of which only the place of the largest score leaves."""
-        del public
-        return ((self.purpose, Gumbel()),)
 
     def is_asked(self, **public: Any) -> Array:
         """Returns whether there is a candidate; the place is 0 where there is none."""

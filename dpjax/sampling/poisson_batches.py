@@ -9,7 +9,7 @@ import numpy as np
 from jax import core
 
 from dpjax._typing import Array, pytree_dataclass, static
-from dpjax.accounting import PoissonBallRelease, PoissonRelease, Release
+from dpjax.accounting import PoissonRelease
 from dpjax.sampling import gaps
 from dpjax.sampling.samplers import Batch, Sampler
 
@@ -48,10 +48,7 @@ class Poisson(Sampler):
     capacity: int = static()
     data_size: int = static()
 
-    releases: ClassVar[dict[str, type[Release]]] = {
-        "gaussian": PoissonRelease,
-        "ball": PoissonBallRelease,
-    }
+    sampling: ClassVar[str] = PoissonRelease.sampling
 
     def __post_init__(self):
         if self.table is None or not (_is_number(self.high) and _is_number(self.low)):

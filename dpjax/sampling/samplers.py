@@ -12,9 +12,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import (
-    BallRelease,
     Release,
-    SubsetBallRelease,
     SubsetRelease,
     records_moved,
 )
@@ -53,8 +51,8 @@ class Sampler:
     expected: Any
     capacity: Any
     data_size: int
-    releases: ClassVar[dict[str, type[Release]]] = {}
-    """What an answer to a draw releases, by the mechanism of its noise."""
+    sampling: ClassVar[str]
+    """Names, with the mechanism of the noise, what an answer to a draw releases."""
 
     def scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
@@ -181,12 +179,13 @@ class Sampler:
         Raises:
           ValueError: if the sampler has no accounting for the noise.
         """
-        if mechanism not in self.releases:
+        kinds = Release.kinds(self.sampling)
+        if mechanism not in kinds:
             raise ValueError(
                 f"{type(self).__name__} batches have no accounting for {mechanism} noise; take one "
-                f"of {', '.join(self.releases)}."
+                f"of {', '.join(kinds)}."
             )
-        return self.releases[mechanism](name, count, **self._drawn(), **own)
+        return kinds[mechanism](name, count, **self._drawn(), **own)
 
     def _drawn(self) -> dict[str, Any]:
         """The fields of the release that describe the draw."""
@@ -209,7 +208,7 @@ class FullBatch(Sampler):
     data_size: int = static()
 
     reads_all: ClassVar[bool] = True
-    releases: ClassVar[dict[str, type[Release]]] = {"gaussian": Release, "ball": BallRelease}
+    sampling: ClassVar[str] = Release.sampling
     probability: ClassVar[float] = 1.0
     overflow: ClassVar[float] = 0.0
 
@@ -256,10 +255,7 @@ class FixedSize(Sampler):
     size: int = static()
     data_size: int = static()
 
-    releases: ClassVar[dict[str, type[Release]]] = {
-        "gaussian": SubsetRelease,
-        "ball": SubsetBallRelease,
-    }
+    sampling: ClassVar[str] = SubsetRelease.sampling
 
     @property
     def expected(self) -> float:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
-from dpjax.accounting import Release, SinglePassRelease, records_moved
+from dpjax.accounting import SinglePassRelease, records_moved
 from dpjax.sampling.samplers import Sampler
 
 
@@ -74,7 +74,7 @@ class SinglePass(Sampler):
     last: int = static()
 
     by_place: ClassVar[bool] = True
-    releases: ClassVar[dict[str, type[Release]]] = {"gaussian": SinglePassRelease}
+    sampling: ClassVar[str] = SinglePassRelease.sampling
 
     def __post_init__(self):
         if not 0 <= self.first < self.last <= self.data_size:
