@@ -1,7 +1,9 @@
 """The optax face: what is summed, what is added, what is accounted, and that all of it chains."""
 
+import ast
 import functools
 import math
+import pathlib
 
 import chex
 import jax
@@ -286,6 +288,26 @@ def test_no_record_moves_the_sum_by_more_than_its_sensitivity(relation, any_orde
 
 
 # What is accounted.
+
+
+def calls(name):
+    """Where a function or method of this name is called in the room, by file and function."""
+    found = []
+    for path in pathlib.Path(transforms.__file__).parent.glob("*.py"):
+        for function in ast.parse(path.read_text()).body:
+            for node in ast.walk(function):
+                called = isinstance(node, ast.Call) and node.func
+                if name in (getattr(called, "attr", None), getattr(called, "id", None)):
+                    found.append((path.name, getattr(function, "name", None)))
+    return found
+
+
+def test_noise_is_added_and_an_event_built_in_one_function_of_the_room():
+    assert calls("add_tree") == [("noise.py", "add_noise")]
+    assert calls("Event") == [("draws.py", "event_of")]
+    assert {name for name, _ in calls("released")} == {"draws.py"}
+    others = ("perturb", "add_gaussian", "add_ball", "normal", "bits", "Release", "release")
+    assert not [name for name in others if calls(name)]
 
 
 def query(sampler, relation, noise_multiplier):

@@ -1,7 +1,7 @@
 """Attacks on dpjax's own guarantees: lower bounds on epsilon from many runs; NOT PRIVATE."""
 
 from dpjax.auditing import canaries, claims, counts, estimators, games
-from dpjax.auditing.claims import GaussianClaim, SampledGaussianClaim
+from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.estimators import estimate
 from dpjax.auditing.figure import plot_audits
 from dpjax.auditing.games import Game, play
@@ -11,6 +11,7 @@ from dpjax.auditing.workers import audit_many
 __all__ = [
     "AUDITS",
     "Audit",
+    "Claim",
     "Game",
     "GaussianClaim",
     "Row",
