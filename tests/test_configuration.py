@@ -389,7 +389,7 @@ def test_c54_a_copied_checkpoint_is_not_resumed_under_another_loss(tmp_path, cra
 def test_a_resumed_run_says_which_setting_was_what(tmp_path):
     places = {"checkpoint": tmp_path / "c", "progress": False}
     dpjax.run(build(closure(0.25)), records(), key=KEY, **places)
-    with pytest.raises(ResumeMismatch, match=r"^rule.step_size was 0\.5 when .* and is 0\.25 now"):
+    with pytest.raises(ResumeMismatch, match=r"^step_size was 0\.5 when .* and is 0\.25 now"):
         dpjax.run(build(closure(0.25), step_size=0.25), records(), key=None, **places)
     with pytest.raises(ResumeMismatch, match=r"^epsilon was 1\.0 when .* and is 2\.0 now"):
         budget = dpjax.PrivacyBudget(2.0, BUDGET.delta)

@@ -128,17 +128,23 @@ def difference(was: dict[str, str], is_: dict[str, str]) -> str:
 
     def derived(name: str) -> tuple[bool, int]:
         # What a caller chose is at the top, and most often no flag; the rest follows from it.
-        return was.get(name) in ("True", "False"), len(re.findall(r"[.\[]", name))
+        return was.get(name) in ("True", "False"), len(re.findall(r"[.\[]", _as_given(name)))
 
     changed = [name for name in {**was, **is_} if was.get(name) != is_.get(name)]
     name = min(changed, key=derived)
     before, after = was.get(name, "absent"), is_.get(name, "absent")
+    name = _as_given(name)
     if FUNCTION in before + after:
         return (
             f"{name} computes something else than when this checkpoint was made (its traced "
             "program differs)"
         )
     return f"{name} was {before} when this checkpoint was made, and is {after} now"
+
+
+def _as_given(name: str) -> str:
+    # A query's setting and the rule of a step hold a factory's own arguments.
+    return re.sub(r"\b(setting|rule)\.", "", name)
 
 
 class _Reader:
