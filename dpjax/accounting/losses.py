@@ -13,6 +13,8 @@ from dpjax.accounting.pld import PrivacyLossDistribution
 
 # Newton's method ends where a loss is met up to this, or it is lost in rounding.
 _EXCESS, _ITERATIONS = 1e-13, 200
+# Grid on which the spread of an unknown loss is measured, by which the grid of its sum is chosen.
+_COARSE = 2.0**-8
 
 
 def gaussian(mu: float, gap: float) -> PrivacyLossDistribution:
@@ -188,7 +190,7 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """Returns the standard deviation of a loss and the width of its range.
 
     Args:
-      kind: one of the functions above.
+      kind: one of the functions above, or one like them of a release from outside.
       *numbers: its arguments, without the gap.
 
     Returns:
@@ -201,6 +203,8 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """
     if kind is selection:
         return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
+    if kind not in (gaussian, poisson, anchored, poisson_swap, subset_swap):
+        return _measured(kind, *numbers)
     q, mu, shift = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
     x = np.linspace(-REACH, REACH, 2001)
     weight = np.exp(-(x**2) / 2)
@@ -213,6 +217,16 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     )
     mean = weight @ loss
     return float(np.sqrt(weight @ (loss - mean) ** 2)), float(last - first)
+
+
+def _measured(kind: Callable, *numbers: float) -> tuple[float, float]:
+    """The deviation and the span of a loss of any kind, on a coarse grid."""
+    found = kind(*numbers, _COARSE)
+    loss = found if isinstance(found, PrivacyLossDistribution) else found[0]
+    losses = loss.gap * (loss.low + np.arange(len(loss.pmf)))
+    weight = loss.pmf / loss.pmf.sum()
+    deviation = float(np.sqrt(weight @ (losses - weight @ losses) ** 2))
+    return deviation, loss.gap * len(loss.pmf)
 
 
 def _removal(q: float, mu: float, gap: float, positive: bool = False) -> IntervalMasses:

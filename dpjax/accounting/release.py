@@ -77,6 +77,17 @@ class Release:
         # A base of several kinds names neither.
         if "mechanism" in cls.__dict__ or "sampling" in cls.__dict__:
             _KINDS[cls.mechanism, cls.sampling] = cls
+        if cls.mechanism != Release.mechanism:
+            cls._check_law()
+
+    @classmethod
+    def _check_law(cls) -> None:
+        # Else the losses of a Gaussian would be inherited, and accounted.
+        cls.is_gaussian = cls.__dict__.get("is_gaussian", False)
+        if cls.privacy_loss is Release.privacy_loss and cls.whole_epsilon is Release.whole_epsilon:
+            raise TypeError(
+                f"{cls.__name__} is of {cls.mechanism} noise, whose privacy_loss it must define."
+            )
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -192,6 +203,8 @@ class Release:
           ValueError: if none is known.
         """
         del relation
+        if not self.is_gaussian:
+            raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
         return orders / (2 * self.noise_multiplier**2)
 
     def describe(self) -> str:

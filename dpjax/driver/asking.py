@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
-from dpjax._typing import Array, Params, PyTree, pytree_dataclass
+from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
-from dpjax.oracles import Query, bind, only_where
+from dpjax.oracles import Query, bind, check_query, only_where
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
@@ -224,7 +224,7 @@ def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questio
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
-    """Raises if an algorithm from outside asks what it may not, before anything is spent.
+    """Raises if an algorithm or query from outside does what it may not, before anything is spent.
 
     Args:
       algorithm: one whose classes are dpjax's own passes: tests have counted what it asks.
@@ -232,9 +232,13 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
       params: likewise.
 
     Raises:
-      ValueError: as ``Asking``; or, outside ``jit`` alone, as ``check_counts``.
+      ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
+        ``check_counts``.
     """
-    if all(type(each).__module__.split(".")[0] == "dpjax" for each in _algorithms_in(algorithm)):
+    foreign = [query for query in algorithm.queries if not is_own(query)]
+    for query in foreign:
+        check_query(query)
+    if not foreign and all(map(is_own, _algorithms_in(algorithm))):
         return
     asked = questions(algorithm, examples, params)
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):

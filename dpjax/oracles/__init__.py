@@ -13,7 +13,7 @@ from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.once import only_where
-from dpjax.oracles.records import bind, check_examples
+from dpjax.oracles.records import bind, check_examples, check_query
 from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.setting import Setting
@@ -53,6 +53,7 @@ __all__ = [
     "bind",
     "check_batch_size",
     "check_examples",
+    "check_query",
     "fixed_size_sampler",
     "iterations_of",
     "only_where",

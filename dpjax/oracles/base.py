@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._typing import Array, Params, PyTree, Relation, is_own
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
 from dpjax.accounting.wording import ReleaseWords
@@ -143,7 +143,7 @@ class Query:
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
         """Returns the answer made of the noisy parts: post-processing. Here a mean like params."""
-        (total,) = noisy
+        total = self._shape_of(noisy[0], params)
         return flatten(params)[1](total / self.divisor, as_sum=True)
 
     def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
@@ -274,11 +274,27 @@ class Query:
         inner = self.inner_noise(key, records, params)
         exact = self.exact(batch, params, mask, **public, **inner)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
+        if not isinstance(exact, tuple) or len(exact) != len(noises):
+            raise ValueError(
+                f"exact of {type(self).__name__} must return a tuple of {len(noises)} sums, one "
+                "for each noise."
+            )
         noisy = tuple(
             self._as_set(noise).add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
         )
         return self.finish(noisy, params)
+
+    def _shape_of(self, noisy: Array, params: Params) -> Array:
+        """Returns a sum that is to be a pytree like ``params``, or raises for another shape."""
+        size = flatten(params)[0].size
+        if jnp.shape(noisy) != (size,):
+            raise ValueError(
+                f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}, where "
+                f"the answer is a mean like the {size} parameters: return their flat sum ({size},)"
+                ", or define finish."
+            )
+        return noisy
 
     @property
     def gradients(self) -> int:
@@ -333,9 +349,11 @@ class Query:
         """
         check_sampler(self.sampler, self.data_size)
         fast = self.setting.unsafe_fast_noise
-        released = self.releases(count)
-        marked = (dataclasses.replace(release, unsafe_fast_noise=fast) for release in released)
-        return Event(tuple(marked), self.relation)
+        released = (
+            dataclasses.replace(release, unsafe_fast_noise=fast, words=self._said_of(release))
+            for release in self.releases(count)
+        )
+        return Event(tuple(released), self.relation)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns the releases of ``event``: here one an answer, of noise on the sampler's draw."""
@@ -352,6 +370,11 @@ class Query:
             words=self.words,
             **own,
         )
+
+    def _said_of(self, release: Release) -> ReleaseWords:
+        if is_own(self):
+            return release.words
+        return release.words._replace(bound=f"asserted by {type(self).__name__}, not by dpjax")
 
     def _as_set(self, noise: _Law) -> _Law:
         """The noise, drawn as the setting says: the one place that hands the flag on."""

@@ -1,8 +1,11 @@
 """Records in the form a query reads, and checks of shapes and dtypes, which cost no privacy."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
@@ -64,6 +67,33 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     if query.objective.margin is not None:
         _check_margin_examples(examples, params)
     query.check_examples(examples, params)
+
+
+def check_query(query: Query) -> None:
+    """Raises for a query from outside whose bound is no bound, or that reads records by itself.
+
+    Args:
+      query: of any class.
+
+    Raises:
+      ValueError: naming the class.
+    """
+    name = type(query).__name__
+    for final in ("answer", "event"):
+        if getattr(type(query), final) is not getattr(Query, final):
+            raise ValueError(
+                f"{name} has an {final} of its own, which may read records, or book what it does "
+                f"not release: leave {final} to dpjax.oracles.Query, and define exact, bound and, "
+                "if need be, releases."
+            )
+    bound = query.bound()
+    if isinstance(bound, Tracer) or np.ndim(bound) > 0:
+        return  # of a batch of algorithms; each was made, and checked, alone
+    if not (math.isfinite(bound) and bound > 0):
+        raise ValueError(
+            f"the bound of {name} must be finite and above 0, got {float(bound)!r}: return the "
+            "most that one record can contribute to the sum, in l2 norm."
+        )
 
 
 def _check_margin_examples(examples: PyTree, params: Params) -> None:
