@@ -17,7 +17,7 @@ from dpjax.algorithms.common import Single
 from dpjax.baselines import objective_perturbation, output_perturbation
 from dpjax.driver import asking, loop, progress, trajectory
 from dpjax.mechanisms import derive
-from dpjax.oracles import GradientQuery, Query
+from dpjax.oracles import GradientQuery, Query, Setting
 from dpjax.sampling import Ordered, SinglePass
 
 N, P, STEPS = 60, 3, 4
@@ -188,7 +188,8 @@ class Pair(Descent):
 
 @pytest.mark.parametrize("called", ["order", "step"])
 def test_a_name_of_the_drivers_own_keys_is_refused(called):
-    query = Named(1.0, 1.0, dpjax.objectives.logistic(), N, "zero_out", called=called)
+    setting = Setting(dpjax.objectives.logistic(), N, "zero_out")
+    query = Named(called, setting=setting, noise_multiplier=1.0, clip_norm=1.0)
     with pytest.raises(ValueError, match=f"has the name '{called}'"):
         dpjax.solve(build(query=query), records(), key=KEY)
 
@@ -350,7 +351,8 @@ class Watching(Descent):
 
 
 def test_a_query_from_outside_remembers_and_renews():
-    query = Remembering(1e-9, 1.0, dpjax.objectives.logistic(), N, "zero_out")
+    setting = Setting(dpjax.objectives.logistic(), N, "zero_out")
+    query = Remembering(setting=setting, noise_multiplier=1e-9, clip_norm=1.0)
     algorithm = build(query=query)
     fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
     watching = Watching(**(fields | {"steps": 7}))

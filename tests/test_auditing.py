@@ -342,6 +342,9 @@ def ratio_wrong(diagonal, off_diagonal):
     return mechanism
 
 
+BOWL = Setting(canaries.bowl(), 2, "zero_out")
+
+
 def planted(query):
     """A query with a bug, which passes for one of dpjax's own: of others ``answer`` is refused."""
     query.__module__ = "dpjax.planted"
@@ -472,13 +475,15 @@ REFUTED = {
     ),
     "c26 spectral clip": (
         lambda: games.single_answer(
-            SpectralClip(1.2, 1.0, canaries.bowl(), 2, "zero_out"), canaries.records(), 6
+            SpectralClip(setting=BOWL, noise_multiplier=1.2, clip_norm=1.0), canaries.records(), 6
         ),
         20_000,
     ),
     "c29 joint event without its Hessian": (
         lambda: games.single_answer(
-            FreeHessian(1.2, 0.5, 2.0, canaries.bowl(), 2, "zero_out"), canaries.records(), 4
+            FreeHessian(
+                setting=BOWL, noise_multiplier=1.2, gradient_weight=0.5, hessian_weight=2.0
+            ), canaries.records(), 4,
         ),
         50_000,
     ),
