@@ -191,7 +191,7 @@ def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -
         **problem.plan(steps, LONGEST),
     )
     # Independent noise falls with what a difference can move, to that share at least.
-    least = LEAST if estimate.correlation.kind == "independent" else 1.0
+    least = LEAST if estimate.correlation.is_independent else 1.0
     problem.check_spent(made.event, least, "use accountant='pld'.")
     return made
 

@@ -55,6 +55,11 @@ class PrefixNoise:
     horizon: int = static()
 
     @property
+    def is_independent(self) -> bool:
+        """Whether every increment has a draw of its own, so that none tells of another's noise."""
+        return self.kind == "independent"
+
+    @property
     def sensitivity(self) -> float:
         """Norm of what one increment of norm 1 adds to C G: 1, or the root of a tree's height."""
         return math.sqrt(self.levels) if self.kind == "tree" else 1.0
@@ -73,7 +78,7 @@ class PrefixNoise:
         2.21
         """
         steps = np.arange(1, self.horizon + 1)
-        if self.kind == "independent":
+        if self.is_independent:
             return np.sqrt(steps)
         if self.kind == "tree":
             return np.sqrt([int(step).bit_count() for step in steps])
@@ -92,7 +97,7 @@ class PrefixNoise:
         >>> (PrefixNoise("square_root", 3).strategy() ** 2).sum(axis=0).round(6)
         array([1., 1., 1.])
         """
-        if self.kind == "independent":
+        if self.is_independent:
             return np.eye(self.horizon)
         if self.kind == "tree":
             nodes = _nodes(self.horizon)

@@ -82,13 +82,13 @@ class EstimateQuery(Query):
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """The independent draws that noise is made of; where it is not correlated, a gradient's."""
-        name = "gradient" if self.correlation.kind == "independent" else "independent draws"
+        name = "gradient" if self.correlation.is_independent else "independent draws"
         return ((name, float(self.stddev)),)
 
     @property
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
-        if self.correlation.kind == "independent":
+        if self.correlation.is_independent:
             return ReleaseWords(
                 note=(
                     "a gradient difference has a sensitivity of its own, and noise in proportion "
@@ -127,7 +127,7 @@ class EstimateQuery(Query):
         It is that of a gradient for all increments of a segment; independent noise alone may follow
         what a difference can move.
         """
-        if self.correlation.kind != "independent":
+        if not self.correlation.is_independent:
             return jnp.asarray(self.stddev)
         bound = self._difference(self._limit(size)).bound(params, anchor)
         moved = (bound / size) * (self.batch_size / self.clip_norm) * (1 + _SHARE)
@@ -212,7 +212,7 @@ class EstimateQuery(Query):
 
     def _limit(self, size: Array) -> Array | float:
         # Independent noise follows what a difference moves, however much that is.
-        if self.correlation.kind == "independent":
+        if self.correlation.is_independent:
             return math.inf
         return self.clip_norm * jnp.asarray(size) / self.batch_size
 

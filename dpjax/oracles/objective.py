@@ -132,5 +132,5 @@ class ObjectiveQuery(MinimizerQuery):
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
         dtype = records.directions.dtype
-        tilt = self._as_set(Gaussian()).alone
-        return {"tilt": tilt(derive(key, "tilt", 0), params.shape, self.stddev, dtype)}
+        own, noise = derive(key, "tilt", 0), self._as_set(Gaussian())
+        return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}
