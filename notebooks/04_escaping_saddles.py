@@ -108,7 +108,7 @@ with jax.enable_x64(True):
     directions = np.linalg.eigh(np.asarray(hessian))[1]
 down, across = directions[:, 0], directions[:, 1]
 down = down * np.sign(down @ landscape.minimum.params)
-rate = descent(budget).step_size
+rate = descent(budget).rule.step_size
 NUDGES = (0.0, 1e-2, 1e-4, 1e-6)
 
 
