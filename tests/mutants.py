@@ -594,20 +594,22 @@ def _(patch):
 
 @mutant("subsets booked as Poisson")
 def _(patch):
-    patch.setitem(samplers.FixedSize.releases, "gaussian", PoissonRelease)
+    patch.setattr(samplers.FixedSize, "sampling", PoissonRelease.sampling)
 
 
 @mutant("the difference's noise at half its distance")
 def _(patch):
-    whole = DifferenceQuery._unit_at
-    patch.setattr(
-        DifferenceQuery, "_unit_at", lambda self, params, anchor: whole(self, params, anchor) / 2
-    )
+    whole = DifferenceQuery.bound
+
+    def half(self, params=None, **public):
+        return whole(self, params, **public) / (1 if params is None else 2)
+
+    patch.setattr(DifferenceQuery, "bound", half)
 
 
 @mutant("a drawn record's part at the anchor not hidden")
 def _(patch):
-    patch.setattr(AnchoredQuery, "unit", property(lambda self: self.clip_norm))
+    patch.setattr(AnchoredQuery, "bound", lambda self, *_, **__: self.clip_norm)
 
 
 @mutant("the part of a record that is not drawn not booked")

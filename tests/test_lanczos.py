@@ -268,7 +268,7 @@ def test_the_trust_region_passes_its_solver_on(solver, monkeypatch):
     monkeypatch.setattr(model_step, "trust_region_step", record)
     algorithm = build() if solver == "auto" else build(subproblem=solver)
     state = algorithm.init(jnp.zeros(3))
-    jax.eval_shape(lambda: algorithm.step(None, state, lambda key, name, params: state.answer))
+    jax.eval_shape(lambda: algorithm.step(None, state, lambda query, params: state.answer))
     assert asked == [solver]
 
 
