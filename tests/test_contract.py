@@ -491,7 +491,7 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
         assert len(parts) == len(release.components)
         for (plain, between), (_, stddev) in zip(parts, release.components, strict=True):
             if query.name == "estimate":
-                stddev = stddev * query.noise.stddevs()[0]
+                stddev = stddev * query.correlation.stddevs()[0]
             assert follows_gaussian(plain, stddev, 1)
             assert not follows_gaussian(0.95 * plain, stddev, 1)
             if between is not None:
@@ -664,11 +664,14 @@ def test_a_pytree_of_parameters_and_a_plain_loss(name):
     start = tree_start()
     solution = dpjax.solve(algorithm, tree_records(), key=KEY, params=start)
     chex.assert_trees_all_equal_shapes(solution.params, start)
-    before, after = (
-        float(dpjax.diagnostics.exact_objective(objective, params, tree_records()))
-        for params in (start, solution.params)
-    )
-    assert after < before
+
+    def exact(params):
+        return float(dpjax.diagnostics.exact_objective(objective, params, tree_records()))
+
+    # Of one run on so few records an order may be unlucky.
+    keys = jax.random.split(jax.random.key(8), 5)
+    ends = [dpjax.solve(algorithm, tree_records(), key=key, params=start).params for key in keys]
+    assert np.median([exact(params) for params in ends]) < exact(start)
     assert_same(dpjax.run(algorithm, tree_records(), key=KEY, params=start), solution)
 
 

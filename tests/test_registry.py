@@ -18,7 +18,8 @@ FILE = '''"""DP-GD at half the step size, for the test that adds it."""
 from typing import Any
 
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms.gradient_descent import GradientDescent, dp_gradient_descent
+from dpjax.algorithms.descent import Descent
+from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.objectives import Objective
 
 
@@ -32,7 +33,7 @@ def dp_slow_descent(
     step_size: float = 0.5,
     clip_norm: float | None = None,
     accountant: str = "pld",
-) -> GradientDescent:
+) -> Descent:
     """Returns DP-GD at half of ``step_size``."""
     return dp_gradient_descent(
         objective,

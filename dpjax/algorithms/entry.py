@@ -53,7 +53,7 @@ class Scenario:
     relation: Relation = "zero_out"
     full: Power = Power(100_000, 0.90)
     quick: Power = Power(20_000, 0.75)
-    short: Power = Power(10_000, 0.75)
+    short: Power = Power(20_000, 0.75)
     kills: str = "noise x0.8"
 
 
