@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize._trustregion_exact import IterativeSubproblem
 
-from dpjax.linalg import trust_region_step
+from dpjax.linalg import Exact, Lanczos, trust_region_step
 from dpjax.linalg._secular import by_eigenvectors
 from dpjax.linalg.lanczos import try_lanczos
 
@@ -225,8 +225,8 @@ def in_turn(solvers: dict[str, Callable[[], object]], rounds: int = 7) -> dict[s
 
 def large(dtype: type) -> None:
     """Lanczos against the eigendecomposition and the exact solver, and what it falls back on."""
-    by_lanczos = jax.jit(functools.partial(trust_region_step, solver="lanczos"))
-    exactly = jax.jit(functools.partial(trust_region_step, solver="exact"))
+    by_lanczos = jax.jit(functools.partial(trust_region_step, solver=Lanczos()))
+    exactly = jax.jit(functools.partial(trust_region_step, solver=Exact()))
     attempt, decompose = jax.jit(try_lanczos), jax.jit(by_eigenvectors)
     rows = []
     for size in LARGE_SIZES:

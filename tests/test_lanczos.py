@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax.algorithms import model_step
-from dpjax.linalg import lanczos, trust_region, trust_region_step
+from dpjax.linalg import BySize, Exact, Lanczos, lanczos, trust_region, trust_region_step
 
 CLOSE_TO_HARD = {f"near hard {size:g}": size for size in (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-12)}
 EASY = ("strong gradient", "boundary", "interior", "indefinite", "noise, small radius")
@@ -130,7 +130,7 @@ def test_every_value_is_the_optimum_whether_found_or_fallen_back(kind):
 
 # 32 vectors of 50 do not resolve the bottom of these, nor what is 1e-6 of the top.
 FALLEN_BACK = ("badly conditioned", "hard, evenly spaced", "without gradient", "noise, hard")
-by_lanczos = jax.jit(functools.partial(trust_region_step, solver="lanczos"))
+by_lanczos = jax.jit(functools.partial(trust_region_step, solver=Lanczos()))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def candidates(matrix, linear, weight):
     return jnp.asarray(steps), jnp.maximum(multiplier + sizes * (multiplier > 0), 0)
 
 
-exactly = jax.jit(functools.partial(trust_region_step, solver="exact"))
+exactly = jax.jit(functools.partial(trust_region_step, solver=Exact()))
 
 
 @pytest.mark.parametrize("kind", ["hard", "near hard 0.01", "boundary", "interior", "indefinite"])
@@ -238,18 +238,36 @@ def test_a_batch_is_solved_with_instances_that_are_found_and_that_are_not():
 
 @pytest.mark.parametrize(
     ("size", "solver", "chosen"),
-    [(255, "auto", "exact"), (256, "auto", "lanczos"), (2, "lanczos", "lanczos")],
+    [
+        (255, BySize(), "Exact"),
+        (256, BySize(), "Lanczos"),
+        (2, BySize(lanczos_from=2), "Lanczos"),
+        (2, Lanczos(), "Lanczos"),
+        (256, Exact(), "Exact"),
+    ],
 )
 def test_the_size_chooses_unless_the_caller_does(size, solver, chosen, monkeypatch):
-    solve, solvers = trust_region._solve, []
+    tried = []
 
-    def seen(gradient, hessian, radius, solver):
-        solvers.append(solver)
-        return solve(gradient, hessian, radius, solver)
+    def seen(*problem):
+        tried.append("Lanczos")
+        return lanczos.try_lanczos(*problem)
 
-    monkeypatch.setattr(trust_region, "_solve", seen)
-    trust_region_step(np.ones(size), np.eye(size), 1.0, solver)
-    assert solvers == [chosen]
+    monkeypatch.setattr(trust_region, "try_lanczos", seen)
+    jax.eval_shape(solver.solve, np.eye(size), np.ones(size), np.ones(()))
+    assert (tried or ["Exact"]) == [chosen]
+
+
+class Steepest:
+    """A solver from outside: the boundary along the gradient."""
+
+    def solve(self, matrix, linear, weight):
+        return -linear / jnp.linalg.norm(linear), jnp.ones_like(weight)
+
+
+def test_a_solver_of_ones_own_is_taken():
+    step, _ = trust_region_step(np.array([3.0, 4.0]), np.eye(2), 10.0, Steepest())
+    np.testing.assert_allclose(step, [-6.0, -8.0], rtol=1e-6)
 
 
 def build(**more):
@@ -257,7 +275,7 @@ def build(**more):
     return dpjax.dp_trust_region(objective, budget, data_size=100, dimension=3, steps=2, **more)
 
 
-@pytest.mark.parametrize("solver", ["auto", "exact", "lanczos"])
+@pytest.mark.parametrize("solver", [None, Exact(), Lanczos()])
 def test_the_trust_region_passes_its_solver_on(solver, monkeypatch):
     asked = []
 
@@ -266,12 +284,12 @@ def test_the_trust_region_passes_its_solver_on(solver, monkeypatch):
         return trust_region_step(gradient, hessian, radius, solver)
 
     monkeypatch.setattr(model_step, "trust_region_step", record)
-    algorithm = build() if solver == "auto" else build(subproblem=solver)
+    algorithm = build() if solver is None else build(subproblem=solver)
     state = algorithm.init(jnp.zeros(3))
     jax.eval_shape(lambda: algorithm.step(None, state, lambda query, params: state.answer))
-    assert asked == [solver]
+    assert asked == [solver or BySize()]
 
 
 def test_an_unknown_solver_is_named():
-    with pytest.raises(ValueError, match="unknown subproblem 'eigh'"):
+    with pytest.raises(ValueError, match=r"subproblem must be a solver .* got 'eigh'"):
         build(subproblem="eigh")

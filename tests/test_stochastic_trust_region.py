@@ -131,7 +131,7 @@ def test_the_papers_noise_is_recounted_and_refused_where_batches_are_small():
         ({"radius": 0.0}, "radius must be"),
         ({"final_radius": -1.0}, "final_radius must be"),
         ({"damping": -1.0}, "damping must be"),
-        ({"subproblem": "lancos"}, "did you mean 'lanczos'"),
+        ({"subproblem": "lanczos"}, "subproblem must be a solver .* got 'lanczos'"),
     ],
 )
 def test_bad_input(more, message):

@@ -1,16 +1,22 @@
 """A step on a noisy quadratic model, shared by all trust-region methods; post-processing."""
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params
+from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import widen
-from dpjax.linalg import trust_region_step
+from dpjax.linalg import Solver, trust_region_step
 from dpjax.objectives import Objective
-from dpjax.oracles import SecondOrderAnswer
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+
+Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
+"""What a model is asked by: one joint query, or one for the gradient and one for the Hessian."""
 
 
 class State(NamedTuple):
@@ -46,13 +52,29 @@ def start(params: Params) -> State:
     return State(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
 
 
+def ask_model(queries: Queries, params: Params, ask: Ask, **public: Any) -> SecondOrderAnswer:
+    """Returns the noisy data terms at ``params``, steps 3 and 4 of algorithm 1."""
+    if len(queries) == 1:
+        return ask(queries[0], params, **public)
+    gradient, hessian = (ask(query, params, **public) for query in queries)
+    return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
+
+
+def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
+    """Returns the typical spectral norm of the noise on the mean Hessian, (p, p)."""
+    noisy = queries[-1]
+    # The paper's form of the noise, alike on and off the diagonal, has sqrt(2) the spectral norm.
+    form = 1.0 if noisy.isometric else math.sqrt(2)
+    return float(noisy.hessian_stddev) * math.sqrt(2 * dimension) * form
+
+
 def take_step(
     objective: Objective,
     state: State,
     answer: SecondOrderAnswer,
     radius: Array,
     damping: Array | float,
-    subproblem: str = "auto",
+    subproblem: Solver,
 ) -> tuple[State, Info]:
     """Returns the state after steps 5 and 6 of algorithm 1, and what a person watches.
 

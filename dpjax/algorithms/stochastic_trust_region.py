@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
@@ -21,14 +20,23 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.common import Planned, check_smooth
-from dpjax.algorithms.model_step import Info, State, start, take_step
+from dpjax.algorithms.model_step import (
+    Info,
+    Queries,
+    State,
+    ask_model,
+    spectral_scale,
+    start,
+    take_step,
+)
 from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
-from dpjax.linalg import SOLVERS
+from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
+    Query,
     SecondOrderAnswer,
     check_batch_size,
     fixed_size_sampler,
@@ -38,7 +46,6 @@ from dpjax.oracles import (
 STEPS = 40
 SAMPLINGS = ("poisson", "fixed_size")
 
-Queries = tuple[JointQuery, ...] | tuple[GradientQuery, HessianQuery]
 _Draw = Callable[[int, int], Any]
 
 
@@ -46,26 +53,27 @@ _Draw = Callable[[int, int], Any]
 class StochasticTrustRegion(Planned):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
-    ``queries`` are one joint query for each batch size, in the order in which they are asked, or a
-    gradient and a Hessian query, each on a draw of its own, in the paper's form.
+    ``stages`` are what is asked at each batch size, in the order of the steps: one joint query, or
+    a gradient and a Hessian query, each on a draw of its own, in the paper's form.
     """
 
-    queries: Queries
+    stages: tuple[Queries, ...]
     radius: Array | float
     radius_decay: Array | float
     damping: Array | tuple[float, ...]
-    subproblem: str = static()
+    subproblem: Solver = static()
 
     title = "DP-STR"
 
     @property
+    def queries(self) -> tuple[Query, ...]:
+        """Those of all stages."""
+        return tuple(query for queries in self.stages for query in queries)
+
+    @property
     def event(self) -> Event:
         """Each query as often as it is asked."""
-        steps, stages = int(self.steps), self._stages
-        counts = [steps_of_stage(steps, stages, stage) for stage in range(stages)]
-        if isinstance(self.queries[0], GradientQuery):
-            counts = [steps, steps]
-        return compose(query.event(n) for query, n in zip(self.queries, counts, strict=True))
+        return _event(self.stages, int(self.steps))
 
     def init(self, params: Params) -> State:
         """Returns the state at ``params``."""
@@ -74,26 +82,30 @@ class StochasticTrustRegion(Planned):
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 2, with damping and a radius that shrinks."""
         del key
-        stage = jnp.minimum(state.iteration * self._stages // self.steps, self._stages - 1)
+        stages = len(self.stages)
+        stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
         answer = self._ask(state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
         return take_step(self.objective, state, answer, radius, damping, self.subproblem)
 
-    @property
-    def _stages(self) -> int:
-        """How many batch sizes there are."""
-        return 1 if isinstance(self.queries[0], GradientQuery) else len(self.queries)
-
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
-        if isinstance(self.queries[0], GradientQuery):
-            gradient, hessian = (ask(query, params) for query in self.queries)
-            return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
-        if len(self.queries) == 1:
-            return ask(self.queries[0], params)
+        if len(self.stages) == 1:
+            return ask_model(self.stages[0], params, ask)
         # One reads records, so that time follows the batch of this stage; the others answer 0.
-        answers = [ask(query, params, asked=stage == i) for i, query in enumerate(self.queries)]
+        answers = [
+            ask_model(queries, params, ask, asked=stage == i)
+            for i, queries in enumerate(self.stages)
+        ]
         return jax.tree.map(lambda *each: jnp.stack(each)[stage], *answers)
+
+
+def _event(stages: tuple[Queries, ...], steps: int) -> Event:
+    return compose(
+        query.event(steps_of_stage(steps, len(stages), stage))
+        for stage, queries in enumerate(stages)
+        for query in queries
+    )
 
 
 def steps_of_stage(steps: int, stages: int, stage: int) -> int:
@@ -125,7 +137,7 @@ def dp_stochastic_trust_region(
     sampling: str | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
-    subproblem: str = "auto",
+    subproblem: Solver = BY_SIZE,
     unsafe_fast_noise: bool = False,
 ) -> StochasticTrustRegion:
     """Returns the stochastic private trust-region method, calibrated to the budget.
@@ -157,8 +169,8 @@ def dp_stochastic_trust_region(
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 2 with
         the factor T that its gradient's variance lacks (replace-one, gradient and Hessian from
         subsets of their own). ``"paper-literal"`` is refused.
-      subproblem: ``"exact"``, ``"lanczos"``, or ``"auto"`` by dimension; the solver of
-        ``trust_region_step``.
+      subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
+        solver of ``trust_region_step``.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
@@ -188,21 +200,22 @@ def dp_stochastic_trust_region(
     )
     check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
-    subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
+    subproblem = check_solver("subproblem", subproblem)
     batches = _batches(batch_size, problem.data_size, steps)
     radius, final_radius = check_radii(radius, final_radius)
     damping = _validate.non_negative("damping", damping)
     draw = _drawing(problem, sampling, capacity)
     clips = (clip_norm, hessian_clip_norm)
     if problem.accountant == "paper":
-        queries = _paper_queries(problem, draw, batches, steps, clips, literal)
+        stages = (_paper_queries(problem, draw, batches, steps, clips, literal),)
     else:
-        queries = _joint_queries(problem, draw, batches, steps, clips)
+        stages = _joint_queries(problem, draw, batches, steps, clips)
+    scales = [damping * spectral_scale(queries, problem.dimension) for queries in stages]
     made = StochasticTrustRegion(
-        queries=queries,
+        stages=stages,
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
-        damping=_dampings(queries, damping, problem.dimension),
+        damping=tuple(map(base.to_leaf, scales)),
         subproblem=subproblem,
         **problem.plan(steps, 1),
     )
@@ -239,31 +252,31 @@ def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int)
 
 def _joint_queries(
     problem: base.Problem, draw: _Draw, batches: list[int], steps: int, clips: tuple
-) -> tuple[JointQuery, ...]:
+) -> tuple[tuple[JointQuery], ...]:
     clip, weight, _ = joint_weights(problem.objective, *clips)
-    counts = [steps_of_stage(steps, len(batches), stage) for stage in range(len(batches))]
     samplers = [draw(batch, steps) for batch in batches]
     labels = ["gradient_and_hessian"]
     if len(batches) > 1:
         labels = [f"gradient_and_hessian_{stage + 1}" for stage in range(len(batches))]
 
-    def queries(multiplier: float) -> tuple[JointQuery, ...]:
+    def stages(multiplier: float) -> tuple[tuple[JointQuery], ...]:
         return tuple(
-            JointQuery(
-                setting=problem.setting.drawn_by(sampler),
-                noise_multiplier=multiplier,
-                gradient_weight=clip,
-                hessian_weight=weight,
-                label=label,
+            (
+                JointQuery(
+                    setting=problem.setting.drawn_by(sampler),
+                    noise_multiplier=multiplier,
+                    gradient_weight=clip,
+                    hessian_weight=weight,
+                    label=label,
+                ),
             )
             for sampler, label in zip(samplers, labels, strict=True)
         )
 
     def event(multiplier: float) -> Event:
-        asked = zip(queries(multiplier), counts, strict=True)
-        return compose(query.event(count) for query, count in asked)
+        return _event(stages(multiplier), steps)
 
-    return queries(calibrate(event, problem.budget, problem.accountant))
+    return stages(calibrate(event, problem.budget, problem.accountant))
 
 
 def _paper_queries(
@@ -308,15 +321,3 @@ def _paper_queries(
             "accountant='paper' has the factor."
         )
     return queries
-
-
-def _dampings(queries: Queries, damping: float, dimension: int) -> tuple[float, ...]:
-    scale = damping * math.sqrt(2 * dimension)
-    # The paper's form of the noise, alike on and off the diagonal, has sqrt(2) the spectral norm.
-    return tuple(
-        base.to_leaf(scale * float(query.hessian_stddev))
-        if isinstance(query, JointQuery)
-        else base.to_leaf(scale * math.sqrt(2) * float(query.stddev))
-        for query in queries
-        if not isinstance(query, GradientQuery)
-    )

@@ -24,17 +24,24 @@ from dpjax.algorithms.certificate import (
     widen,
 )
 from dpjax.algorithms.common import Planned, check_smooth
-from dpjax.algorithms.model_step import Info, State, start, take_step
-from dpjax.linalg import SOLVERS, chi_quantile, symmetric_top_eigenvalue_quantile
+from dpjax.algorithms.model_step import (
+    Info,
+    Queries,
+    State,
+    ask_model,
+    spectral_scale,
+    start,
+    take_step,
+)
+from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
+from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective, free_hessian_ratio
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
 STEPS = 32
 RELEASES = ("joint", "separate")
 _FINAL_RADIUS = 0.5
 CERTIFICATES = ("last_query", "output")
-
-Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 
 
 @pytree_dataclass
@@ -51,7 +58,7 @@ class TrustRegion(Planned):
     stopping: bool = static()
     certified: str | None = static()
     unclipped: bool = static()
-    subproblem: str = static()
+    subproblem: Solver = static()
 
     title = "DP-TR"
 
@@ -68,7 +75,7 @@ class TrustRegion(Planned):
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
         del key
-        answer = self._ask(state.params, ask)  # steps 3 and 4
+        answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
@@ -87,18 +94,12 @@ class TrustRegion(Planned):
             return None, None
         params, answer = state.queried, state.answer
         if self.certified == "output":
-            params, answer = state.params, self._ask(state.params, ask)
+            params, answer = state.params, ask_model(self.queries, state.params, ask)
         _, unravel = ravel_pytree(widen(params))
         gradient = unravel(answer.gradient)
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
-
-    def _ask(self, params: Params, ask: base.Ask) -> SecondOrderAnswer:
-        if len(self.queries) == 1:
-            return ask(self.queries[0], params)
-        gradient, hessian = (ask(query, params) for query in self.queries)
-        return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
 
 
 def dp_trust_region(
@@ -118,7 +119,7 @@ def dp_trust_region(
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
-    subproblem: str = "auto",
+    subproblem: Solver = BY_SIZE,
     unsafe_fast_noise: bool = False,
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
@@ -149,8 +150,8 @@ def dp_trust_region(
         steps 3 and 4 (replace-one, separate releases).
       certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
       beta: probability that the certificate fails.
-      subproblem: ``"exact"``, ``"lanczos"``, or ``"auto"`` by dimension; the solver of
-        ``trust_region_step``.
+      subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
+        solver of ``trust_region_step``.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
@@ -179,7 +180,7 @@ def dp_trust_region(
     )
     check_smooth(objective, "DP-TR")
     steps = _validate.positive_int("steps", steps)
-    subproblem = _validate.choice("subproblem", subproblem, SOLVERS)
+    subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
     radius, final_radius = check_radii(radius, final_radius)
@@ -190,7 +191,7 @@ def dp_trust_region(
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
-    damping = _validate.non_negative("damping", damping) * _spectral_scale(queries, dimension)
+    damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
     made = TrustRegion(
         queries=queries,
         radius=radius,
@@ -344,28 +345,14 @@ def _paper_multipliers(problem: base.Problem, count: int) -> tuple[float, float]
     return round_up(multiplier), round_up(multiplier * math.sqrt(problem.dimension))
 
 
-def _hessian_noise(queries: Queries) -> tuple[float, bool]:
-    last = queries[-1]
-    if isinstance(last, JointQuery):
-        return float(last.hessian_stddev), True
-    return float(last.stddev), last.isometric
-
-
-def _spectral_scale(queries: Queries, dimension: int) -> float:
-    stddev, isometric = _hessian_noise(queries)
-    return stddev * math.sqrt(2 * dimension) * (1.0 if isometric else math.sqrt(2))
-
-
 def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
-    stddev, isometric = _hessian_noise(queries)
     first, last = queries[0], queries[-1]
-    clip = first.gradient_weight if isinstance(first, JointQuery) else first.clip_norm
-    hessian_clip = last.hessian_weight if isinstance(last, JointQuery) else last.clip_norm
     gradient = float(first.stddev) * chi_quantile(dimension, 1 - beta / 2)
-    hessian = stddev * symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, isometric)
+    quantile = symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, last.isometric)
+    hessian = float(last.hessian_stddev) * quantile
     return NoiseBounds(
-        round_up(gradient + CLIP_SLACK * float(clip)),
-        round_up(hessian + CLIP_SLACK * float(hessian_clip)),
+        round_up(gradient + CLIP_SLACK * float(first.bound())),
+        round_up(hessian + CLIP_SLACK * float(last.hessian_bound)),
     )
 
 

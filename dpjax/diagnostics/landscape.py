@@ -9,7 +9,7 @@ from jax import lax
 
 from dpjax._typing import Array, PyTree
 from dpjax.diagnostics.stationarity import exact_hessian, exact_objective
-from dpjax.linalg import trust_region_step
+from dpjax.linalg import Exact, trust_region_step
 from dpjax.objectives import LowRankLoss, Objective, PhaseLoss, TwoLayerLoss
 
 _MOST_STEPS = 500
@@ -189,7 +189,7 @@ def _descend(objective: Objective, params: Array, examples: tuple[Array, Array])
         params, radius, count = carry
         value, gradient = slope(objective, params, examples)
         hessian = exact_hessian(objective, params, examples)
-        step, _ = trust_region_step(gradient, hessian, radius, "exact")
+        step, _ = trust_region_step(gradient, hessian, radius, Exact())
         promised = gradient @ step + step @ hessian @ step / 2
         change = exact_objective(objective, params + step, examples) - value
         # Of a promise of 0 neither comparison holds, and the radius shrinks until the loop ends.

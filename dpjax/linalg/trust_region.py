@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,7 @@ from dpjax.linalg.lanczos import try_lanczos
 if TYPE_CHECKING:
     from jaxtyping import Float, Real
 
-SOLVERS = ("auto", "exact", "lanczos")
 _NEWTON_SIZE = 48  # below it an eigendecomposition is about as cheap, and on one thread
-_LANCZOS_SIZE = 256  # below it an exact solution takes at most a few milliseconds
 
 
 class TrustRegionStep(NamedTuple):
@@ -37,38 +36,116 @@ class TrustRegionStep(NamedTuple):
     multiplier: Float[Array, ""]
 
 
+class Solver(Protocol):
+    """What minimises a scaled model over the unit ball; hashable, as it is part of the program."""
+
+    def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+        """Returns the minimiser h of <linear, h> + weight h' matrix h / 2, and its multiplier.
+
+        Args:
+          matrix: symmetric, shape (p, p), its largest entry of size 1, or 0.
+          linear: shape (p,), entries of size at most 1.
+          weight: at least 0 and at most 1, shape ().
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """Solves by eigenvectors, or by Cholesky factors where those are faster.
+
+    Takes one symmetric eigendecomposition and a bracketed Newton iteration on the secular equation;
+    it is exact in the hard case and near it, where iterations on Cholesky factors
+    (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside the ball
+    is found by one Cholesky factorisation instead and, from p = 48, one on the sphere by 2 to 5,
+    which do not compete with XLA for the cores; a hard instance pays for both. The step satisfies
+    (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and H + lambda I >= 0, each to a
+    relative residual of 1e-12 in float64 and 1e-5 in float32. Rounding is not treated as curvature:
+    eigenvalues within 4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat there the step
+    does not move along them. Where there are several minimisers (the hard case) one of them is
+    returned.
+
+    Reference: Moré and Sorensen (1983), Computing a trust region step; Conn, Gould and Toint
+    (2000), Trust-region methods, section 7.3.
+    """
+
+    def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+        """Returns the minimiser over the unit ball and its multiplier, see ``Solver``."""
+        return lax.platform_dependent(
+            matrix, linear, weight, cpu=_by_shortcut, default=_by_eigenvectors
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanczos:
+    """Solves on a Krylov space; several times faster than ``Exact`` from p of about 300.
+
+    The value of the step is proved to be within a relative 1e-5 of the minimum, and an instance
+    without a proof, such as a hard one with many eigenvalues close to the lowest, is solved by
+    ``Exact`` after all. Under ``vmap`` every model pays for both.
+
+    Reference: Gould, Lucidi, Roma and Toint (1999), Solving the trust-region subproblem using the
+    Lanczos method.
+    """
+
+    def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+        """Returns the minimiser over the unit ball and its multiplier, see ``Solver``."""
+        step, multiplier, proved = try_lanczos(matrix, linear, weight)
+        return lax.cond(
+            proved, lambda: (step, multiplier), lambda: Exact().solve(matrix, linear, weight)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class BySize:
+    """Solves by ``Lanczos`` from a dimension on, and by ``Exact`` below it.
+
+    Args:
+      lanczos_from: least p for ``Lanczos``; below 256 an exact solution takes at most a few
+        milliseconds.
+    """
+
+    lanczos_from: int = 256
+
+    def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
+        """Returns the minimiser over the unit ball and its multiplier, see ``Solver``."""
+        solver = Lanczos() if linear.size >= self.lanczos_from else Exact()
+        return solver.solve(matrix, linear, weight)
+
+
+BY_SIZE = BySize()
+
+
+def check_solver(name: str, solver: Any) -> Solver:
+    """Returns a solver, or raises where it is none.
+
+    Raises:
+      ValueError: naming the argument.
+    """
+    if isinstance(solver, type) or not callable(getattr(solver, "solve", None)):
+        raise ValueError(
+            f"{name} must be a solver such as dpjax.linalg.Exact(), dpjax.linalg.Lanczos() or "
+            f"dpjax.linalg.BySize(), got {solver!r}."
+        )
+    return solver
+
+
 def trust_region_step(
     gradient: Float[ArrayLike, " p"],
     hessian: Float[ArrayLike, "p p"],
     radius: Real[ArrayLike, ""],
-    solver: str = "auto",
+    solver: Solver = BY_SIZE,
 ) -> TrustRegionStep:
     """Returns the global minimiser of <g, h> + h'Hh/2 over |h| <= radius, for any symmetric H.
 
-    The exact solver takes one symmetric eigendecomposition and a bracketed Newton iteration on the
-    secular equation; it is exact in the hard case and near it, where iterations on Cholesky factors
-    (``scipy.optimize``'s ``trust-exact``) lose digits or fail. On a CPU a minimiser inside the ball
-    is found by one Cholesky factorisation instead and, from p = 48, one on the sphere by 2 to 5,
-    which do not compete with XLA for the cores; a hard instance pays for both. The exact step
-    satisfies (H + lambda I) h = -g, lambda (radius - |h|) = 0, |h| <= radius and H + lambda I >= 0,
-    each to a relative residual of 1e-12 in float64 and 1e-5 in float32. Rounding is not treated as
-    curvature: eigenvalues within 4 sqrt(p) eps |H| of 0 count as 0, and if the model is flat there
-    the step does not move along them. Where there are several minimisers (the hard case) one of
-    them is returned.
-
-    The Lanczos solver is several times faster from p of about 300: the value of the step is then
-    proved to be within a relative 1e-5 of the minimum, and an instance without a proof, such as a
-    hard one with many eigenvalues close to the lowest, is solved exactly after all.
-
-    Works under ``jit`` and ``vmap``; under ``vmap`` every model pays for both solvers, so
-    ``solver="exact"`` is faster there.
+    Works under ``jit`` and ``vmap``; under ``vmap`` ``solver=Exact()`` is the faster one.
 
     Args:
       gradient: g, shape (p,), float32 or float64, finite (the oracles guarantee that).
       hessian: H, shape (p, p), of the gradient's dtype, finite; its symmetric part is used.
       radius: above 0 and finite, a number or a scalar array, which may be traced. Its product with
         the largest entry of ``hessian`` must not overflow.
-      solver: ``"exact"``, ``"lanczos"``, or ``"auto"``, which is Lanczos from p = 256.
+      solver: ``Exact()``, ``Lanczos()``, or by default ``BySize()``, Lanczos from p = 256.
 
     Returns:
       ``TrustRegionStep(step, multiplier)`` in the dtype of the gradient.
@@ -79,8 +156,7 @@ def trust_region_step(
 
     Privacy: post-processing of its inputs.
 
-    Reference: Moré and Sorensen (1983), Computing a trust region step; Conn, Gould and Toint
-    (2000), Trust-region methods, section 7.3; Gould, Lucidi, Roma and Toint (1999) for Lanczos.
+    Reference: that of the solver.
 
     >>> import jax.numpy as jnp
     >>> saddle = jnp.diag(jnp.array([-1.0, 3.0]))
@@ -90,9 +166,7 @@ def trust_region_step(
     """
     gradient, hessian = jnp.asarray(gradient), jnp.asarray(hessian)
     _check(gradient, hessian, radius)
-    _validate.choice("solver", solver, SOLVERS)
-    if solver == "auto":
-        solver = "lanczos" if gradient.size >= _LANCZOS_SIZE else "exact"
+    solver = check_solver("solver", solver)
     return _solve(gradient, hessian, jnp.asarray(radius, gradient.dtype), solver)
 
 
@@ -117,7 +191,7 @@ def _check(gradient: Array, hessian: Array, radius: Any) -> None:
 
 
 @functools.partial(jax.jit, static_argnames="solver")
-def _solve(gradient: Array, hessian: Array, radius: Array, solver: str) -> TrustRegionStep:
+def _solve(gradient: Array, hessian: Array, radius: Array, solver: Solver) -> TrustRegionStep:
     # In units of the radius, and with the larger of |g| and |H| radius at 1, nothing below can
     # overflow in float32, and what underflows is negligible.
     hessian_size, gradient_size = jnp.max(jnp.abs(hessian)), jnp.max(jnp.abs(gradient))
@@ -127,22 +201,10 @@ def _solve(gradient: Array, hessian: Array, radius: Array, solver: str) -> Trust
     matrix = hessian / or_one(hessian_size)
     matrix = (matrix + matrix.T) / 2
 
-    solve = _by_lanczos if solver == "lanczos" else _exactly
-    step, multiplier = solve(matrix, linear, curvature_weight)
+    step, multiplier = solver.solve(matrix, linear, curvature_weight)
     length = jnp.linalg.norm(step)
     step = jnp.where(multiplier > 0, step / or_one(length), step)
     return TrustRegionStep(radius * step, multiplier * (size / radius))
-
-
-def _by_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-    step, multiplier, proved = try_lanczos(matrix, linear, weight)
-    return lax.cond(proved, lambda: (step, multiplier), lambda: _exactly(matrix, linear, weight))
-
-
-def _exactly(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-    return lax.platform_dependent(
-        matrix, linear, weight, cpu=_by_shortcut, default=_by_eigenvectors
-    )
 
 
 def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:

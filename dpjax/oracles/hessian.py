@@ -43,6 +43,16 @@ class HessianQuery(Query):
         return self.clip_norm
 
     @property
+    def hessian_bound(self) -> Array | float:
+        """Bound on the Frobenius norm of one record's Hessian."""
+        return self.clip_norm
+
+    @property
+    def hessian_stddev(self) -> Array | float:
+        """Standard deviation of the noise on a diagonal entry of the mean Hessian."""
+        return self.stddev
+
+    @property
     def gradients(self) -> int:
         """None: Hessians alone."""
         return 0
@@ -107,6 +117,13 @@ class JointQuery(Query):
         """The gradient's weight: the joint vector is clipped to norm 1."""
         del params, public
         return self.gradient_weight
+
+    isometric = True
+
+    @property
+    def hessian_bound(self) -> Array | float:
+        """Bound on the Frobenius norm of one record's Hessian."""
+        return self.hessian_weight
 
     @property
     def hessian_stddev(self) -> Array | float:
