@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         derivatives,
         diagnostics,
         estimators,
+        linalg,
         mechanisms,
         models,
         objectives,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         training,
         transforms,
     )
-    from dpjax._typing import pytree_dataclass
+    from dpjax._typing import pytree_dataclass, static
     from dpjax.accounting import Ledger, PrivacyBudget
     from dpjax.algorithms import (
         ALGORITHMS,
@@ -92,6 +93,7 @@ __all__ = [
     "estimators",
     "fit",
     "joint_clipped",
+    "linalg",
     "load",
     "mechanisms",
     "models",
@@ -107,6 +109,7 @@ __all__ = [
     "sampling",
     "save",
     "solve",
+    "static",
     "stochastic_spider",
     "training",
     "transforms",
@@ -116,7 +119,7 @@ __all__ = [
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
 _NAMES = {
-    "_typing": ["pytree_dataclass"],
+    "_typing": ["pytree_dataclass", "static"],
     "accounting": ["Ledger", "PrivacyBudget"],
     "algorithms": [
         "ALGORITHMS",

@@ -11,6 +11,7 @@ from dpjax.algorithms.accuracy import with_accuracy
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.common import Single
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
@@ -38,6 +39,7 @@ __all__ = [
     "Example",
     "Power",
     "Scenario",
+    "Single",
     "Status",
     "dp_accelerated_mirror_descent",
     "dp_adam",
