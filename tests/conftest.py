@@ -7,6 +7,7 @@ import pathlib
 import threading
 
 import chex
+import compiling
 import jax
 import pytest
 import shapes
@@ -18,11 +19,18 @@ from dpjax.driver import progress, resume
 jax.config.update("jax_numpy_rank_promotion", "raise")
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 shapes.install()
+compiling.install()
 
 # A compiled program takes about 14 mappings of memory, of which Linux allows a process 65,530; one
 # more, and the compiler crashes. Programs shared by the tests of a file are rarely older than this.
 MAPPINGS, EVERY = 25_000, 20
 _tests = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def optimisation(request):
+    """Compiles a test's programs as users do if it is marked ``optimised``, else fast."""
+    compiling.choose(fast=request.node.get_closest_marker("optimised") is None)
 
 
 @pytest.fixture(autouse=True)
