@@ -221,6 +221,7 @@ def test_leaves_share_one_ball():
     assert not is_uniform(apart, 2.0)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
 def test_noise_is_drawn_wide_and_rounded_to_one_grid(x64, dtype):

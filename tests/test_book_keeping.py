@@ -255,6 +255,7 @@ def test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone(name, w
         assert np.array_equal(got, expected)
 
 
+@pytest.mark.optimised
 def test_a_gradient_that_cancels_over_positions_is_still_within_its_bound():
     # The terms of the pairs cancel to 1e-12 of each: unguarded, the norm could come out as 0.
     def cancelling(params, x):
@@ -271,6 +272,7 @@ def test_a_gradient_that_cancels_over_positions_is_still_within_its_bound():
         assert np.linalg.norm(flat_sum(cancelling, params, record[None], None, **how)) <= 1e-3
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_record_contributes_more_than_the_clip_norm(name):
     loss, params, records, _ = made(name, jnp.float32)
@@ -282,6 +284,7 @@ def test_no_record_contributes_more_than_the_clip_norm(name):
             assert np.linalg.norm(got) <= clip_norm
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", ["dense", "long rows", "embedded"])
 def test_no_record_contributes_more_in_float64_at_any_scale(name):
     # Squares of 1e-154 leave float64's range; the cotangents they are multiplied with are 1e154.

@@ -205,7 +205,7 @@ def test_a_sweep_of_penalties_is_one_vmap():
 
 @each_algorithm
 def test_a_sweep_of_epsilons_and_keys_is_one_program_with_traced_data_and_params(name):
-    """vmap over algorithms and keys under an outer jit: one program, and each run as by itself."""
+    """A vmap over algorithms and keys under an outer jit is one program; each run is as alone."""
     sweep, seeds = sweep_of(name), (0, 1, 2)
     algorithms = [build(name, budget) for budget in sweep]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])

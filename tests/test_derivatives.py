@@ -13,6 +13,8 @@ from dpjax.derivatives.chunks import Chunk, compute_once, rows_per_chunk, sum_ch
 from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack
 from dpjax.oracles import GradientQuery, Setting
 
+pytestmark = pytest.mark.optimised
+
 CLIP, GRADIENT_WEIGHT, HESSIAN_WEIGHT = 0.3, 0.7, 0.4
 
 

@@ -12,6 +12,8 @@ import dpjax
 from dpjax.algorithms import model_step
 from dpjax.linalg import BySize, Exact, Lanczos, lanczos, trust_region, trust_region_step
 
+pytestmark = pytest.mark.optimised
+
 CLOSE_TO_HARD = {f"near hard {size:g}": size for size in (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-12)}
 EASY = ("strong gradient", "boundary", "interior", "indefinite", "noise, small radius")
 HARD = ("hard", *CLOSE_TO_HARD, "clustered bottom", "without gradient")

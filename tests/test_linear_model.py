@@ -9,6 +9,8 @@ import pytest
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_model
 from dpjax.derivatives.rounding import BLOCK
 
+pytestmark = pytest.mark.optimised
+
 PHIS = {
     "logistic": lambda m: jnp.logaddexp(0.0, -m),
     "sigmoid": lambda m: jax.nn.sigmoid(-m),

@@ -17,6 +17,8 @@ from dpjax.mechanisms import (
     random_key,
 )
 
+pytestmark = pytest.mark.optimised
+
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
 

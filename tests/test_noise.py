@@ -11,6 +11,8 @@ from dpjax.mechanisms import add_symmetric_gaussian, perturb
 from dpjax.mechanisms.gaussian import GRID_BITS
 from dpjax.mechanisms.normal import normal_from_bits, standard_normal
 
+pytestmark = pytest.mark.optimised
+
 LEVEL = 1e-6
 MANY = 10**7
 

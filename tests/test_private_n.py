@@ -21,6 +21,8 @@ from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Setting
 from dpjax.sampling import gaps
 
+pytestmark = pytest.mark.optimised
+
 DECLARED = 200
 BUDGET = PrivacyBudget(1.0, 1e-5, "add_or_remove_one")
 LINEAR = Objective(lambda w, x: w @ x, name="linear")

@@ -16,6 +16,8 @@ from dpjax import sampling
 from dpjax.accounting import RELATIONS, Event, PrivacyBudget, epsilon
 from dpjax.sampling import gaps
 
+pytestmark = pytest.mark.optimised
+
 BUDGET = PrivacyBudget(1.0, 1e-6)
 
 

@@ -11,6 +11,8 @@ import dpjax
 from dpjax.derivatives import directions, subspace_clipped
 from dpjax.oracles import SubspaceQuery
 
+pytestmark = pytest.mark.optimised
+
 P, K = 6, 3
 RANDOM = np.random.default_rng(0)
 SKETCH = jnp.asarray(np.linalg.qr(RANDOM.normal(size=(P, K)))[0].T, jnp.float32)

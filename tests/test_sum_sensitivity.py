@@ -17,6 +17,8 @@ from dpjax.derivatives import (
     subspace_clipped,
 )
 
+pytestmark = pytest.mark.optimised
+
 CLIP = 1 / 3  # float32 holds it no better than the sums of it
 
 

@@ -15,6 +15,8 @@ from dpjax.mechanisms.noise import Prefix
 from dpjax.mechanisms.tree import KINDS
 from dpjax.transforms import add_tree_noise
 
+pytestmark = pytest.mark.optimised
+
 KEY = jax.random.key(5)
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
