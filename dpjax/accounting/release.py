@@ -214,12 +214,17 @@ class Release:
         'gradient: 10 times, sensitivity 0.1 (enforced by clipping), noise multiplier 5'
         """
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
-        units = " for the joint vector in the gradient's units" * (len(self.components) > 1)
-        what = "per-record bound" if self.is_subsampled else "sensitivity"
+        units = " of all parts as one vector, in the units of the first" * (
+            len(self.components) > 1
+        )
+        what, relative = "sensitivity", ""
+        if self.is_subsampled:
+            what, relative = "per-record bound", " relative to this bound"
+            units = f" on what a drawn record adds to the mean{units}"
         return (
             f"{self.name.replace('_', ' ')}: {times(self.count)}, {what} {self.sensitivity:.4g} "
-            f"({self.words.bound}){units}, noise multiplier {self.noise_multiplier:.5g}"
-            + f" ({stds})" * bool(stds)
+            f"({self.words.bound}){units}, noise multiplier {self.noise_multiplier:.5g}{relative}"
+            + f" (noise per coordinate: {stds})" * bool(stds)
             + f"; {self.words.note}" * bool(self.words.note)
         )
 
@@ -232,8 +237,8 @@ class Release:
         """
         del relation
         return (
-            "none; each release uses all records. Sums are divided by the declared "
-            f"n = {data_size:,}"
+            "none; each release, that is each noisy answer, uses all records. Sums are divided by "
+            f"the declared n = {data_size:,}"
         )
 
     def law_words(self, releases: Sequence["Release"]) -> LawWords | None:

@@ -14,7 +14,7 @@ from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
 
-POISSON_ERROR = "Poisson batches above their maximum size, 2^-64 discretisation"
+POISSON_ERROR = "more records drawn than a batch holds; probabilities of 64 bits"
 SUBSET_ERROR = "subsets drawn from 64-bit integers in a fixed number of trials"
 
 # Logarithms of moments near 1 are up to this too small, relative to the order minus 1.
@@ -216,19 +216,19 @@ def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> 
             f" records for every {data_size:,} present (the declared number; more may be present)"
         )
     return (
-        f"Poisson sampling, anew for each release; each {record} is included independently with "
-        f"probability {release.sampling_probability:.6g}, using 64 random bits; a batch holds at "
-        f"most {release.max_batch_size:,}{more}. Sums are divided by the declared expected batch "
-        "size"
+        "Poisson sampling, anew for each release, that is for each noisy answer; each "
+        f"{record} is included independently with probability {release.sampling_probability:.6g}; "
+        f"a batch holds at most {release.max_batch_size:,}{more}. Sums are divided by the declared "
+        f"expected batch size, {release.sampling_probability * data_size:,.6g}"
     )
 
 
 def subset_words(release: BatchRelease) -> str:
     """Returns the sentence on the records of a uniform subset and the divisor of its sums."""
     return (
-        "sampling without replacement, anew for each release; a uniformly random "
-        f"{release.max_batch_size:,} of the declared {release.data_size:,} records. Sums are "
-        f"divided by {release.max_batch_size:,}"
+        "sampling without replacement, anew for each release, that is for each noisy answer; a "
+        f"uniformly random subset of {release.max_batch_size:,} of the declared "
+        f"{release.data_size:,} records. Sums are divided by {release.max_batch_size:,}"
     )
 
 
@@ -288,8 +288,8 @@ class SinglePassRelease(Release):
         """Returns the lines of the guarantee about this release, one for each part."""
         parts = self.parts()
         disjoint = (
-            f"; {' and '.join(part.name for part in parts)} use disjoint records, so the largest "
-            "loss applies (parallel composition)"
+            f"\n  - {' and '.join(part.name for part in parts)} use disjoint records, so the "
+            "privacy loss of the run is the largest of theirs (parallel composition)"
         ) * (len(parts) > 1)
         return "\n  - ".join(part.describe_alone() for part in parts) + disjoint
 
@@ -297,9 +297,10 @@ class SinglePassRelease(Release):
         """Returns the line of the guarantee about this pass without its parts."""
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
         return (
-            f"{self.name}: for any one record, all answers together are one Gaussian mechanism "
-            f"with sensitivity {self.sensitivity:.4g} ({self.words.bound}) and noise multiplier "
-            f"{self.noise_multiplier:.5g} ({stds})" + f"; {self.words.note}" * bool(self.words.note)
+            f"{self.name}: for any one record, all answers together are one Gaussian mechanism, "
+            f"since it enters one batch at most: sensitivity {self.sensitivity:.4g} "
+            f"({self.words.bound}), noise multiplier {self.noise_multiplier:.5g} (noise per "
+            f"coordinate: {stds})" + f"; {self.words.note}" * bool(self.words.note)
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
@@ -307,8 +308,9 @@ class SinglePassRelease(Release):
         del relation
         return (
             f"one pass over the {data_size:,} declared records, in a random order that does not "
-            "depend on the data. Each record is used by at most one query. Each sum is divided by "
-            "its batch size, which is chosen from released values alone"
+            "depend on the data. Each record is used in at most one answer. Each sum is divided by "
+            "its batch size before noise is added; batch sizes are fixed, or depend on released "
+            "values alone"
         )
 
     def parts(self) -> Sequence["SinglePassRelease"]:

@@ -2,26 +2,39 @@
 
 from typing import NamedTuple
 
+from dpjax._typing import Relation
+
 LOSSES = "privacy loss distributions, discretised so that epsilon is rounded up"
+
+_WIDE_SUMS = (
+    "clipped contributions are added in float64; the worst-case rounding error is included in the "
+    "sensitivity or per-record bound above."
+)
 
 
 class ReleaseWords(NamedTuple):
     """Text about a release, from the query that makes it.
 
     Attributes:
-      noise: which noise is added to what.
+      noise: what is released, and with which noise.
       bound: what enforces the bound on one record.
       note: a remark on the bound and the noise, or nothing.
       sums: how the contributions of records are added up.
     """
 
-    noise: str = "Gaussian noise on means of clipped contributions"
+    noise: str = "means of clipped contributions, with Gaussian noise"
     bound: str = "enforced by clipping"
     note: str = ""
     sums: str = (
-        "clipped contributions are added in float32 over at most 128 rows and in float64 across "
-        "such blocks; the worst-case rounding error is included in the sensitivity."
+        "clipped contributions are added in float32 within blocks of at most 128 rows and in "
+        "float64 across blocks; the worst-case rounding error is included in the sensitivity or "
+        "per-record bound above."
     )
+
+    def sums_under(self, relation: Relation) -> str:
+        """Returns ``sums``, for a relation under which the common rows of neighbours may shift."""
+        shifts = relation == "add_or_remove_one"
+        return _WIDE_SUMS if shifts and self.sums == ReleaseWords().sums else self.sums
 
 
 class LawWords(NamedTuple):
@@ -36,8 +49,8 @@ class LawWords(NamedTuple):
 
     accounting: str
     profile: str
-    group: str = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)"
-    drawn: str = "Noise is drawn with tails exact up to 9 sigma,"
+    group: str = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)-differential privacy"
+    drawn: str = "Gaussian noise is drawn with exact tails out to 9 standard deviations,"
 
 
 def times(count: int) -> str:

@@ -234,8 +234,9 @@ def check_problem(
     _validate.choice("accountant", accountant, (*ACCOUNTANTS, "paper"))
     if accountant == "paper" and budget.relation != "replace_one":
         raise ValueError(
-            "accountant='paper' is a noise formula for replace-one neighbours; declare "
-            f"PrivacyBudget(..., relation='replace_one'), not {budget.relation!r}."
+            "accountant='paper' takes the noise from the paper's formula, which is for replace-one "
+            "neighbours; declare PrivacyBudget(..., relation='replace_one'), not "
+            f"{budget.relation!r}."
         )
     # A training's key reads numbers as float32: what it cannot tell apart the program must not.
     objective = jax.tree.map(lambda x: to_leaf(x) if type(x) is float else x, objective)
@@ -267,7 +268,8 @@ def clip_norms(
         value = public if given is None else given
         if value is None:
             raise ValueError(
-                f"{name} is required: {objective.name} has no constants to take it from."
+                f"{name} is required: the objective {objective.name!r} declares no constant that "
+                "could be its default."
             )
         norms.append(positive_leaf(name, _validate.clip_norm(name, value)))
     return norms[0], norms[1]

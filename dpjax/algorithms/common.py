@@ -34,9 +34,9 @@ def check_smooth(objective: Objective, title: str) -> None:
     """
     if proximal(objective):
         raise ValueError(
-            f"the regularizer of {objective.name}, {objective.regularizer!r}, must be smooth for "
-            f"{title}, which takes its derivatives. A set or an l1 penalty is for "
-            "dp_gradient_descent, dp_svrg, dp_svrg_plus_plus and baselines.dp_sgd."
+            f"{title} differentiates the regularizer, so that of {objective.name}, "
+            f"{objective.regularizer!r}, must be smooth. dp_gradient_descent, dp_svrg, "
+            "dp_svrg_plus_plus and baselines.dp_sgd take l1 penalties and convex sets."
         )
 
 

@@ -1,4 +1,4 @@
-"""``Descent``: first-order methods in one configuration: query, update rule, output rule."""
+"""``Descent``: one class for first-order methods, made of a query, an update and an output rule."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -15,23 +15,23 @@ from dpjax.oracles import GradientQuery
 
 
 class UpdateRule(Protocol):
-    """How a noisy gradient becomes a step: a pytree of numbers, with the two functions of optax.
+    """How a noisy gradient becomes a step: a pytree with the two methods of an optax optimizer.
 
     Privacy: post-processing; a rule sees released values alone.
     """
 
     def init(self, params: Params) -> Any:
-        """Returns what the rule remembers before the first step, at ``params`` in float32."""
+        """Returns the first state, at ``params`` whose leaves are float32 or wider."""
         ...
 
     def update(self, gradient: Params, state: Any, params: Params) -> tuple[Params, Any]:
-        """Returns what is added to ``params``, and what the rule remembers."""
+        """Returns what is added to ``params``, and the next state."""
         ...
 
 
 @pytree_dataclass
 class Steps:
-    """Plain steps: the t-th is step_size / t^decay times minus the gradient.
+    """Plain steps: step t = 1, 2, ... is -(step_size / t^decay) gradient.
 
     >>> print(Steps(2.0).update(jnp.ones(2), jnp.zeros((), int), jnp.zeros(2))[0])
     [-2. -2.]
@@ -46,7 +46,7 @@ class Steps:
         return jnp.zeros((), jnp.int32)
 
     def rate(self, taken: Array) -> Array:
-        """Returns the length of the step after ``taken`` steps, over the gradient's."""
+        """Returns step_size / t^decay of the next step, t = ``taken`` + 1."""
         first = jnp.asarray(self.step_size)
         return first * (taken + 1).astype(first.dtype) ** -jnp.asarray(self.decay, first.dtype)
 
@@ -58,7 +58,7 @@ class Steps:
 
 
 class AdamState(NamedTuple):
-    """What Adam remembers; of released gradients alone."""
+    """The state of Adam, computed from released gradients alone."""
 
     taken: Array
     moments: optax.OptState
@@ -66,15 +66,15 @@ class AdamState(NamedTuple):
 
 @pytree_dataclass
 class AdamSteps:
-    """Adam's direction at a rate that goes geometrically from the first step's to the last's.
+    """Adam, with a step size that falls geometrically over the planned steps.
 
     Args:
-      step_size: of the first step.
-      final_step_size: of step ``steps``.
-      steps: T.
+      step_size: that of the first step.
+      final_step_size: that of step T.
+      steps: T, the planned number of steps.
       b1: decay of the mean of gradients.
       b2: decay of the mean of their squares.
-      eps: added to the root of that mean.
+      eps: added to the square root of that mean.
 
     Reference: Kingma and Ba (2015), algorithm 1.
     """
@@ -87,17 +87,17 @@ class AdamSteps:
     eps: Array | float
 
     def init(self, params: Params) -> AdamState:
-        """Returns both moments, 0."""
+        """Returns moments of 0, and no step taken."""
         return AdamState(jnp.zeros((), jnp.int32), self._moments().init(params))
 
     def update(
         self, gradient: Params, state: AdamState, params: Params
     ) -> tuple[Params, AdamState]:
-        """Returns the step and the new moments; see ``UpdateRule``."""
+        """Returns the step and the next state; see ``UpdateRule``."""
         direction, moments = self._moments().update(gradient, state.moments, params)
-        passed = state.taken / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
+        fraction = state.taken / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
         first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
-        rate = first * (last / first) ** passed.astype(first.dtype)
+        rate = first * (last / first) ** fraction.astype(first.dtype)
         move = jax.tree.map(lambda d: -rate.astype(d.dtype) * d, direction)
         return move, AdamState(state.taken + 1, moments)
 
@@ -118,63 +118,66 @@ class OptaxSteps:
     def update(self, gradient: Params, state: Any, params: Params) -> tuple[Params, Any]:
         """Returns the optimizer's update and its state; see ``UpdateRule``."""
         updates, new = self.optimizer.update(gradient, state, params)
-        # An update may hand a dtype on that its state did not begin with.
+        # optax may return other dtypes than its first state had, which a loop does not allow.
         return updates, jax.tree.map(lambda was, now: jnp.asarray(now, was.dtype), state, new)
 
 
-class Asked(NamedTuple):
-    """Where the last gradient was released, and that gradient; what a certificate is made of."""
+class LastQuery(NamedTuple):
+    """Point and noisy data gradient of the last query, for the certificate; 0 before the first."""
 
     params: Params
     gradient: Params
 
 
 class State(NamedTuple):
-    """What the next step needs; all of it released, or drawn without the data."""
+    """What the next step needs: computed from released values, or drawn without the data."""
 
     params: Params
-    memory: Any
-    """What the update rule remembers."""
+    rule: Any
+    """The state of the update rule."""
     output: OutputState
-    asked: Asked | None
+    last_query: LastQuery | None
     """None unless the run is certified."""
 
 
 class Info(NamedTuple):
-    """What a person watches; all of it released. Of proximal steps it is ``ProximalInfo``."""
+    """What the history keeps of a step, from released values; see also ``ProximalInfo``."""
 
     gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
+    """Norm of the noisy gradient with the regularizer, where the step began."""
     step_norm: Array
     """Length of the step taken."""
 
 
 class ProximalInfo(NamedTuple):
-    """What a person watches of steps whose regularizer enters by its proximal operator.
+    """What the history keeps of a step whose regularizer enters by its proximal operator.
 
-    ``gradient_norm`` in other histories includes the regularizer; here it has no part in it.
+    The norm is that of the data term's gradient; ``gradient_norm``, of other histories, includes
+    the regularizer.
     """
 
     data_gradient_norm: Array
-    """Norm of the noisy gradient of the data term alone, before the step."""
+    """Norm of the noisy gradient of the data term alone, where the step began."""
     step_norm: Array
     """Length of the step taken, the proximal operator included."""
 
 
 @pytree_dataclass
 class Descent(Single):
-    """Configuration of a method that takes one noisy gradient a step; made by the factories.
+    """A method that asks one noisy gradient a step, such as DP-GD, DP-Adam and PrGD.
 
     Args:
-      query: the one question.
-      rule: what makes a step of its answer.
-      outputs: which iterate is published.
-      name: for people.
-      bounds: on the noise, of the certificate at the last query; None for none.
-      beta: probability that the certificate fails.
+      query: the gradient query.
+      rule: turns its answer into a step.
+      name: as printed.
+      outputs: which iterate is published, or their average.
+      bounds: bounds on the noise, for a certificate at the last query; None for no certificate.
+      beta: the certificate holds with probability at least 1 - beta.
       proximal: whether the regularizer enters by its proximal operator, after the step; the rule
-        then is ``Steps``.
-      unclipped: whether no gradient is ever clipped on rows |x| <= 1.
+        must then be ``Steps``.
+      unclipped: whether clipping provably changes no gradient of a row x with |x| <= 1; for data
+        declared to have such rows the certificate then speaks of the objective itself, not of the
+        clipped one.
     """
 
     query: GradientQuery
@@ -188,51 +191,56 @@ class Descent(Single):
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """The name, as printed."""
         return self.name
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
-        wide, asked = widen(params), None
+        """Returns the first state, at ``params``."""
+        wide, last = widen(params), None
         if self.bounds is not None:
-            asked = Asked(params, jax.tree.map(jnp.zeros_like, wide))
-        return State(params, self.rule.init(wide), self.outputs.init(params), asked)
+            last = LastQuery(params, jax.tree.map(jnp.zeros_like, wide))
+        return State(params, self.rule.init(wide), self.outputs.init(params), last)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
-        """One noisy gradient, one step against it; then the proximal operator, if there is one."""
-        gradient = ask(self.query, state.params)
-        old, whole = widen(state.params), gradient
+        """Asks one noisy gradient and applies the update rule to it.
+
+        The regularizer enters by its gradient before, or by its proximal operator after.
+        """
+        old = widen(state.params)
+        gradient = direction = ask(self.query, state.params)
         if not self.proximal:
-            whole = self.objective.regularize_gradient(gradient, old)
-        updates, memory = self.rule.update(whole, state.memory, old)
+            direction = self.objective.regularize_gradient(gradient, old)
+        updates, rule = self.rule.update(direction, state.rule, old)
         new = jax.tree.map(lambda w, u: w + u.astype(w.dtype), old, updates)
-        norm, info = optax.tree.norm(whole), Info
+        norm, info = optax.tree.norm(direction), Info
         if self.proximal:
             assert isinstance(self.rule, Steps)
-            new, info = self.objective.prox(new, self.rule.rate(state.memory)), ProximalInfo
+            new, info = self.objective.prox(new, self.rule.rate(state.rule)), ProximalInfo
             updates = jax.tree.map(jnp.subtract, new, old)
         params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
         output = self.outputs.update(key, state.output, new, self.steps)
-        asked = None if self.bounds is None else Asked(state.params, gradient)
-        return State(params, memory, output, asked), info(norm, optax.tree.norm(updates))
+        last = None if self.bounds is None else LastQuery(state.params, gradient)
+        return State(params, rule, output, last), info(norm, optax.tree.norm(updates))
 
     def done(self, state: State) -> Array:
-        """Stops at the iterate that was drawn, if one was."""
+        """Returns whether what is published is fixed already, as a random iterate once reached."""
         return self.outputs.done(state.output)
 
     def output(self, state: State) -> Params:
-        """Returns the iterate that the output rule names."""
+        """Returns what the output rule publishes."""
         return self.outputs.output(state.output, state.params)
 
     def certify(
         self, key: Array, state: State, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns the bound on the gradient at the last query, which is free."""
+        """Returns a certificate on the gradient at the last query, and that point; or two None.
+
+        It costs no privacy, as it is computed from what was released.
+        """
         del key, ask
-        if self.bounds is None or state.asked is None:
+        if self.bounds is None or state.last_query is None:
             return None, None
-        upper, _ = certify(
-            self.objective, state.asked.params, state.asked.gradient, None, self.bounds
-        )
+        point, gradient = state.last_query
+        upper, _ = certify(self.objective, point, gradient, None, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
-        return Certificate(upper, None, self.beta, "last_query", scope), state.asked.params
+        return Certificate(upper, None, self.beta, "last_query", scope), point

@@ -151,7 +151,7 @@ def default_step_size(objective: Objective) -> float:
         return objective.defaults.step_size
     if objective.smoothness is None:
         what = (
-            f"{objective.name} has no constants"
+            f"the objective {objective.name!r} declares no constants"
             if objective.constants is None
             else f"the regularizer of {objective.name} has neither smoothness nor a prox"
         )

@@ -149,9 +149,10 @@ def _check_choices(
     _validate.flag("acknowledge_weak_delta", acknowledged)
     if budget.delta > 1 / n and not acknowledged:
         raise ValueError(
-            f"delta={budget.delta:g} is above 1/n = {1 / n:.3g}: publishing a random record in "
-            "full has delta 1/n, and the delta of ball noise is the same at every epsilon, so "
-            "nothing else protects a record. Lower delta, or pass acknowledge_weak_delta=True."
+            f"delta={budget.delta:g} is above 1/n = {1 / n:.3g}: a mechanism that publishes one "
+            "random record in full is (0, 1/n)-private, and of ball noise delta is the whole "
+            "guarantee, the same at every epsilon. Lower delta, or accept one that allows "
+            "publishing a random record in full by acknowledge_weak_delta=True."
         )
 
 

@@ -27,7 +27,8 @@ PASS = CLIP | {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, 
 NO_RENYI = {("replace_one", "rdp"): "no Renyi bound is known"}
 # A record that is absent would move all that are read after it.
 NO_ABSENCE = {
-    ("add_or_remove_one", accountant): "reads each record once" for accountant in ("pld", "rdp")
+    ("add_or_remove_one", accountant): "reads each record at most once"
+    for accountant in ("pld", "rdp")
 }
 # An audit with 1 record in 2, or in 5, in a batch; and a pass of four segments, of 10 + 3 x 5
 # records each: steps have length 1 and differences of five records, at which the canary, whose

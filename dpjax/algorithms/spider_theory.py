@@ -238,9 +238,10 @@ def _queries(
 def _check_relation(problem: base.Problem, name: str) -> None:
     if problem.budget.relation == "add_or_remove_one":
         raise ValueError(
-            f"{name} reads each record once, in order, and has no accounting under "
-            "relation='add_or_remove_one': removing a record shifts later ones into other "
-            "batches. Declare zero_out or replace_one, for which n is public."
+            f"{name} reads each record at most once, in one random order, and has no accounting "
+            "under relation='add_or_remove_one': removing a record would shift later ones into "
+            "other batches. Declare PrivacyBudget(..., relation='zero_out') or 'replace_one', for "
+            "which n is public."
         )
 
 
@@ -248,11 +249,11 @@ def _constants(objective: Objective, settings: Settings) -> Constants:
     clip, _ = base.clip_norms(objective, settings.clip_norm, 1.0)
     smoothness = settings.smoothness
     if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
-        raise ValueError(f"smoothness is required: {objective.name} has no constants.")
+        raise ValueError(f"smoothness is required: {objective.name!r} declares no constants.")
     hessian_clip = settings.hessian_clip_norm
     rho = settings.hessian_lipschitz
     if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
-        raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
+        raise ValueError(f"hessian_lipschitz is required: {objective.name!r} declares none.")
     return Constants(
         clip,
         base.positive_leaf("smoothness", smoothness),

@@ -137,7 +137,7 @@ def score(
 
     def law(records: PyTree, memory: PyTree | None, mask: Array | None) -> tuple:
         kept = {} if memory is None else {"memory": memory}
-        return query.likelihood(answer, records, params, mask, **public, **kept)
+        return query.likelihood_terms(answer, records, params, mask, **public, **kept)
 
     def compare(mask: Array | None) -> tuple[Array, tuple]:
         here, there = (law(*world, mask) for world in zip(pair, memories, strict=True))

@@ -282,7 +282,7 @@ def _tolerances(
     alpha = base.positive_leaf("alpha", alpha)
     if hessian_lipschitz is None:
         if objective.constants is None:
-            raise ValueError(f"hessian_lipschitz is required: {objective.name} has no constants.")
+            raise ValueError(f"hessian_lipschitz is required: {objective.name!r} declares none.")
         hessian_lipschitz = objective.constants.hessian_lipschitz
     rho = _validate.normal("hessian_lipschitz", hessian_lipschitz)
     return alpha, base.positive_leaf("sqrt(hessian_lipschitz alpha)", math.sqrt(rho * alpha))

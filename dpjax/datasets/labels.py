@@ -169,7 +169,7 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
       classes: the labels declared for the data; empty for a table of numbers, None for arrays.
 
     >>> null_labels("-1, +1", ("No", "Yes"))
-    "Labels counted: 'No', 'Yes'; a record with any other label contributes nothing.\n"
+    "Accepted labels: 'No', 'Yes'; a record with any other label is a null record.\n"
     """
     if counted is None:
         return ""
@@ -177,7 +177,7 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
         counted = labels_counted(None)
     if classes and tuple(classes) != (-1, 1):
         counted = ", ".join(map(repr, classes))
-    return f"Labels counted: {counted}; a record with any other label contributes nothing.\n"
+    return f"Accepted labels: {counted}; a record with any other label is a null record.\n"
 
 
 def decode_labels(

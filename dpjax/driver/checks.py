@@ -57,7 +57,7 @@ def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> N
     dtype = y.dtype if hasattr(y, "dtype") else np.asarray(y).dtype
     if isinstance(dtype, np.dtype) and dtype.kind in "buUSTO":
         raise ValueError(
-            f"labels must be the numbers -1 and +1, got {dtype}: say which label is which by "
-            "y = dpjax.datasets.encode_labels(y, classes=(negative, positive)). Any other label "
-            "makes a null record, which contributes nothing."
+            f"labels must be the numbers -1 and +1, got an array of dtype {dtype}: encode them by "
+            "y = dpjax.datasets.encode_labels(y, classes=(negative, positive)), by which a record "
+            "with a label of neither class becomes a null record, without an error."
         )

@@ -1,6 +1,7 @@
 """The privacy guarantee as text to publish."""
 
 import importlib.metadata
+import math
 import textwrap
 from collections.abc import Iterable
 
@@ -16,15 +17,17 @@ from dpjax.datasets.labels import Classes, null_labels
 from dpjax.driver.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
-    "zero_out": "one {unit} is replaced by a null record that contributes nothing (n is public)",
-    "add_or_remove_one": "one {unit} is added or removed (n is private; the divisor is declared)",
+    "zero_out": (
+        "one {unit} is replaced by a null record, which adds 0 to every sum; n and what sums are "
+        "divided by stay the same (n is public)"
+    ),
+    "add_or_remove_one": (
+        "one {unit} is added or removed (n is private; sums are divided by declared numbers)"
+    ),
     "replace_one": "one {unit} is replaced by any other (n is public)",
 }
 _ACCOUNTANTS = {
-    "pld": (
-        "exact Gaussian composition in closed form (the limit of accounting by privacy loss "
-        "distributions)"
-    ),
+    "pld": "exact composition of Gaussian mechanisms, in closed form",
     "rdp": "Renyi accounting (dp-accounting {dp_accounting})",
     "paper": "noise from the paper's formula; epsilon recomputed by exact Gaussian composition",
 }
@@ -51,22 +54,19 @@ _ORDER = (
 _COMPOSED = LawWords(
     accounting=LOSSES,
     profile=(
-        "composed from the privacy losses of the releases; epsilon(delta) evaluates it at any "
-        "delta."
+        "the privacy loss distributions of all releases, composed; algorithm.epsilon(delta) gives "
+        "epsilon at any other delta."
     ),
 )
-_COVERED = (
-    "Covered: every iterate and noisy answer, and all that is computed from them alone, such as "
-    "trust-region multipliers and certificates."
-)
+_COVERED = "Covered: every iterate and noisy answer, and all that is computed from these alone."
 _NOT_COVERED = (
     "Not covered: hyperparameter tuning on the same data, preprocessing with statistics of the "
-    "data, exact metrics, timing and other side channels, and other runs on the same data, whose "
-    "privacy losses add up."
+    "data, metrics computed without noise, timing and other side channels, and other runs on the "
+    "same data, which must be composed with this one."
 )
 _PROOF = (
-    "Apart from this, the proof assumes real arithmetic, a secret key, and Threefry output "
-    f"(jax {jax.__version__}) indistinguishable from random."
+    "The rounding of sums is charged; for all else the proof assumes exact real arithmetic, a "
+    f"secret key, and Threefry output (jax {jax.__version__}) that cannot be told from random bits."
 )
 
 
@@ -132,6 +132,7 @@ def statement(
     group = "mu is k times as large" if event.is_gaussian else (law or _COMPOSED).group
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
+    group = f"For a group of k records, such as all those of one person, {group}."
     order = f"{_filled(_ORDER)}\n" * (algorithm.relation == "add_or_remove_one")
     title = algorithm.title[:1].upper() + algorithm.title[1:]
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
@@ -139,11 +140,10 @@ def statement(
 {warning}{title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
 {profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
 {notes}
-Neighbours ({algorithm.relation}): {neighbours}.
-Unit of privacy: one {unit}. For k of them together (for example, all that belong to one
-person), {group}.
+{_filled(f"Neighbours ({algorithm.relation}):", f"{neighbours}.")}
+{_filled(f"Unit of privacy: one {unit}, called a record here.", group)}
 {null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
-Released, with {_noise(event)}:
+Released: {_noise(event)}.
 {releases}
 {_filled(_COVERED, _end(event))}
 {_filled(_NOT_COVERED)}
@@ -158,8 +158,9 @@ def _filled(*sentences: str) -> str:
 def _end(event: Event) -> str:
     if any(release.ends_early for release in event.releases):
         return (
-            "The run ends when the records are used up or released values stop it, whichever is "
-            "first; an earlier end does not lower the stated epsilon."
+            "The run ends when fewer records are left than the next batch needs, when a rule on "
+            "released values stops it, or after a fixed number of steps; an earlier end does not "
+            "lower the stated epsilon."
         )
     return (
         "The number of steps is fixed beforehand; stopping early is allowed and does not lower the "
@@ -170,19 +171,28 @@ def _end(event: Event) -> str:
 def profile(event: Event) -> str:
     """Returns the lines about the other deltas at which the guarantee can be read."""
     if event.is_gaussian:
-        return (
-            f"Privacy profile: mu-GDP with mu = {ceil(event.gaussian_mu)}, which bounds epsilon at "
-            "every delta."
-        )
+        mu = f"mu = {ceil(event.gaussian_mu)}, from which epsilon follows for every delta."
+        return _filled("Privacy profile: Gaussian differential privacy (mu-GDP) with", mu)
     curve = _filled("Privacy profile:", (_law(event) or _COMPOSED).profile)
-    causes = _distinct(release.draw_error for release in event.releases)
-    if not causes:
-        return curve
-    charge = (
-        f"Included in delta: {ceil(event.failure_probability)} (1 + e^epsilon) for the difference "
-        f"between actual and ideal draws ({'; '.join(causes)})."
-    )
-    return f"{curve}\n{_filled(charge)}"
+    charges = _charges(event)
+    return f"{curve}\n{_filled('Included in delta:', charges)}" if charges else curve
+
+
+def _charges(event: Event) -> str:
+    """What of delta is charged for computers that draw and select other than in theory."""
+    growing = math.fsum(release.growing_charge for release in event.releases)
+    constant = math.fsum(release.constant_charge for release in event.releases)
+    parts = []
+    if growing:
+        causes = _distinct(r.draw_error for r in event.releases if r.growing_charge)
+        parts.append(
+            f"{ceil(growing)} (1 + e^epsilon) for batches that differ from ideal ones "
+            f"({'; '.join(causes)})"
+        )
+    if constant:
+        causes = _distinct(r.draw_error for r in event.releases if r.constant_charge)
+        parts.append(f"{ceil(constant)} for {'; '.join(causes)}")
+    return " and ".join(parts) + "." * bool(parts)
 
 
 def _law(event: Event) -> LawWords | None:
@@ -201,10 +211,11 @@ def _meaning(event: Event, delta: float, n: int) -> str:
 
 def _arithmetic(event: Event) -> str:
     """How sums and noise are rounded, and what of it is charged."""
-    sums = " ".join(_distinct(release.words.sums for release in event.releases))
+    sums = " ".join(_distinct(r.words.sums_under(event.relation) for r in event.releases))
     return (
         f"{sums} {(_law(event) or _COMPOSED).drawn} added in float64, and rounded together with "
-        "the sum to a grid of spacing 2^-12 sigma or finer before the cast to the output type."
+        "the sum to a grid of spacing 2^-12 standard deviations or finer before it is converted to "
+        "the output type."
     )
 
 

@@ -76,7 +76,10 @@ def as_key(key: Key[Array, ""] | UInt32[Array, " 2"]) -> Key[Array, ""]:
     >>> as_key(jax.random.key(0)).shape
     ()
     """
-    advice = "pass key=dpjax.random_key(), or seed=INTEGER for research runs."
+    advice = (
+        "pass key=dpjax.random_key(), or seed=INTEGER for a run that can be repeated, whose result "
+        "must not be released."
+    )
     if key is None or not hasattr(key, "dtype"):
         raise ValueError(f"key must be a JAX random key, got {_type_of(key)}; {advice}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

@@ -157,9 +157,9 @@ class Objective:
         found = getattr(self.regularizer, "prox", None)
         if found is None:
             raise ValueError(
-                f"the regularizer of {self.name}, {self.regularizer!r}, has no proximal operator; "
-                "take one of L1, L2, ElasticNet or a convex set of dpjax.objectives, or give "
-                "yours a method prox(params, step_size)."
+                f"the regularizer of {self.name}, {self.regularizer!r}, has no proximal operator, "
+                "by which this method applies it; take L1, L2, ElasticNet or a convex set of "
+                "dpjax.objectives, or give yours a method prox(params, step_size)."
             )
         return found
 

@@ -55,7 +55,7 @@ class AccuracyQuery(Query):
         return ReleaseWords(bound="each record counts as 0 or 1")
 
     @property
-    def gradients(self) -> int:
+    def gradients_per_record(self) -> int:
         """None: labels are predicted."""
         return 0
 

@@ -47,7 +47,7 @@ class AnchoredQuery(Query):
         return (2 + self._share) * self.clip_norm
 
     @property
-    def gradients(self) -> int:
+    def gradients_per_record(self) -> int:
         """Two, at the parameters and at the anchor."""
         return 2
 

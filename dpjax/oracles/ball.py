@@ -36,7 +36,7 @@ class BallQuery(GradientQuery):
     @property
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
-        return ReleaseWords(noise="noise uniform in a ball, on means of clipped contributions")
+        return ReleaseWords(noise="means of clipped contributions, with noise uniform in a ball")
 
     @property
     def radius(self) -> Array | float:

@@ -1,4 +1,4 @@
-"""``Query``: one question to the data; the one place that draws, computes, adds noise and books."""
+"""``Query``: one question to the data; the only place that draws, computes and adds noise."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -26,10 +26,12 @@ _Law = TypeVar("_Law", bound=Noise)
 
 
 class Evaluations(NamedTuple):
-    """Gradients of one record that are computed: those of the draws as declared, and with padding.
+    """How many gradients of single records are computed.
 
-    The second counts rows of fixed shapes that hold no record too: a batch's whole capacity, filled
-    up to blocks of 128.
+    Attributes:
+      declared: those of batches of the declared size.
+      padded: rows without a record counted in: each batch at its capacity, rounded up to a multiple
+        of 128 if it is above 128.
     """
 
     declared: int
@@ -38,22 +40,29 @@ class Evaluations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
-    """One question to the data: an exact value, a bound on one record's part in it, and noise.
+    """One question to the data: an exact value, a bound on one record's contribution, and noise.
 
-    ``answer`` is the only door through which anything above learns about records, and it is written
-    once, here: draw, compute the exact value, add noise, post-process. ``event`` is computed from
-    the same fields that scale the noise. All that an answer holds is one release, of one joint
-    vector, on a draw of its own.
+    Algorithms learn about records through ``answer`` alone. It is written once, here: draw a batch,
+    compute the exact value, add noise, post-process. ``event`` is computed from the same fields
+    that scale the noise, so what is accounted is what is added. By default each answer is one
+    release of one joint vector on a batch of its own; a subclass whose answers share noise or a
+    pass over the records says so in ``releases``.
 
-    A subclass is a ``pytree_dataclass``; its fields, like those below, are given by name. It has
-    the properties ``name`` and ``components``, and the methods ``exact`` and ``bound``; where the
-    defaults do not fit, the class attribute ``noise``, or ``noises``, ``stddevs``, ``finish`` with
-    its inverse ``parts_of``, ``is_asked``, ``inner_noise``, ``releases``, ``step_key``, and
-    ``memory`` with ``renews``. ``answer`` and ``event`` are final.
+    A subclass is a ``pytree_dataclass`` with keyword-only fields. It must define ``name``,
+    ``components``, ``exact`` and ``bound``. It may define
+
+    - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
+      ``step_key`` and ``inner_noise``;
+    - what becomes of the noisy parts: ``finish``, and its inverse ``parts_of``;
+    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``;
+    - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``, ``memory`` with
+      ``renews``, ``check_examples``, ``gradients_per_record``.
+
+    ``answer`` and ``event`` are final.
 
     Args:
       setting: objective, declared n, relation, sampler, and how noise is drawn.
-      noise_multiplier: standard deviation of the noise over ``sensitivity``.
+      noise_multiplier: standard deviation of the noise divided by ``sensitivity``.
     """
 
     setting: Setting
@@ -64,12 +73,12 @@ class Query:
 
     @property
     def objective(self) -> Objective:
-        """Whose ``loss`` is differentiated."""
+        """The objective, whose ``loss`` the question is about."""
         return self.setting.objective
 
     @property
     def data_size(self) -> int:
-        """The declared public n."""
+        """The declared number n, which is public; the true one may differ where n is private."""
         return self.setting.data_size
 
     @property
@@ -79,7 +88,7 @@ class Query:
 
     @property
     def sampler(self) -> Sampler:
-        """Who is asked."""
+        """The sampler, which decides which records an answer reads."""
         return self.setting.sampler
 
     @property
@@ -89,68 +98,72 @@ class Query:
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
+        """The name of the query and of its release; of one algorithm's queries each has its own."""
         raise NotImplementedError
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """Returns a bound on the l2 norm of one record's contribution to the exact sum; public.
 
-        It must hold for every record, whatever is in it, without what rounding adds and without the
-        factor of the relation. The noise is in proportion to it.
+        It must hold for every possible record, in exact arithmetic. What rounding adds and the
+        factor 2 of ``replace_one`` are no part of it: both are applied to it later. The noise is
+        proportional to it.
 
         Args:
-          params: where; None for the largest of all, which the guarantee prints.
+          params: the point at which it is asked; None for the largest bound over all points, which
+            the guarantee prints.
           **public: as ``exact``.
         """
         raise NotImplementedError
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """Name and standard deviation of each part of the released mean; on the host."""
+        """Name and noise std of each part of the released mean; for concrete numbers only."""
         raise NotImplementedError
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
+        """What the guarantee says about a release in addition to its numbers."""
         return ReleaseWords()
 
     @property
     def purpose(self) -> str:
-        """What the key of the noise is derived for."""
+        """The word from which the key of the noise is derived; different noise has another."""
         return self.name
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
-        """Returns the value without noise, in parts. NOT PRIVATE; all that reads records.
+        """Returns the value without noise, one array for each of ``noises``. NOT PRIVATE.
+
+        Beside ``memory`` and ``inner_noise`` it is the only method that may read records.
 
         Args:
-          records: those of one draw, see ``bind``.
-          params: where.
+          records: those of one batch, see ``bind``.
+          params: the point of evaluation.
           mask: bool, the rows that count; None for all.
-          **public: what else the question needs, released before or public.
+          **public: further inputs, each a public constant or a value released before.
         """
         raise NotImplementedError
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns for each part the purpose of its key, and the noise that is added to it."""
+        """Returns for each part the word its key is derived from, and the law of its noise."""
         del public
         return ((self.purpose, self.noise),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the scale of the noise on each part of the exact value; public."""
+        """Returns, for each part of the exact value, the scale of its noise, see ``Noise``."""
         return (self._noise_on_sum(self.bound(params, **public)),)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
-        """Returns the answer made of the noisy parts: post-processing. Here a mean like params."""
-        total = self._shape_of(noisy[0], params)
+        """Returns the answer, from the noisy parts: by default their mean, a pytree like params."""
+        total = self._checked_sum(noisy[0], params)
         return flatten(params)[1](total / self.divisor, as_sum=True)
 
     def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
         """Returns the noisy parts that an answer was made of, up to rounding."""
         return (ravel_pytree(answer)[0] * self.divisor,)
 
-    def likelihood(
+    def likelihood_terms(
         self,
         answer: PyTree,
         records: Records,
@@ -158,12 +171,14 @@ class Query:
         mask: Array | None = None,
         **public: Any,
     ) -> tuple[tuple[Noise, Array, Array, Any], ...]:
-        """Returns what an attacker compares: of each part noise, answer, mean and scale.
+        """Returns for each part its noise's law, the noisy part, the exact part, and the scale.
+
+        From these an audit computes the likelihood of an answer.
 
         Args:
-          answer: that was released at ``params``.
-          records: of which the mean is computed, as ``exact`` reads them.
-          params: where.
+          answer: the one that was released at ``params``.
+          records: those of which the exact part is computed, as ``exact`` takes them.
+          params: the point of evaluation.
           mask: as ``exact``.
           **public: as ``exact``.
 
@@ -175,47 +190,49 @@ class Query:
         return tuple(zip(noises, seen, exact, stddevs, strict=True))
 
     def nothing_seen(self, params: Params) -> tuple[PyTree, ...]:
-        """Returns what the score of an answer needs of those before the first; for audits.
+        """Returns, for each part, the state of an audit's score before any answer.
 
         Args:
-          params: of the algorithm, whose size is that of an answer's part.
+          params: those of the algorithm; each part is taken to hold as many numbers as they do.
         """
         size = flatten(params)[0].size
         return tuple(noise.nothing_seen(size) for _, noise in self.noises())
 
     def is_asked(self, **public: Any) -> Array | None:
-        """Returns whether records are read at all, bool (); None where they always are.
+        """Returns whether an answer reads the records, bool (); None if it always does.
 
-        The condition is ``asked``, where the question has it: public or of released values. The
-        answer is 0 where it is not asked.
+        By default it is the argument ``asked`` of ``**public``, if there is one, which must follow
+        from public and released values alone. Where it is False the answer is 0, without noise.
         """
         return public.get("asked")
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
-        """Returns the key of one answer: of this query and the step alone, so that none repeats.
+        """Returns the key of one answer: by default from name and step, so that none repeats.
+
+        A query whose noise is correlated over steps returns one key for all that share it.
 
         Args:
-          key: of the training, shape ().
+          key: that of the training, shape ().
           step: number of the step.
-          **public: as ``exact``; noise that is correlated over steps shares one key.
+          **public: as ``exact``.
         """
         del public
         return derive(key, self.name, step)
 
     def memory(self, records: Records, params: Params, **public: Any) -> PyTree | None:
-        """Returns what later answers need of the records beside their own draw. NOT PRIVATE.
+        """Returns a value of all records that later answers use beside their batch. NOT PRIVATE.
 
-        None, as here, where nothing is remembered. Otherwise the driver keeps it from step to step,
-        computes it again where ``renews`` says so or where a run is resumed, and hands it to
-        ``exact`` as ``memory``: until it is renewed it must be the same whenever it is computed.
+        None, as here, if there is none. Otherwise the driver keeps it from step to step, computes
+        it anew where ``renews`` says so or a run is resumed, and passes it to ``exact`` as the
+        argument ``memory``. Computed twice before it is renewed, it must come out the same.
 
         Args:
           records: all of them, see ``bind``.
-          params: of the question.
-          **public: likewise.
+          params: the point of evaluation.
+          **public: as ``exact``.
 
-        Privacy: SECRET. It is in no state, history, solution or checkpoint; a record's part in it
-          counts in ``bound``, or in what ``event`` says of a record that is not drawn.
+        Privacy: SECRET. It is in no state, history, solution or checkpoint. Through it a record
+          moves answers even where it is not drawn: ``bound`` or ``releases`` must count that.
         """
         del records, params, public
         return None
@@ -226,7 +243,7 @@ class Query:
         return type(self).memory is not Query.memory
 
     def renews(self, **public: Any) -> Array | bool:
-        """Returns whether ``memory`` is another one than at the step before, bool ()."""
+        """Returns whether ``memory`` must be computed anew at this step, bool ()."""
         del public
         return False
 
@@ -234,15 +251,15 @@ class Query:
         """Raises, before anything is spent, for examples that this query cannot read.
 
         Args:
-          examples: as the module's ``check_examples``, which has checked them.
-          params: likewise.
+          examples: as given to ``solve``, and checked by ``records.check_examples``.
+          params: the starting point.
 
         Privacy: may read shapes and dtypes, no value.
         """
         del examples, params
 
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
-        """Returns noise that goes into ``exact`` as further arguments; secret."""
+        """Returns secret random arguments of ``exact``, such as a random term of an objective."""
         del key, records, params
         return {}
 
@@ -250,12 +267,12 @@ class Query:
         """Returns the noisy answer at ``params``.
 
         Args:
-          key: of this question alone.
+          key: of this answer alone.
           records: see ``bind``.
-          params: floating pytree, released before.
-          **public: what else the question needs, see ``exact``.
+          params: floating pytree, public or released before.
+          **public: see ``exact``.
 
-        Privacy: see the class.
+        Privacy: what is released is what ``event`` says.
         """
         asked = self.is_asked(**public)
         if asked is None:
@@ -276,63 +293,63 @@ class Query:
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
-                f"exact of {type(self).__name__} must return a tuple of {len(noises)} sums, one "
-                "for each noise."
+                f"exact of {type(self).__name__} must return a tuple of {len(noises)} arrays, one "
+                "for each of noises()."
             )
         noisy = tuple(
-            self._as_set(noise).add(derive(key, purpose, 0), value, stddev)
+            self._configured(noise).add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
         )
         return self.finish(noisy, params)
 
-    def _shape_of(self, noisy: Array, params: Params) -> Array:
-        """Returns a sum that is to be a pytree like ``params``, or raises for another shape."""
+    def _checked_sum(self, noisy: Array, params: Params) -> Array:
+        """Returns a flat sum as large as ``params``, or raises for another shape."""
         size = flatten(params)[0].size
         if jnp.shape(noisy) != (size,):
             raise ValueError(
-                f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}, where "
-                f"the answer is a mean like the {size} parameters: return their flat sum ({size},)"
-                ", or define finish."
+                f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}; it "
+                f"must have shape ({size},), one entry for each parameter, unless the class "
+                "defines finish and parts_of."
             )
         return noisy
 
     @property
-    def gradients(self) -> int:
-        """How many gradients of each record one answer takes."""
+    def gradients_per_record(self) -> int:
+        """How many gradients of each record in its batch one answer computes."""
         return 1
 
     def evaluations(self, count: int) -> Evaluations:
-        """Returns the gradients that ``count`` answers take; on the host."""
+        """Returns how many gradients ``count`` answers compute; for concrete numbers only."""
         rows = self.sampler.capacity
         padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
-        declared = round(count * self.gradients * float(self.divisor))
-        return Evaluations(declared, count * self.gradients * padded)
+        declared = round(count * self.gradients_per_record * float(self.divisor))
+        return Evaluations(declared, count * self.gradients_per_record * padded)
 
     @property
     def closed_form(self) -> bool:
-        """Whether records of a margin loss are prepared for its closed form, once per training."""
+        """Whether rows of a linear model are scaled once per training, for sums in closed form."""
         return self.sampler.reads_all
 
     @property
     def divisor(self) -> Array | float:
-        """What sums are divided by: the declared n or expected batch, never a realised size."""
+        """What sums are divided by: the declared n or expected batch, never a drawn size."""
         return self.sampler.expected
 
     @property
     def slack(self) -> float:
-        """What rounding adds to the distance of neighbouring sums, in contributions."""
+        """What rounding adds at most to the distance of neighbouring sums, over ``bound``."""
         return self._slack_of(self.sampler.capacity)
 
     @property
     def any_order(self) -> bool:
-        """Whether neighbours may have their common rows in other places."""
+        """Whether neighbours' common rows may lie in other places; blocks then add in float64."""
         return not keeps_positions(self.relation)
 
     @property
     def sensitivity(self) -> Array | float:
-        """What the noise multiplier is relative to, on the released mean.
+        """The unit of the noise multiplier, for the released mean and the largest bound.
 
-        Its l2 sensitivity; sampled, the bound on one record's part.
+        Without sampling its l2 sensitivity; with sampling the bound on what one drawn record adds.
         """
         return self._of_mean(self.bound())
 
@@ -342,21 +359,22 @@ class Query:
         return self.noise_multiplier * self.sensitivity
 
     def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release; on the host.
+        """Returns what ``count`` answers release; for concrete numbers only.
 
         Raises:
-          ValueError: for a sampler that has no accounting for the relation or the noise.
+          ValueError: for a sampler that has no accounting for the relation or the noise, or draws
+            from another number of records.
         """
         check_sampler(self.sampler, self.data_size)
         fast = self.setting.unsafe_fast_noise
         released = (
-            dataclasses.replace(release, unsafe_fast_noise=fast, words=self._said_of(release))
+            dataclasses.replace(release, unsafe_fast_noise=fast, words=self._words_of(release))
             for release in self.releases(count)
         )
         return Event(tuple(released), self.relation)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns the releases of ``event``: here one an answer, of noise on the sampler's draw."""
+        """Returns the releases of ``event``: by default each answer is one, on its own batch."""
         return (self._release(count),)
 
     def _release(self, count: int, **own: Any) -> Release:
@@ -371,22 +389,22 @@ class Query:
             **own,
         )
 
-    def _said_of(self, release: Release) -> ReleaseWords:
+    def _words_of(self, release: Release) -> ReleaseWords:
         if is_own(self):
             return release.words
         return release.words._replace(bound=f"asserted by {type(self).__name__}, not by dpjax")
 
-    def _as_set(self, noise: _Law) -> _Law:
-        """The noise, drawn as the setting says: the one place that hands the flag on."""
+    def _configured(self, noise: _Law) -> _Law:
+        """The noise with the setting's flag: the one place that hands ``unsafe_fast_noise`` on."""
         fast = self.setting.unsafe_fast_noise
         if noise.unsafe_fast == fast:
             return noise
         return dataclasses.replace(noise, unsafe_fast=fast)
 
     def _slack_of(self, rows: int) -> float:
-        # Noise is added to the sum in float64, before it is narrowed.
-        declared = most_rows(rows, self.relation)
-        return sum_slack(declared, self.relation, self.any_order, narrowed=False)
+        # Noise is added before the sum is rounded to float32, so that rounding is not charged.
+        charged = most_rows(rows, self.relation)
+        return sum_slack(charged, self.relation, self.any_order, narrowed=False)
 
     def _on_sum(self, bound: Array | float) -> Array | float:
         return self.sampler.sum_scale(bound, self.relation, self.slack)
@@ -395,7 +413,8 @@ class Query:
         return self._on_sum(bound) / self.divisor
 
     def _noise_on_sum(self, bound: Array | float) -> Array | float:
-        # The sum is perturbed and then divided: rounding in the division is post-processing.
+        # By way of the mean's, so that it is ``stddev``, which is printed, times the divisor. The
+        # noisy sum is divided afterwards: rounding in that division is post-processing.
         return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
@@ -404,7 +423,7 @@ class Query:
 
 
 class ValueQuery(Query):
-    """A question whose exact value is released as it is, not divided: ``stddev`` is its noise."""
+    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of the noise on the value."""
@@ -422,7 +441,7 @@ class ValueQuery(Query):
 
 
 def check_sampler(sampler: Sampler, data_size: int) -> None:
-    """Raises if a sampler was made for other data than a query.
+    """Raises if sampler and query declare different numbers of records.
 
     Raises:
       ValueError: naming both sizes.

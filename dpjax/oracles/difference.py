@@ -46,8 +46,9 @@ class DifferenceQuery(Query):
         """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
             note=(
-                "the bound and the std are maxima: near the anchor both shrink in proportion to "
-                "the distance from it"
+                "of a record, its gradient minus that at the anchor, the point where the gradient "
+                "of all records was last released; bound and noise are maxima, both proportional "
+                "to the distance from the anchor"
             )
         )
 
@@ -59,7 +60,7 @@ class DifferenceQuery(Query):
         return jnp.maximum(self.clipped.bound(params, public["anchor"]), LEAST * largest)
 
     @property
-    def gradients(self) -> int:
+    def gradients_per_record(self) -> int:
         """Two of each record: here and at the anchor."""
         return 2
 

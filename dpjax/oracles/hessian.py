@@ -4,9 +4,12 @@ from typing import Any, NamedTuple
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
+from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
 from dpjax.oracles.base import Query, Records
+
+OFF_DIAGONAL = "off the Hessian's diagonal the noise is smaller by a factor of sqrt(2)"
 
 
 class SecondOrderAnswer(NamedTuple):
@@ -53,7 +56,12 @@ class HessianQuery(Query):
         return self.stddev
 
     @property
-    def gradients(self) -> int:
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(note=OFF_DIAGONAL if self.isometric else "")
+
+    @property
+    def gradients_per_record(self) -> int:
         """None: Hessians alone."""
         return 0
 
@@ -119,6 +127,11 @@ class JointQuery(Query):
         return self.gradient_weight
 
     isometric = True
+
+    @property
+    def words(self) -> ReleaseWords:
+        """What the guarantee says of a release beside its numbers."""
+        return ReleaseWords(note=OFF_DIAGONAL)
 
     @property
     def hessian_bound(self) -> Array | float:

@@ -13,7 +13,7 @@ from dpjax.sampling import FullBatch
 from dpjax.sampling.samplers import expect
 
 MINIMIZER_WORDS = ReleaseWords(
-    noise="Gaussian noise on the minimizer (rows are scaled to norm at most 1)",
+    noise="the minimizer (rows are scaled to norm at most 1), with Gaussian noise",
     bound=(
         "rows are scaled to norm at most 1; the loss's derivative is truncated at its Lipschitz "
         "constant"
@@ -70,7 +70,7 @@ class MinimizerQuery(ValueQuery):
         return MINIMIZER_WORDS
 
     @property
-    def gradients(self) -> int:
+    def gradients_per_record(self) -> int:
         """One at every step towards the minimum."""
         return int(self.iterations)
 

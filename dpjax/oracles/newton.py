@@ -63,7 +63,7 @@ class NewtonQuery(ValueQuery):
         return "newton_direction"
 
     @property
-    def gradients(self) -> int:
+    def gradients_per_record(self) -> int:
         """None: the Hessian is taken where the gradient was."""
         return 0
 

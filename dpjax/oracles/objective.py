@@ -87,7 +87,10 @@ class ObjectiveQuery(MinimizerQuery):
             sensitivity=float(self.sensitivity),
             components=self.components,
             words=MINIMIZER_WORDS._replace(
-                noise="Gaussian noise in the objective (rows are scaled to norm at most 1)",
+                noise=(
+                    "the minimizer of an objective with Gaussian noise in it (rows are scaled to "
+                    "norm at most 1)"
+                ),
                 bound=f"of the objective's gradient: {MINIMIZER_WORDS.bound}",
             ),
             log_shift=math.log1p(smoothness / (self.data_size * strength_of(self.objective))),
@@ -99,7 +102,7 @@ class ObjectiveQuery(MinimizerQuery):
             sensitivity=2 * float(self.distance),
             components=(("minimizer", float(self.output_stddev)),),
             words=MINIMIZER_WORDS._replace(
-                noise="Gaussian noise on its minimizer",
+                noise="Gaussian noise on that minimizer",
                 bound="twice the bound on the solver's distance to the exact minimizer",
             ),
         )
@@ -110,7 +113,7 @@ class ObjectiveQuery(MinimizerQuery):
         del params, public
         return (self.output_stddev,)
 
-    def likelihood(
+    def likelihood_terms(
         self,
         answer: Array,
         records: Records,
@@ -132,5 +135,5 @@ class ObjectiveQuery(MinimizerQuery):
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
         dtype = records.directions.dtype
-        own, noise = derive(key, "tilt", 0), self._as_set(Gaussian())
+        own, noise = derive(key, "tilt", 0), self._configured(Gaussian())
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

@@ -57,8 +57,8 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         raise ValueError("the data are empty: n = 0.")
     if query.relation != "add_or_remove_one" and n != query.data_size:
         raise ValueError(
-            f"data_size={query.data_size} was declared, but the data have {n} rows; declare the "
-            "public n, or use relation='add_or_remove_one' if n is private."
+            f"data_size={query.data_size} was declared, but the data have {n} rows; pass "
+            f"data_size={n} if n is public, or declare relation='add_or_remove_one' if it is not."
         )
     check_sampler(query.sampler, query.data_size)
     for leaf in jax.tree.leaves(params):
@@ -112,8 +112,9 @@ def _check_margin_examples(examples: PyTree, params: Params) -> None:
         raise ValueError(f"labels must be numbers, -1 or +1, got {y_dtype}.")
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
-            f"features must be floating, got {jnp.result_type(x)}; scale them by declared bounds "
-            "and convert them, x.astype('float32')."
+            f"features must be floating-point numbers, got {jnp.result_type(x)}; scale them by "
+            "bounds that are chosen without a look at the data, and convert them by "
+            "x.astype('float32')."
         )
     if jnp.shape(params) != (jnp.shape(x)[1],):
         raise ValueError(

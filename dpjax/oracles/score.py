@@ -60,8 +60,14 @@ class ScoreQuery(ValueQuery):
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
-            noise="Gaussian noise on norms and eigenvalues of means",
-            note="the sensitivity is in units of the clip norms",
+            noise=(
+                "norms of mean gradients and smallest eigenvalues of mean Hessians, with Gaussian "
+                "noise"
+            ),
+            note=(
+                "the sensitivity is that of the vector (gradient norm / its clip norm, "
+                "eigenvalue / its clip norm)"
+            ),
         )
 
     @property

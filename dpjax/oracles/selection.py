@@ -63,7 +63,13 @@ class SelectionQuery(ValueQuery):
     @property
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
-        return ReleaseWords(noise="Gumbel noise on scores, which are not released")
+        return ReleaseWords(
+            noise="an index, chosen with Gumbel noise on scores that are not released",
+            sums=(
+                "Scores and Gumbel noise are added in float64, and the index of the largest alone "
+                "leaves the computation."
+            ),
+        )
 
     @property
     def sampler(self) -> FullBatch:
