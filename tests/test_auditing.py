@@ -511,29 +511,6 @@ def test_c15_noise_per_micro_batch_falls_under_the_gate():
     assert "gate" in found.verdict
 
 
-# The gates that must hold, at the declared numbers of runs.
-
-
-@pytest.mark.parametrize(
-    ("name", "runs", "least"),
-    [
-        ("gaussian", 200_000, 0.93),
-        ("subsampled-gaussian", 2_000_000, 0.90),
-        ("symmetric-identity", 1_000_000, 0.94),
-        ("ball-2", 1_000_000, 0.97),
-        ("ball-10", 1_000_000, 0.97),
-        ("ball-100", 200_000, 0.94),
-        ("dp-tr", 20_000, 0.70),
-    ],
-)
-def test_the_ratio_that_must_hold(name, runs, least):
-    found = auditing.audit(name, key=jax.random.key(0), runs=runs)
-    assert not found.refuted
-    assert least <= found.ratio <= 1
-    assert found.cp_epsilon <= found.fdp_epsilon
-    assert (found.measure == "delta(0)") == name.startswith("ball")
-
-
 # Attacked at 8 and more, see their games.
 BOLD = ("svrg-exact", "dp-sgd-step", "book-keeping")
 
@@ -579,7 +556,12 @@ def is_jaxpr(parameter):
     return isinstance(parameter, core.Jaxpr | core.ClosedJaxpr)
 
 
-@pytest.mark.parametrize("name", auditing.AUDITS)
+# Of algorithms, one for each way in which steps and their keys are made; all others.
+FRESH = [name for name in auditing.AUDITS if name not in dpjax.baselines.EVERY]
+FRESH += ["dp-gd", "dp-svrg", "spider", "objective-perturbation"]
+
+
+@pytest.mark.parametrize("name", FRESH)
 def test_a_fresh_key_costs_about_what_a_seed_costs(name):
     game = auditing.AUDITS[name].make()
     keys = jax.random.split(dpjax.random_key(), 2)

@@ -110,14 +110,11 @@ def test_an_algorithm_is_shown_with_other_things_in_place_of_its_numbers():
         stood = jax.tree.map(lambda _, other=other: other, algorithm)
         check(stood)
         assert "DP-STR" in repr(stood)
-    one = dataclasses.replace(
-        algorithm,
-        queries=tuple(
-            dataclasses.replace(query, noise_multiplier=np.ones(3)) for query in algorithm.queries
-        ),
-    )
+    (query,) = algorithm.queries
+    odd = dataclasses.replace(query, noise_multiplier=np.ones(3))
+    one = dataclasses.replace(algorithm, stages=((odd,),))
     assert "noise: unknown" in check(one)[0]
-    prefix = dataclasses.replace(algorithm, queries=None, declared=0)
+    prefix = dataclasses.replace(algorithm, stages=None, declared=0)
     assert check(prefix) == ("StochasticTrustRegion, incomplete",) * 2
     assert check(object.__new__(dpjax.Ledger)) == ("Ledger, incomplete",) * 2
 

@@ -385,7 +385,7 @@ def test_relations_and_accountants(relation, accountant, call, tmp_path):
 @pytest.mark.parametrize("name", list(dpjax.objectives.SADDLES))
 def test_run_starts_at_a_saddle(name, call, tmp_path):
     file = tmp_path / "out.json"
-    more = ["--objective", name, "--seed", 0, "--exact", "--json", file]
+    more = ["--objective", name, "--steps", 8, "--seed", 0, "--exact", "--json", file]
     status, out, _ = call("run", "dp-tr", *more)
     content = json.loads(file.read_text())
     assert status == 0 and content["objective"] == name

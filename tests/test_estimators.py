@@ -451,4 +451,4 @@ def test_the_guarantee_names_the_declared_labels(scale):
     model = DPLogisticRegression(
         classes=("Rain", "sun"), random_state=0, solver_options={"steps": 2}, **scale
     )
-    assert "Labels counted: 'Rain', 'sun'; a record with any" in model.fit(x, y).guarantee_
+    assert "Accepted labels: 'Rain', 'sun'; a record with any" in model.fit(x, y).guarantee_

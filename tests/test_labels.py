@@ -161,11 +161,11 @@ def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_
     run = ["run", *where, "--epsilon", 8, "--exact", "--seed", 0]
     status, out, _ = call(*run)
     said = (
-        "labels counted: -1 and 0 (as -1), 1 (as +1); a record with any other label "
+        "accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other label "
         "contributes nothing"
     )
     assert status == 0 and out.startswith(said)
-    assert "Labels counted: -1 and 0 (as -1), 1 (as +1); a record with any other" in out
+    assert "Accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
     assert float(accuracy.split()[1]) > 0.7
     assert call("data", path, "--check", "--label", "churned", "--bounds", bounds)[0] == 0
@@ -183,9 +183,9 @@ def test_declared_labels_train_and_are_said_before_the_run(labels, call, tmp_pat
     status, out, _ = call("run", *where, "--epsilon", 8, "--exact", "--seed", 0)
     first = out.splitlines()[0]
     negative, positive = labels
-    said = f"labels counted: {negative!r} (as -1), {positive!r} (as +1); a record with any other"
+    said = f"accepted labels: {negative!r} (as -1), {positive!r} (as +1); a record with any other"
     assert status == 0 and first.startswith(said)
-    assert f"Labels counted: {negative!r}, {positive!r}; a record with any other" in out
+    assert f"Accepted labels: {negative!r}, {positive!r}; a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
     assert float(accuracy.split()[1]) > 0.7
 
@@ -204,7 +204,7 @@ def test_a_numeric_column_needs_no_declaration_and_what_counts_is_said(call, tmp
     np.savez(path, x=x, y=(x[:, 0] > 0.5).astype(int))
     (tmp_path / "b.json").write_text("[[0, 1]]")
     status, out, _ = call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")
-    assert status == 0 and out.startswith("labels counted: -1 and 0 (as -1), 1 (as +1); a record")
+    assert status == 0 and out.startswith("accepted labels: -1 and 0 (as -1), 1 (as +1); a record")
     np.savez(path, x=x, y=x[:, 0] > 0.5)
     status, _, err = call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")
     assert status == 2 and "holds True and False" in err
@@ -303,7 +303,7 @@ def test_a_dtype_that_cannot_hold_the_labels_is_refused(y, dataset, spends_nothi
 def test_the_guarantee_says_which_labels_count():
     algorithm, data = trained(np.tile(np.float32([0, 1]), 30))
     text = dpjax.solve(algorithm, data, seed=0).guarantee()
-    assert "Labels counted: -1, +1; a record with any other label contributes nothing." in text
+    assert "Accepted labels: -1, +1; a record with any other label is a null record." in text
     x = np.ones((60, 2), np.float32)
     network = dpjax.fit(
         lambda w, x: x @ w,
@@ -316,7 +316,7 @@ def test_the_guarantee_says_which_labels_count():
         steps=2,
         params=np.zeros((2, 2), np.float32),
     )
-    assert "Labels counted: 0, 1, ..., one less than the number of logits" in network.guarantee()
+    assert "Accepted labels: 0, 1, ..., one less than the number of logits" in network.guarantee()
 
 
 def fitted(data, **more):
@@ -339,7 +339,7 @@ def test_cross_entropy_takes_the_two_classes_of_a_table(tmp_path):
     data = load(path, label="churned", bounds=BOUNDS, classes=("No", "Yes"), intercept=True)
     result = fitted(data, held_out=data)
     assert result.exact_held_out["accuracy"][-1] > 0.7  # half of the records null: one class
-    assert "Labels counted: 'No', 'Yes'" in result.guarantee()
+    assert "Accepted labels: 'No', 'Yes'" in result.guarantee()
     pair = fitted(data, held_out=(data.x, data.y)).exact_held_out["accuracy"]
     np.testing.assert_array_equal(pair, result.exact_held_out["accuracy"])
     assert float((data.y == 1).mean()) > 0.3 < float((data.y == -1).mean())

@@ -3,6 +3,7 @@
 import jax
 import mutants
 import pytest
+from factories import DELTA_ONLY
 
 from dpjax import auditing
 from dpjax.baselines import EVERY
@@ -234,6 +235,8 @@ def test_an_audit_stands(name):
     found = auditing.audit(name, key=jax.random.key(4), runs=runs)
     assert not found.refuted
     assert least <= found.ratio <= 1
+    assert found.cp_epsilon <= found.fdp_epsilon
+    assert (found.measure == "delta(0)") == (name.startswith("ball") or name in DELTA_ONLY)
 
 
 def test_the_product_passes_the_tests_that_kill():

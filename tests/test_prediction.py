@@ -334,7 +334,7 @@ def test_a_new_user_gets_from_a_csv_with_words_to_predictions_by_messages_alone(
     assert status == 0 and "wrong" not in text
     command = text.split("next: ")[1].splitlines()[0]
     status, text = say(f"{command} --epsilon 8")
-    assert status == 0 and text.startswith("labels counted: 'No' (as -1), 'Yes' (as +1)")
+    assert status == 0 and text.startswith("accepted labels: 'No' (as -1), 'Yes' (as +1)")
     assert "differentially private" in text and "wrote model" in text
     age, income, y = records(100, seed=2)
     write(tmp_path / "new.csv", COLUMNS, income, range(100), age)

@@ -61,7 +61,7 @@ def say_labels(
     if objective.labels is not None and data.preprocessing is not None:
         counted = labels_counted(data.preprocessing.classes)
         print(
-            f"labels counted: {counted}; a record with any other label contributes nothing",
+            f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
         )
 
