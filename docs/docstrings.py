@@ -5,9 +5,11 @@ import re
 import griffe
 
 EXAMPLE = re.compile(r"^>>> ")
-REMARK = re.compile(r"^(Privacy|Reference): ")
+REMARK = re.compile(r"^Privacy: ")
+REFERENCE = re.compile(r"^Reference: ")
 CODE = re.compile(r"(``.*?``|`.*?`)")
 DATACLASS = griffe.ExprName("dataclass", parent=griffe.ExprName("dataclasses"))
+INHERITED = re.compile(r"^  \*\*others: (.*(?:\n    .*)*)", re.MULTILINE)
 FIELD = griffe.ExprName("field", parent=griffe.ExprName("dataclasses"))
 
 
@@ -17,7 +19,10 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj, **_):
         """Rewrites the docstring of an object as Markdown."""
         if obj.docstring:
-            obj.docstring.value = markdown(obj.docstring.value)
+            value = obj.docstring.value
+            if obj.is_class:  # whose fields griffe knows, inherited ones too
+                value = INHERITED.sub(_others, value)
+            obj.docstring.value = markdown(value)
 
     def on_class_instance(self, *, cls, **_):
         """Marks classes whose fields are the arguments of their constructor."""
@@ -50,13 +55,19 @@ def markdown(text):
         if kind != inside and kind == "example":
             lines.append("Examples:")
         if kind == "remark" and line and line[0] != " ":
-            name, _, line = line.partition(": ")
-            lines += [f'!!! {name.lower()} "{name}"']
+            lines.append('!!! privacy "Privacy"')
+            line = line.removeprefix("Privacy: ")
+            line = line[0].upper() + line[1:]
         inside = kind if line else (None if kind == "example" else kind)
         indent = {"example": "    ", "remark": "    "}.get(kind, "")
-        line = line.strip() if kind == "remark" else line
+        line = line.strip() if kind == "remark" else REFERENCE.sub("**Reference:** ", line)
         lines.append(indent + (line if kind == "example" else _escaped(line)) if line else "")
     return "\n".join(lines)
+
+
+def _others(found):
+    """The arguments that a class has from its bases, as a paragraph after the others."""
+    return "\nOther arguments: " + " ".join(found[1].split())
 
 
 def _escaped(line):
