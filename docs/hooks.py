@@ -1,4 +1,4 @@
-"""What the site shows from other folders: the papers' gallery, the executed notebooks, the changelog.
+"""What the site shows from other folders: the papers' gallery, executed notebooks, changelog.
 
 Nothing is executed: notebooks are shown with the outputs that are stored in them.
 """

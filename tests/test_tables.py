@@ -1,4 +1,4 @@
-"""The tables of docs/algorithms.md come from the registry: `python tests/test_tables.py --write`."""
+"""docs/algorithms.md has the tables of the registry: `python tests/test_tables.py --write`."""
 
 import pathlib
 import re

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Real
 
 SOLVERS = ("auto", "exact", "lanczos")
+"""Solvers of ``trust_region_step``; ``"auto"`` takes Lanczos from p = 256."""
+
 _NEWTON_SIZE = 48  # below it an eigendecomposition is about as cheap, and on one thread
 _LANCZOS_SIZE = 256  # below it an exact solution takes at most a few milliseconds
 
