@@ -1,4 +1,4 @@
-"""The numbers of the README's table that are about DP-STR: gaps, time beside DP-TR, time against n.
+"""The numbers of docs/benchmarks.md that are about DP-STR: gaps, time beside DP-TR, time against n.
 
 Run ``python benchmarks/stochastic_trust_region.py ijcnn1`` or ``covtype``. Gaps are NOT PRIVATE:
 they compare with the optimum on public benchmark data.

@@ -1,4 +1,4 @@
-"""The numbers of the README's table that are about DP-TR as a whole: gap, time, memory, seeds.
+"""The numbers of docs/benchmarks.md that are about DP-TR as a whole: gap, time, memory, seeds.
 
 Run ``python benchmarks/trust_region.py ijcnn1``, ``covtype``, ``seeds`` or ``time``. Gaps are NOT
 PRIVATE: they compare with the optimum on public benchmark data.

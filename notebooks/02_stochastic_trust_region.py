@@ -172,7 +172,7 @@ plt.show()
 # %% [markdown]
 # A fifth of the reads costs little, a hundredth much: to the noise *and* to the luck of the batch,
 # which no budget removes. These data are small; on half a million records a batch of 2 % is enough
-# (the README has the numbers).
+# (docs/benchmarks.md has the numbers).
 #
 # ## Time follows the batch, not the data
 #

@@ -1,5 +1,6 @@
 """The public face: what ``dir`` shows, and what can be had without waiting for JAX."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -41,3 +42,15 @@ def test_dir_shows_the_public_face_and_nothing_else():
     assert dir(dpjax) == sorted(dpjax.__all__) and not {"Any", "importlib"} & set(dir(dpjax))
     assert all(getattr(dpjax, name) is not None for name in dir(dpjax))
     assert set(dpjax._ROOM_OF) < set(dpjax.__all__)
+
+
+def test_the_version_is_printed_without_jax():
+    code = (
+        "import sys\n"
+        "from dpjax.cli import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "assert not {'jax', 'numpy'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"dpjax {importlib.metadata.version('dpjax')}\n"

@@ -6,72 +6,33 @@ pinned numbers by ``tests/test_pinned_numbers.py --write``.
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-FILE = '''"""DP-GD at half the step size, for the test that adds it."""
-
-from typing import Any
-
-from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms.descent import Descent
-from dpjax.algorithms.gradient_descent import dp_gradient_descent
-from dpjax.objectives import Objective
-
-
-def dp_slow_descent(
-    objective: Objective,
-    budget: PrivacyBudget,
-    *,
-    data_size: int,
-    dimension: int,
-    steps: int | None = None,
-    step_size: float = 0.5,
-    clip_norm: float | None = None,
-    accountant: str = "pld",
-) -> Descent:
-    """Returns DP-GD at half of ``step_size``."""
-    return dp_gradient_descent(
-        objective,
-        budget,
-        data_size=data_size,
-        dimension=dimension,
-        steps=steps,
-        step_size=step_size / 2,
-        clip_norm=clip_norm,
-        accountant=accountant,
-        certify=None,
-    )
-'''
-IMPORT = "from dpjax.algorithms.slow_descent import dp_slow_descent\n"
-ROW = """    Entry(
-        name="dp-slow",
-        factory=dp_slow_descent,
-        asks="every record, for a gradient, of which half is taken",
-        example=Example(plain=CLIP),
-        scenario=Scenario(
-            loss="alternating", settings={"steps": 20, "step_size": 2.0, "clip_norm": 1e-3}
-        ),
-    ),
-"""
+PAGE = (ROOT / "docs" / "your-own.md").read_text()
+# The file and the row that docs/your-own.md tells its readers to add.
+FILE = re.search(r"<!-- skeleton: heavy_ball.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)[1]
+ROW = re.search(r"^row = (Entry\(.*?^\))$", PAGE, re.DOTALL | re.MULTILINE)[1]
+IMPORT = "from dpjax.algorithms.heavy_ball import heavy_ball\n"
 # What the suites say of the new algorithm: contract, command line, audits, planted bugs, tables.
 DERIVED = [
-    "test_contract.py::test_factories_share_one_signature[dp-slow]",
-    "test_contract.py::test_epsilon_is_within_the_budget[1.0-pld-zero_out-dp-slow]",
-    "test_contract.py::test_a_pytree_of_parameters_and_a_plain_loss[dp-slow]",
-    "test_cli.py::test_calibrate_gives_the_epsilon_back[dp-slow]",
+    "test_contract.py::test_factories_share_one_signature[heavy-ball]",
+    "test_contract.py::test_epsilon_is_within_the_budget[1.0-pld-zero_out-heavy-ball]",
+    "test_contract.py::test_a_pytree_of_parameters_and_a_plain_loss[heavy-ball]",
+    "test_cli.py::test_calibrate_gives_the_epsilon_back[heavy-ball]",
     "test_cli.py::test_the_help_says_what_each_algorithm_asks[dpjax run]",
-    "test_checkpoint.py::test_neither_checkpoint_nor_ledger_changes_the_result[dp-slow]",
-    "test_auditing.py::test_every_audit_claims_what_its_mechanism_says[dp-slow]",
+    "test_checkpoint.py::test_neither_checkpoint_nor_ledger_changes_the_result[heavy-ball]",
+    "test_auditing.py::test_every_audit_claims_what_its_mechanism_says[heavy-ball]",
     "test_auditing.py::test_every_algorithm_is_attacked_as_a_whole",
-    "test_mutants.py::test_an_audit_stands[dp-slow]",
-    "test_tables.py::test_the_tables_are_those_of_the_registry[README.md]",
+    "test_mutants.py::test_an_audit_stands[heavy-ball]",
     "test_tables.py::test_the_tables_are_those_of_the_registry[docs/algorithms.md]",
-    "test_tables.py::test_the_factory_is_where_the_table_says[dp-slow]",
+    "test_tables.py::test_the_factory_is_where_the_table_says[heavy-ball]",
 ]
 
 
@@ -81,16 +42,16 @@ def copy(tmp_path):
     for folder in ("dpjax", "tests", "docs"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    for file in ("README.md", "pyproject.toml"):
-        shutil.copy(ROOT / file, tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     room = tmp_path / "dpjax" / "algorithms"
-    (room / "slow_descent.py").write_text(FILE)
+    (room / "heavy_ball.py").write_text(FILE)
     registry = (room / "registry.py").read_text()
-    with_row = registry.replace('\n)\n"""All of', f'\n{ROW})\n"""All of')
+    row = textwrap.indent(f"{ROW},\n", "    ")
+    with_row = registry.replace('\n)\n"""All of', f'\n{row})\n"""All of')
     with_import = with_row.replace(
         "from dpjax.algorithms.spider", f"{IMPORT}from dpjax.algorithms.spider"
     )
-    assert len(with_import) == len(registry) + len(ROW) + len(IMPORT)
+    assert len(with_import) == len(registry) + len(row) + len(IMPORT)
     (room / "registry.py").write_text(with_import)
     return tmp_path
 
@@ -109,7 +70,8 @@ def python(folder, *arguments):
 def test_a_new_algorithm_is_one_file_and_one_row(copy):
     written = python(copy, "tests/test_tables.py", "--write")
     assert written.returncode == 0, written.stderr
-    assert "| `dp_slow_descent`, `dp-slow` | every record, " in (copy / "README.md").read_text()
+    page = (copy / "docs" / "algorithms.md").read_text()
+    assert "| `heavy_ball`, `heavy-ball` | every record, " in page
     nodes = [f"tests/{node}" for node in DERIVED]
     done = python(copy, "-m", "pytest", "-p", "no:cacheprovider", *nodes)
     assert done.returncode == 0, done.stdout

@@ -9,6 +9,7 @@ from dpjax import _cards, _validate
 from dpjax._typing import Relation
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
+"""What neighbouring may mean, see ``records_moved``."""
 
 
 def records_moved(relation: Relation) -> int:

@@ -16,6 +16,7 @@ from dpjax.accounting import sampled as _sampled
 from dpjax.accounting.release import Release
 
 ACCOUNTANTS = ("pld", "rdp")
+"""Accountants of ``epsilon``: privacy loss distributions, and Renyi DP."""
 
 
 @dataclasses.dataclass(frozen=True)

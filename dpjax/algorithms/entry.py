@@ -84,8 +84,8 @@ class Example:
 class Entry:
     """One algorithm, as everything that lists algorithms reads it.
 
-    The command line, the contract suite, audits, mutants' tables and the tables of README and docs
-    are derived from it.
+    The command line, the contract suite, audits, mutants' tables and the tables of the docs are
+    derived from it.
 
     Args:
       name: on the command line, in the contract suite, and of its audit.

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -55,4 +56,6 @@ def parser() -> argparse.ArgumentParser:
 def overview() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
     """Returns the parser of the whole command line, and where its commands are added."""
     whole = Parser(prog="dpjax", description="Train models with differential privacy.")
+    version = importlib.metadata.version("dpjax")
+    whole.add_argument("--version", action="version", version=f"dpjax {version}")
     return whole, whole.add_subparsers(required=True, metavar="COMMAND")

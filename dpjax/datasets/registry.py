@@ -21,6 +21,7 @@ RANDHIE_RANGES = MappingProxyType(
         "hlthp": (0.0, 1.0),
     }
 )
+"""Declared range of each feature of ``randhie``."""
 
 # Lowest and highest published value of each column, as min-max scaling in the papers uses them;
 # treated as public for benchmarks.
@@ -40,6 +41,7 @@ COVTYPE_RANGES = MappingProxyType(
         **{f"soil_type_{i}": (0.0, 1.0) for i in range(1, 41)},
     }
 )
+"""Declared range of each feature of ``covtype``."""
 
 
 @dataclasses.dataclass(frozen=True)

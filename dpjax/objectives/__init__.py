@@ -28,13 +28,14 @@ from dpjax.objectives.saddles import (
     welsch_regularization,
 )
 
-# All have a strict saddle at 0, where the command line starts.
 SADDLES = {
     "welsch": welsch,
     "phase-retrieval": phase_retrieval,
     "pca": pca,
     "two-layer": two_layer,
 }
+"""Factories of objectives with a strict saddle at 0, where the command line starts, by name."""
+
 OBJECTIVES = {
     "logistic-nonconvex": logistic_nonconvex,
     "sigmoid-l2": sigmoid_l2,
@@ -43,6 +44,7 @@ OBJECTIVES = {
     "logistic": logistic,
     **SADDLES,
 }
+"""Factories of all objectives of the command line, by name."""
 
 __all__ = [
     "L1",

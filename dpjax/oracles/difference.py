@@ -10,9 +10,11 @@ from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
 from dpjax.oracles.base import Query, Records
 
-# The least noise over the largest, which float32 must hold; it is nearer to 0 than any rounding
-# error of the parameters that it is added to.
 LEAST = 2.0**-60
+"""The least noise over the largest, which float32 must hold.
+
+It is nearer to 0 than any rounding error of the parameters that it is added to.
+"""
 
 
 @pytree_dataclass(kw_only=True)

@@ -62,6 +62,7 @@ PAPERS = {
         f"{dpagem.SGD_STAGE} are private at their epsilon by an exact accountant",
     ),
 }
+"""The papers and what makes their pages, by name."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,62 @@
+"""What the site shows from other folders: the papers' gallery, executed notebooks, changelog.
+
+Nothing is executed: notebooks are shown with the outputs that are stored in them.
+"""
+
+import contextlib
+import io
+import os
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).parents[1]
+# Where a page of docs links to in the repository, and where the site has it.
+MOVED = [
+    (re.compile(r"\]\(\.\./benchmarks/gallery/"), "](gallery/"),
+    (re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb"), r"](notebooks/\1.md"),
+    (re.compile(r"\]\(\.\./CHANGELOG\.md"), "](changelog.md"),
+]
+HELP = re.compile(r"<!-- help: (.*) -->")
+
+
+def on_files(files, config):
+    """Adds pages and pictures from outside of docs."""
+    gallery = ROOT / "benchmarks" / "gallery"
+    for path in sorted([*gallery.glob("*/*.md"), *gallery.glob("*/*.png")]):
+        uri = f"gallery/{path.relative_to(gallery).as_posix()}"
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for name, content in _converted(path):
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
+    changelog = str(ROOT / "CHANGELOG.md")
+    files.append(File.generated(config, "changelog.md", abs_src_path=changelog))
+    return files
+
+
+def on_page_markdown(markdown, page, **_):
+    """Turns links that hold in the repository into links that hold in the site."""
+    for pattern, place in MOVED:
+        markdown = pattern.sub(place, markdown)
+    return HELP.sub(lambda found: _help(found[1].split()), markdown)
+
+
+def _converted(path):
+    """The page of a notebook and its pictures: pairs of name and content."""
+    names = {"unique_key": path.stem, "output_files_dir": path.stem}
+    markdown, resources = MarkdownExporter().from_filename(str(path), resources=names)
+    yield f"{path.stem}.md", markdown
+    yield from resources["outputs"].items()
+
+
+def _help(words):
+    """What ``--help`` prints for a command, as a block of text."""
+    from dpjax.cli import main  # takes seconds, and is for one page
+
+    os.environ["COLUMNS"] = "80"
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*words[1:], "--help"])
+    return f"```text\n{printed.getvalue()}```"
