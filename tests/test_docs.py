@@ -1,4 +1,4 @@
-"""The README and the pages of docs: their code runs, their links hold, no public name is missing."""
+"""README and the pages of docs: their code runs, their links hold, no public name is missing."""
 
 import ast
 import importlib

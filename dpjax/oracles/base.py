@@ -365,7 +365,7 @@ class Query:
           ValueError: for a sampler that has no accounting for the relation or the noise, or draws
             from another number of records.
         """
-        check_sampler(self.sampler, self.data_size)
+        self.setting.check_sampler(self.sampler)
         fast = self.setting.unsafe_fast_noise
         released = (
             dataclasses.replace(release, unsafe_fast_noise=fast, words=self._words_of(release))
@@ -438,16 +438,3 @@ class ValueQuery(Query):
     def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
         """Returns the noisy value."""
         return (answer,)
-
-
-def check_sampler(sampler: Sampler, data_size: int) -> None:
-    """Raises if sampler and query declare different numbers of records.
-
-    Raises:
-      ValueError: naming both sizes.
-    """
-    if sampler.data_size != data_size:
-        raise ValueError(
-            f"the sampler draws from data_size={sampler.data_size}, the query declares "
-            f"{data_size}; make both with the same number."
-        )

@@ -11,7 +11,7 @@ from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
 from dpjax.datasets.base import check_arrays
 from dpjax.derivatives import linear_model
-from dpjax.oracles.base import Query, Records, check_sampler
+from dpjax.oracles.base import Query, Records
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -60,7 +60,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
             f"data_size={query.data_size} was declared, but the data have {n} rows; pass "
             f"data_size={n} if n is public, or declare relation='add_or_remove_one' if it is not."
         )
-    check_sampler(query.sampler, query.data_size)
+    query.setting.check_sampler(query.sampler)
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")

@@ -9,13 +9,14 @@ from dpjax.sampling import FullBatch, Sampler
 
 @pytree_dataclass
 class Setting:
-    """Whose derivatives are asked for, of how many records, of which of them, and for whom.
+    """The objective, the declared number of records, the relation, the sampler, and the noise.
 
     Args:
-      objective: whose ``loss`` is differentiated.
-      data_size: the declared public n.
+      objective: its ``loss`` is what is summed or differentiated.
+      data_size: the declared number n; public.
       relation: the neighbouring relation; it fixes sensitivities and the order of summation.
-      sampler: who is asked, and the divisor of sums; by default ``FullBatch(data_size)``.
+      sampler: which records an answer reads, and the divisor of sums; by default
+        ``FullBatch(data_size)``.
       unsafe_fast_noise: whether noise is plain float32, see ``mechanisms.perturb``; NOT for a
         release.
 
@@ -40,6 +41,18 @@ class Setting:
         """Returns this setting with another sampler."""
         made = (self.objective, self.data_size, self.relation, sampler, self.unsafe_fast_noise)
         return Setting(*made)
+
+    def check_sampler(self, sampler: Sampler) -> None:
+        """Raises if a sampler draws from another number of records than is declared.
+
+        Raises:
+          ValueError: naming both sizes.
+        """
+        if sampler.data_size != self.data_size:
+            raise ValueError(
+                f"the sampler draws from data_size={sampler.data_size}, the query declares "
+                f"{self.data_size}; make both with the same number."
+            )
 
     @property
     def of_all(self) -> "Setting":
