@@ -41,7 +41,7 @@ def on_files(files, config):
     return files
 
 
-def on_page_markdown(markdown, page, **_):
+def on_page_markdown(markdown, **_):
     """Turns links that hold in the repository into links that hold in the site."""
     for pattern, place in MOVED:
         markdown = pattern.sub(place, markdown)
