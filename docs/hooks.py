@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 
@@ -19,6 +20,10 @@ MOVED = [
     (re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb"), r"](notebooks/\1.md"),
     (re.compile(r"\]\(\.\./CHANGELOG\.md"), "](changelog.md"),
 ]
+# A picture leads to itself, so that it can be seen in full.
+PICTURE = re.compile(r"^!\[(.*)\]\((\S+\.png)\)$", re.MULTILINE)
+FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+FORMULA = re.compile(r"\$([^$]+)\$")
 HELP = re.compile(r"<!-- help: (.*) -->")
 
 
@@ -36,18 +41,24 @@ def on_files(files, config):
     return files
 
 
-def on_page_markdown(markdown, page, **_):
+def on_page_markdown(markdown, **_):
     """Turns links that hold in the repository into links that hold in the site."""
     for pattern, place in MOVED:
         markdown = pattern.sub(place, markdown)
+    markdown = PICTURE.sub(r"[![\1](\2)](\2)", markdown)
     return HELP.sub(lambda found: _help(found[1].split()), markdown)
 
 
 def _converted(path):
-    """The page of a notebook and its pictures: pairs of name and content."""
+    """The page of a notebook and its pictures: pairs of name and content.
+
+    Browsers show the formulas of MathML by themselves.
+    """
     names = {"unique_key": path.stem, "output_files_dir": path.stem}
     markdown, resources = MarkdownExporter().from_filename(str(path), resources=names)
-    yield f"{path.stem}.md", markdown
+    parts = FENCED.split(markdown)  # text, and code in every other place
+    parts[::2] = [FORMULA.sub(lambda found: convert(found[1]), part) for part in parts[::2]]
+    yield f"{path.stem}.md", "".join(parts)
     yield from resources["outputs"].items()
 
 

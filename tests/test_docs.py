@@ -1,4 +1,4 @@
-"""README and the pages of docs: their code runs, their links hold, no public name is missing."""
+"""The README and the pages of docs: their code runs, links hold, no public name is missing."""
 
 import ast
 import importlib
@@ -146,6 +146,14 @@ ROOMS = {"dpjax": dpjax} | {
     for found in pkgutil.iter_modules(dpjax.__path__)
     if not found.name.startswith("_") and found.name != "cli"
 }
+# Functions in a file of their own name: mkdocstrings takes the file for them.
+SHADOWED = {
+    f"{room}.{name}"
+    for room, module in ROOMS.items()
+    for name in getattr(module, "__all__", [])
+    if isinstance(value := getattr(module, name), types.FunctionType)
+    and value.__module__.endswith(f".{name}")
+}
 
 
 def reference(room):
@@ -153,14 +161,22 @@ def reference(room):
     return DOCS / "api" / f"{room.removeprefix('dpjax').removeprefix('.') or 'index'}.md"
 
 
+def documented(text):
+    """The names that a page of the reference has entries for, as their headings show them."""
+    for entry in re.finditer(r"^::: (\S+)\n((?: .*\n)*)", text, re.MULTILINE):
+        heading = re.search(r"^ +heading: (\S+)$", entry[2], re.MULTILINE)
+        assert entry[1] not in SHADOWED, f"name the function in the file {entry[1]}, with a heading"
+        yield heading[1] if heading else entry[1]
+
+
 def missing(room, text):
     """The public names of a room that its page neither documents nor links to."""
-    entries = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
-    links = dict(re.findall(r"\[`(\w+)`\]\[dpjax\.(\w+)\]", text))
+    entries = set(documented(text))
+    links = set(re.findall(r"\[`(\w+)`\]\[dpjax\.[\w.]*?\1\]", text))
     names = []
     for name in getattr(ROOMS[room], "__all__", []):
         value = getattr(ROOMS[room], name)
-        as_face = links.get(name) == name and getattr(dpjax, name, None) is value
+        as_face = name in links and getattr(dpjax, name, None) is value
         as_room = room == "dpjax" and f"dpjax.{name}" in ROOMS and f"({name}.md)" in text
         if not (f"{room}.{name}" in entries or as_face or as_room):
             names.append(name)
