@@ -1,7 +1,8 @@
 """Compiles the programs of tests fast, for as long as a test session lasts.
 
 Most time of the suite was XLA's optimisation of programs that run once. What is about rounding or
-bits is marked ``optimised`` and is compiled as users' programs are.
+bits is marked ``optimised`` and is compiled as users' programs are; what computes for long, as an
+audit does, is marked ``computes`` and is optimised a little.
 """
 
 import functools
@@ -16,7 +17,9 @@ FAST = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
-_fast = True
+# By mark, None for a test that has none. Without any optimisation audits take three times as long.
+OPTIONS = {None: FAST, "computes": FAST | {"xla_backend_optimization_level": 1}, "optimised": {}}
+_mark = None
 
 
 def install():
@@ -28,15 +31,15 @@ def install():
 
     @functools.wraps(whole)
     def options(*args, env_options_overrides=None, **more):
-        chosen = (FAST if _fast else {}) | (env_options_overrides or {})
+        chosen = OPTIONS[_mark] | (env_options_overrides or {})
         return whole(*args, env_options_overrides=chosen, **more)
 
     compiler.get_compile_options = options
 
 
-def choose(fast):
-    """Compiles fast, or as users do; programs that were compiled otherwise are forgotten."""
-    global _fast
-    if fast != _fast:
-        _fast = fast
+def choose(mark):
+    """Compiles as a mark says; programs that were compiled otherwise are forgotten."""
+    global _mark
+    if mark != _mark:
+        _mark = mark
         jax.clear_caches()

@@ -24,13 +24,31 @@ compiling.install()
 # A compiled program takes about 14 mappings of memory, of which Linux allows a process 65,530; one
 # more, and the compiler crashes. Programs shared by the tests of a file are rarely older than this.
 MAPPINGS, EVERY = 25_000, 20
+# Files whose tests share programs with those of the same parameter ``name``, an algorithm.
+BY_NAME = {"test_contract", "test_driver"}
 _tests = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items):
+    """Orders the tests of a file so that those that share compiled programs are neighbours."""
+    order = {item.path: place for place, item in enumerate(items)}
+
+    def place(item):
+        name = item.callspec.params.get("name", "") if hasattr(item, "callspec") else ""
+        return order[item.path], mark_of(item) or "", name if item.path.stem in BY_NAME else ""
+
+    items.sort(key=place)
+
+
+def mark_of(item):
+    """The mark that says how a test's programs are compiled, or None."""
+    return next((mark for mark in ("computes", "optimised") if item.get_closest_marker(mark)), None)
 
 
 @pytest.fixture(autouse=True)
 def optimisation(request):
-    """Compiles a test's programs as users do if it is marked ``optimised``, else fast."""
-    compiling.choose(fast=request.node.get_closest_marker("optimised") is None)
+    """Compiles a test's programs as its mark says."""
+    compiling.choose(mark_of(request.node))
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,8 @@ def outcomes(*nodes):
                 found[node] = None
             return report
 
-    quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
+    alone = [f"-p=no:{plugin}" for plugin in ("cacheprovider", "xdist", "faulthandler")]
+    quiet = ["-q", "-o", "addopts=", *alone]
     pytest.main([*quiet, *(str(TESTS / node) for node in nodes)], plugins=[Watcher()])
     return found
 

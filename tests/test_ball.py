@@ -270,7 +270,7 @@ def test_a_given_radius_is_held_against_the_budget(relation):
 def test_a_weak_delta_needs_to_be_acknowledged_and_its_meaning_is_printed():
     more = {"data_size": 1000, "dimension": 4, "steps": 500}
     budget = PrivacyBudget(1.0, 0.1)
-    with pytest.raises(ValueError, match="publishing a random record"):
+    with pytest.raises(ValueError, match="publishes one random record in full"):
         make("prgd", budget, **more)
     algorithm = make("prgd", budget, **more, acknowledge_weak_delta=True)
     text = dpjax.driver.guarantee.statement(algorithm, "row")

@@ -215,12 +215,14 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     ]
     for release in every:
         assert release.name.replace("_", " ") in text
-        single = "for any one record, all answers together are one Gaussian mechanism, since"
-        times = "once," if release.count == 1 else f"{release.count} times,"
+        single = "all answers together are one Gaussian mechanism, because each record"
+        times = "once;" if release.count == 1 else f"{release.count} times;"
+        times = times.replace(";", ",") if release.mechanism == "exponential" else times
         words = single if release.sampling == "single_pass" else times
         assert f"- {release.name.replace('_', ' ')}: {words}" in text
-        bound = "per-record bound" if release.is_subsampled else "sensitivity"
-        assert f"{bound} {release.sensitivity:.4g} (enforced by clipping)" in text
+        bound = "a drawn record adds at most" if release.is_subsampled else "sensitivity"
+        bound = "sensitivity" if release.mechanism == "ball" else bound
+        assert f"{bound} {release.sensitivity:.4g}" in text and "(enforced by clipping)" in text
         for part, stddev in release.components:
             assert f"{part} std {stddev:.4g}" in text
     not_covered = text[text.index("Not covered") :]
@@ -454,7 +456,7 @@ BAD_ONE = {
             {"objective": dpjax.objectives.logistic()},
             "strong_convexity must be above 0 to choose epoch_length",
         ),
-        "no prox": (WITHOUT_PROX, "has no proximal operator"),
+        "no prox": (WITHOUT_PROX, "needs the regularizer's proximal operator"),
         "smoothness 0": ({"smoothness": 0.0}, "smoothness must be"),
         "smoothness absent": (
             {"objective": PLAIN, "clip_norm": 1.0, "step_size": 1.0},
@@ -468,7 +470,7 @@ BAD_ONE = {
     "dp-svrg++": {
         "epochs 0": ({"steps": None, "epochs": 0}, "epochs must be at least 1"),
         "epoch_length 0": ({"epoch_length": 0}, "epoch_length must be at least 1"),
-        "no prox": (WITHOUT_PROX, "has no proximal operator"),
+        "no prox": (WITHOUT_PROX, "needs the regularizer's proximal operator"),
     },
     "dp-gd": {
         "step_size 0": ({"step_size": 0.0}, "step_size must be"),
@@ -566,7 +568,7 @@ BAD_ONE = {
         "radius too small": ({"radius": 5.0}, "raise the radius"),
         "a delta of publishing a record": (
             {"budget": dpjax.PrivacyBudget(1.0, 1.01 / N)},
-            "publishing a random record in full",
+            "publishes one random record in full",
         ),
         "acknowledge_weak_delta 1": ({"acknowledge_weak_delta": 1}, "must be True or False"),
         "any noise would do": (

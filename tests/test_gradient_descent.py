@@ -86,7 +86,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
         else:
             with pytest.raises(ValueError, match="neither smoothness nor a prox"):
                 build(with_regularizer(regularizer))
-    with pytest.raises(ValueError, match="must be smooth"):
+    with pytest.raises(ValueError, match="needs a smooth regularizer"):
         dpjax.baselines.dp_gradient_descent_with_selection(
             dpjax.objectives.logistic_l1(), BUDGET, data_size=N, dimension=P
         )
@@ -104,7 +104,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
 )
 def test_a_set_is_refused_by_methods_that_would_leave_it(factory):
     inside = with_regularizer(dpjax.objectives.L2Ball(0.1))
-    with pytest.raises(ValueError, match=r"L2Ball.*must be smooth"):
+    with pytest.raises(ValueError, match=r"needs a smooth regularizer.*L2Ball"):
         factory(inside, BUDGET, data_size=N, dimension=P)
 
 

@@ -162,7 +162,7 @@ def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_
     status, out, _ = call(*run)
     said = (
         "accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other label "
-        "contributes nothing"
+        "is a null record"
     )
     assert status == 0 and out.startswith(said)
     assert "Accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other" in out

@@ -228,6 +228,7 @@ def killers(bug):
     return [*KILLED_BY[bug], *audits]
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("name", AUDITED)
 def test_an_audit_stands(name):
     """At fewer runs than a full audit; by chance it is refuted with probability 1e-4 at most."""

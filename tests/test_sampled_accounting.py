@@ -425,25 +425,26 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         accountant=accountant,
         title="DP-STR",
         objective=dpjax.objectives.logistic(),
-        queries=[types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False)],
+        queries=[
+            types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False, charged_rows=5_000)
+        ],
     )
     text = guarantee.statement(algorithm, "row")
-    words = ["anchor: none; each release uses all records", "per-record bound", "k e^((k-1)"]
+    words = ["anchor: none; each release, that is each noisy answer, uses all records"]
+    words += ["a drawn record adds at most", "k e^((k-1)"]
     if relation == "replace_one":
         words += [
             "joint step: sampling without replacement",
-            "uniformly random 50 of the declared 1,000",
+            "uniformly random subset of 50 of the declared 1,000 records",
         ]
     else:
         words += [
             "joint step: Poisson sampling",
             "probability 0.05",
-            f"at most {sampler.capacity} records",
+            f"at most {sampler.capacity}",
         ]
     assert [word for word in words if word not in text] == []
-    present = (
-        f"{sampler.capacity} records for every 1,000 present (the declared number; more may be"
-    )
+    present = f"{sampler.capacity} x ceil(m / 1,000) records, where 1,000 is the declared"
     assert (present in text) == (relation == "add_or_remove_one")
     assert "mu-GDP" not in text and "Sampling: none" not in text
     assert ("privacy loss distributions" in text) == (accountant != "rdp")

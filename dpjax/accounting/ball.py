@@ -24,11 +24,9 @@ from dpjax.accounting.wording import LawWords, ceil
 
 _LAW = LawWords(
     accounting="total variation distance between neighbouring noise balls, composed in closed form",
-    profile=(
-        "delta is the same at every epsilon, and no epsilon is large enough for a smaller delta."
-    ),
+    profile=("delta is the same at every epsilon; no smaller delta holds at any epsilon."),
     group="delta is k times as large",
-    drawn="Noise is drawn as direction times length,",
+    drawn="Noise is drawn as a uniform direction times a random length,",
 )
 
 # More than the relative error of SciPy's incomplete beta function: 6e-16 was measured against 50
@@ -191,9 +189,9 @@ class BallRelease(Release):
             else f"one random record in full with probability {ceil(shown)}"
         )
         return (
-            "Meaning: with probability up to delta, an answer proves that a given record is "
-            f"present. For comparison: with {data_size:,} declared records, publishing {met} meets "
-            "the same delta."
+            "Meaning: with probability up to delta, some answer of the run proves that a given "
+            f"record is present. For comparison: with {data_size:,} declared records, publishing "
+            f"{met} meets the same delta."
         )
 
     def validate(self) -> None:
@@ -262,6 +260,11 @@ class PoissonBallRelease(BallRelease, BatchRelease):
 
     sampling: ClassVar[str] = "poisson"
     draw_error: ClassVar[str] = POISSON_ERROR
+
+    def bounded(self, vector: str) -> str:
+        """Returns what the guarantee says of ``sensitivity``: of balls, that of a drawn record."""
+        del vector
+        return f"sensitivity {self.sensitivity:.4g} if the record is drawn"
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums."""

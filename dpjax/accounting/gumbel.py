@@ -37,14 +37,14 @@ class SelectionRelease(Release):
     std_of: ClassVar[str] = "score"
     is_gaussian: ClassVar[bool] = False
     renyi_reason: ClassVar[str] = "selects among its iterates"
-    draw_error: ClassVar[str] = "rounding of scores, by which another index may be selected"
+    draw_error: ClassVar[str] = "rounding of scores, which may change the selected index"
 
     def describe(self) -> str:
         """Returns the line of the guarantee about this release."""
         return (
             f"{self.name}: {times(self.count)}, the index of one candidate, chosen by the "
-            f"exponential mechanism with pure epsilon {ceil(self.pure_epsilon)}, a part of the "
-            f"guarantee above; one record changes a score by at most {self.sensitivity:.4g} "
+            f"exponential mechanism with pure epsilon {ceil(self.pure_epsilon)}, included in "
+            f"the guarantee above; one record changes a score by at most {self.sensitivity:.4g} "
             f"({self.words.bound}); the Gumbel noise has std {self.stddev:.4g}"
         )
 

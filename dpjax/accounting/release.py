@@ -211,22 +211,24 @@ class Release:
         """Returns the line of the guarantee about this release.
 
         >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).describe()
-        'gradient: 10 times, sensitivity 0.1 (enforced by clipping), noise multiplier 5'
+        'gradient: 10 times; sensitivity 0.1 (enforced by clipping); noise multiplier 5'
         """
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
-        units = " of all parts as one vector, in the units of the first" * (
-            len(self.components) > 1
-        )
-        what, relative = "sensitivity", ""
-        if self.is_subsampled:
-            what, relative = "per-record bound", " relative to this bound"
-            units = f" on what a drawn record adds to the mean{units}"
+        vector, relative = "", ", relative to this number" * self.is_subsampled
+        if len(self.components) > 1:
+            (first, largest), *others = self.components
+            scaled = (f"{largest / stddev:.4g} x {name}" for name, stddev in others)
+            vector = f"the vector ({first}, {', '.join(scaled)})"
         return (
-            f"{self.name.replace('_', ' ')}: {times(self.count)}, {what} {self.sensitivity:.4g} "
-            f"({self.words.bound}){units}, noise multiplier {self.noise_multiplier:.5g}{relative}"
-            + f" (noise per coordinate: {stds})" * bool(stds)
+            f"{self.name.replace('_', ' ')}: {times(self.count)}; {self.bounded(vector)} "
+            f"({self.words.bound}); noise multiplier {self.noise_multiplier:.5g}{relative}"
+            + f"; noise per coordinate: {stds}" * bool(stds)
             + f"; {self.words.note}" * bool(self.words.note)
         )
+
+    def bounded(self, vector: str) -> str:
+        """Returns what the guarantee says of ``sensitivity``, of a vector if of several parts."""
+        return f"sensitivity {self.sensitivity:.4g}" + f" of {vector}" * bool(vector)
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums.

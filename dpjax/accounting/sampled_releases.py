@@ -51,6 +51,10 @@ class BatchRelease(Release):
         probability = _validate.open_unit("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
+    def bounded(self, vector: str) -> str:
+        """Returns what the guarantee says of ``sensitivity``: the bound on one record's part."""
+        return f"a drawn record adds at most {self.sensitivity:.4g} to {vector or 'the mean'}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoissonRelease(BatchRelease):
@@ -213,7 +217,8 @@ def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> 
     if relation == "add_or_remove_one":
         record = "record"
         more = (
-            f" records for every {data_size:,} present (the declared number; more may be present)"
+            f" x ceil(m / {data_size:,}) records, where {data_size:,} is the declared and m the "
+            "true number"
         )
     return (
         "Poisson sampling, anew for each release, that is for each noisy answer; each "
@@ -297,8 +302,8 @@ class SinglePassRelease(Release):
         """Returns the line of the guarantee about this pass without its parts."""
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
         return (
-            f"{self.name}: for any one record, all answers together are one Gaussian mechanism, "
-            f"since it enters one batch at most: sensitivity {self.sensitivity:.4g} "
+            f"{self.name}: all answers together are one Gaussian mechanism, because each record "
+            f"enters at most one batch: sensitivity {self.sensitivity:.4g} "
             f"({self.words.bound}), noise multiplier {self.noise_multiplier:.5g} (noise per "
             f"coordinate: {stds})" + f"; {self.words.note}" * bool(self.words.note)
         )

@@ -8,7 +8,7 @@ LOSSES = "privacy loss distributions, discretised so that epsilon is rounded up"
 
 _WIDE_SUMS = (
     "clipped contributions are added in float64; the worst-case rounding error is included in the "
-    "sensitivity or per-record bound above."
+    "sensitivity or bound above."
 )
 
 
@@ -28,7 +28,7 @@ class ReleaseWords(NamedTuple):
     sums: str = (
         "clipped contributions are added in float32 within blocks of at most 128 rows and in "
         "float64 across blocks; the worst-case rounding error is included in the sensitivity or "
-        "per-record bound above."
+        "bound above."
     )
 
     def sums_under(self, relation: Relation) -> str:
@@ -50,7 +50,7 @@ class LawWords(NamedTuple):
     accounting: str
     profile: str
     group: str = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)-differential privacy"
-    drawn: str = "Gaussian noise is drawn with exact tails out to 9 standard deviations,"
+    drawn: str = "Gaussian noise is drawn with exact tails up to 9 standard deviations,"
 
 
 def times(count: int) -> str:

@@ -268,8 +268,8 @@ def clip_norms(
         value = public if given is None else given
         if value is None:
             raise ValueError(
-                f"{name} is required: the objective {objective.name!r} declares no constant that "
-                "could be its default."
+                f"{name} is required: the objective {objective.name!r} declares no constants to "
+                "take a default from."
             )
         norms.append(positive_leaf(name, _validate.clip_norm(name, value)))
     return norms[0], norms[1]

@@ -34,9 +34,9 @@ def check_smooth(objective: Objective, title: str) -> None:
     """
     if proximal(objective):
         raise ValueError(
-            f"{title} differentiates the regularizer, so that of {objective.name}, "
-            f"{objective.regularizer!r}, must be smooth. dp_gradient_descent, dp_svrg, "
-            "dp_svrg_plus_plus and baselines.dp_sgd take l1 penalties and convex sets."
+            f"{title} needs a smooth regularizer, but {objective.name} has "
+            f"{objective.regularizer!r}. dp_gradient_descent, dp_svrg, dp_svrg_plus_plus and "
+            "baselines.dp_sgd accept l1 penalties and convex sets."
         )
 
 

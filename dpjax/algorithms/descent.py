@@ -123,7 +123,10 @@ class OptaxSteps:
 
 
 class LastQuery(NamedTuple):
-    """Point and noisy data gradient of the last query, for the certificate; 0 before the first."""
+    """Point and noisy data gradient of the last query, for the certificate.
+
+    Before the first query they are the start and 0.
+    """
 
     params: Params
     gradient: Params
@@ -223,7 +226,7 @@ class Descent(Single):
         return State(params, rule, output, last), info(norm, optax.tree.norm(updates))
 
     def done(self, state: State) -> Array:
-        """Returns whether what is published is fixed already, as a random iterate once reached."""
+        """Returns whether the output is determined already, as by reaching the random iterate."""
         return self.outputs.done(state.output)
 
     def output(self, state: State) -> Params:

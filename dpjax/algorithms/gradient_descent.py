@@ -66,7 +66,7 @@ def dp_gradient_descent(
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 6.1
         with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
-      beta: probability that the certificate fails.
+      beta: bound on the probability that the certificate fails.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:

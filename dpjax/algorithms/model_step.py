@@ -16,7 +16,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
-"""What a model is asked by: one joint query, or one for the gradient and one for the Hessian."""
+"""Queries for the quadratic model: a joint one, or one for the gradient and one for the Hessian."""
 
 
 class State(NamedTuple):
@@ -30,11 +30,11 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a person watches; all of it released."""
+    """Metrics of a step; all of it released."""
 
     gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step; of DP-TR in subspaces,
-    that of its coordinates in the subspace."""
+    """Norm of the noisy gradient, regularizer included, before the step; in subspace DP-TR, of
+    the projected gradient."""
     multiplier: Array
     """Dual variable of the subproblem; 0 when the step lies inside the radius."""
     radius: Array
@@ -76,7 +76,7 @@ def take_step(
     damping: Array | float,
     subproblem: Solver,
 ) -> tuple[State, Info]:
-    """Returns the state after steps 5 and 6 of algorithm 1, and what a person watches.
+    """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
 
     Args:
       objective: whose exact regularizer is added to the noisy data terms.

@@ -150,9 +150,9 @@ def _check_choices(
     if budget.delta > 1 / n and not acknowledged:
         raise ValueError(
             f"delta={budget.delta:g} is above 1/n = {1 / n:.3g}: a mechanism that publishes one "
-            "random record in full is (0, 1/n)-private, and of ball noise delta is the whole "
-            "guarantee, the same at every epsilon. Lower delta, or accept one that allows "
-            "publishing a random record in full by acknowledge_weak_delta=True."
+            "random record in full is (0, 1/n)-private, and for ball noise delta is the whole "
+            "guarantee, the same at every epsilon. Lower delta, or pass "
+            "acknowledge_weak_delta=True to accept this one."
         )
 
 

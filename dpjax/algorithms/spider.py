@@ -376,7 +376,7 @@ def stochastic_spider(
       initial_gap: B, public bound on F(w0) - min F; by default phi(0) of a margin loss.
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the tree with the noise of theorem 2.2
         (replace-one); the epsilon is recomputed.
-      beta: probability that the certificate fails.
+      beta: bound on the probability that the certificate fails.
       unsafe_fast_noise: noise rounded to float32, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:

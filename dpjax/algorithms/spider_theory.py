@@ -45,7 +45,7 @@ class Settings:
       squared_drift: whether squared lengths are added up.
       candidates: K iterates to choose the output from; 0 for the last one.
       kept: records kept for the scores, as a share of n.
-      beta: probability that the certificate fails.
+      beta: bound on the probability that the certificate fails.
       clip_norm: C; for None the objective's constant is taken, likewise of the four that follow.
       hessian_clip_norm: of the scores.
       smoothness: M.

@@ -110,8 +110,8 @@ def asked(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     if smoothness is None and objective.constants is None:
         raise ValueError(
-            f"smoothness is required: the objective {objective.name!r} declares no constant that "
-            "could be its default."
+            f"smoothness is required: the objective {objective.name!r} declares no constants to "
+            "take a default from."
         )
     if smoothness is None:
         smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]

@@ -129,27 +129,29 @@ def dp_trust_region(
       budget: what a whole run may spend.
       data_size: the declared public number of records n.
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
-      steps: T, number of iterations, each one pass over the data.
+      steps: T, number of iterations; each reads all records once, or twice in separate releases.
       radius: trust radius of the first iteration, in the units of the parameters. The default is
         for the weights of a linear model on rows of norm 1. An objective of your own, such as a
         network, whose weights are smaller, wants a smaller one: try 3, or the norm of the start.
       final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
         that is less.
-      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
-        so that noise is not taken for negative curvature.
+      damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
+        Hessian so that noise is not taken for negative curvature.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
-        smoothness. In a joint release it is only the Hessian's weight, and by default the least
-        weight at which a margin loss's Hessian costs nothing; given here, the certificate speaks
-        of the clipped objective.
-      release: ``"joint"`` (default; gradient and Hessian as one Gaussian) or ``"separate"`` (two).
-      stopping_alpha: stop when multiplier + damping <= sqrt(alpha rho); None to take all steps. A
-        theorem only with the constant radius of ``paper_schedule``. The certificate at the last
-        query then spends beta / T on each iterate, since the rule picks one by its noise.
+        smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
+        which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
+        certificate refers to the clipped objective.
+      release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two); by
+        default joint, under ``accountant="paper"`` separate.
+      stopping_alpha: stop when multiplier + kappa * (the noise's spectral scale) is at most
+        sqrt(alpha rho); None to take all steps. A theorem only with the constant radius of
+        ``paper_schedule``. The certificate at the last query then spends beta / T on each iterate,
+        since the rule picks one by its noise.
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
         steps 3 and 4 (replace-one, separate releases).
-      certify: ``"last_query"`` (free; speaks of w_{T-1}), ``"output"`` (one more release) or None.
-      beta: probability that the certificate fails.
+      certify: ``"last_query"`` (free; at w_{T-1}), ``"output"`` (one more release) or None.
+      beta: bound on the probability that the certificate fails.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
@@ -161,9 +163,10 @@ def dp_trust_region(
       ValueError: for an argument out of range, a constant that is missing, or a budget that no
         noise reaches.
 
-    Privacy: releases T clipped mean gradients and Hessians with Gaussian noise; subproblem,
-      multiplier, step, stopping and certificate are post-processing. The guarantee is that of all
-      T steps even if it stops before.
+    Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
+      times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and
+      certificate are post-processing. The guarantee is that of all releases even if the run stops
+      before.
 
     Reference: Wang and Xu (2020), algorithm 1, theorem 1; the joint release, the isometric noise,
       damping and the shrinking radius are ours.

@@ -193,7 +193,7 @@ def dp_gradient_descent_with_selection(
         paper's formula as in ``dp_gradient_descent``, with room left for the selection
         (replace-one); the epsilon of both is recomputed.
       certify: ``"output"`` or None.
-      beta: probability that the certificate fails.
+      beta: bound on the probability that the certificate fails.
       unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:

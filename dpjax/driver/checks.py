@@ -58,6 +58,6 @@ def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> N
     if isinstance(dtype, np.dtype) and dtype.kind in "buUSTO":
         raise ValueError(
             f"labels must be the numbers -1 and +1, got an array of dtype {dtype}: encode them by "
-            "y = dpjax.datasets.encode_labels(y, classes=(negative, positive)), by which a record "
-            "with a label of neither class becomes a null record, without an error."
+            "y = dpjax.datasets.encode_labels(y, classes=(negative, positive)). A record with any "
+            "other label then becomes a null record; no error is raised."
         )

@@ -18,8 +18,8 @@ from dpjax.driver.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": (
-        "one {unit} is replaced by a null record, which adds 0 to every sum; n and what sums are "
-        "divided by stay the same (n is public)"
+        "one {unit} is replaced by a null record, which adds 0 to every sum; n and all divisors "
+        "are unchanged (n is public)"
     ),
     "add_or_remove_one": (
         "one {unit} is added or removed (n is private; sums are divided by declared numbers)"
@@ -47,14 +47,13 @@ _UNSAFE = (
     "The statements below would hold only for exact noise.\n"
 )
 _ORDER = (
-    "Assumption: adding a record shifts later rows; their contributions are bitwise unchanged by "
-    "that. Rounding error is charged for sums of up to N rows, where N is the larger of 262,144 "
-    "and twice the declared number."
+    "Assumptions: adding a record shifts later rows, whose contributions are bitwise unchanged by "
+    "that; no sum has more than {rows:,} rows, up to which rounding error is charged."
 )
 _COMPOSED = LawWords(
     accounting=LOSSES,
     profile=(
-        "the privacy loss distributions of all releases, composed; algorithm.epsilon(delta) gives "
+        "all releases composed, accounted as below; in dpjax, algorithm.epsilon(delta) gives "
         "epsilon at any other delta."
     ),
 )
@@ -65,8 +64,9 @@ _NOT_COVERED = (
     "same data, which must be composed with this one."
 )
 _PROOF = (
-    "The rounding of sums is charged; for all else the proof assumes exact real arithmetic, a "
-    f"secret key, and Threefry output (jax {jax.__version__}) that cannot be told from random bits."
+    "Only the errors stated above are charged. Otherwise the proof assumes exact real arithmetic, "
+    f"a secret key, and Threefry output (jax {jax.__version__}) that cannot be told from random "
+    "bits."
 )
 
 
@@ -133,7 +133,10 @@ def statement(
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
     group = f"For a group of k records, such as all those of one person, {group}."
-    order = f"{_filled(_ORDER)}\n" * (algorithm.relation == "add_or_remove_one")
+    order = ""
+    if algorithm.relation == "add_or_remove_one":
+        rows = min(query.charged_rows for query in algorithm.queries)
+        order = f"{_filled(_ORDER.format(rows=rows))}\n"
     title = algorithm.title[:1].upper() + algorithm.title[1:]
     verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return Guarantee(f"""\
@@ -185,10 +188,10 @@ def _charges(event: Event) -> str:
     parts = []
     if growing:
         causes = _distinct(r.draw_error for r in event.releases if r.growing_charge)
-        parts.append(
-            f"{ceil(growing)} (1 + e^epsilon) for batches that differ from ideal ones "
-            f"({'; '.join(causes)})"
-        )
+        # Where no loss is composed, delta is charged what it is at epsilon 0, whatever the epsilon.
+        lossless = all(r.privacy_loss(event.relation) is None for r in event.releases)
+        charged = ceil(2 * growing) if lossless else f"{ceil(growing)} (1 + e^epsilon)"
+        parts.append(f"{charged} for differences from exact sampling ({'; '.join(causes)})")
     if constant:
         causes = _distinct(r.draw_error for r in event.releases if r.constant_charge)
         parts.append(f"{ceil(constant)} for {'; '.join(causes)}")

@@ -47,7 +47,7 @@ class SavedSolution(Predictions, HasCard):
       steps: steps taken.
       status: a ``Status``.
       certificate: dictionary, or None.
-      certified_params: parameters the certificate speaks of, or None.
+      certified_params: parameters the certificate refers to, or None.
       event: what was released.
       accountant: the one that recounts it.
       text: the guarantee as it was printed.

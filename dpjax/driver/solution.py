@@ -30,7 +30,7 @@ class Solution(Predictions, HasCard):
       steps: int32, steps taken.
       status: int32, a ``Status``.
       certificate: bounds on the true gradient and curvature, or None.
-      certified_params: the parameters the certificate speaks of, or None.
+      certified_params: the parameters the certificate refers to, or None.
       algorithm: what was run, with its calibrated noise.
       accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
       unit: what one record stands for, from the data set.

@@ -77,7 +77,7 @@ def as_key(key: Key[Array, ""] | UInt32[Array, " 2"]) -> Key[Array, ""]:
     ()
     """
     advice = (
-        "pass key=dpjax.random_key(), or seed=INTEGER for a run that can be repeated, whose result "
+        "pass key=dpjax.random_key(), or seed=INTEGER for a reproducible run; its result "
         "must not be released."
     )
     if key is None or not hasattr(key, "dtype"):

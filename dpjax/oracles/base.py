@@ -1,4 +1,4 @@
-"""``Query``: one question to the data; the only place that draws, computes and adds noise."""
+"""``Query``: one question to the data; only here records are sampled, summed and made noisy."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -104,8 +104,8 @@ class Query:
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """Returns a bound on the l2 norm of one record's contribution to the exact sum; public.
 
-        It must hold for every possible record, in exact arithmetic. What rounding adds and the
-        factor 2 of ``replace_one`` are no part of it: both are applied to it later. The noise is
+        It must hold for every possible record, in exact arithmetic. Rounding and the factor 2 of
+        ``replace_one`` are no part of it: the sampler or its accounting applies them. The noise is
         proportional to it.
 
         Args:
@@ -146,7 +146,7 @@ class Query:
         raise NotImplementedError
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns for each part the word its key is derived from, and the law of its noise."""
+        """Returns (word for the key, law of the noise) for each part of the exact value."""
         del public
         return ((self.purpose, self.noise),)
 
@@ -207,7 +207,7 @@ class Query:
         return public.get("asked")
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
-        """Returns the key of one answer: by default from name and step, so that none repeats.
+        """Returns the key of one answer: by default from name and step, so that none is reused.
 
         A query whose noise is correlated over steps returns one key for all that share it.
 
@@ -220,11 +220,11 @@ class Query:
         return derive(key, self.name, step)
 
     def memory(self, records: Records, params: Params, **public: Any) -> PyTree | None:
-        """Returns a value of all records that later answers use beside their batch. NOT PRIVATE.
+        """Returns secret state, computed from all records, for later answers. NOT PRIVATE.
 
         None, as here, if there is none. Otherwise the driver keeps it from step to step, computes
         it anew where ``renews`` says so or a run is resumed, and passes it to ``exact`` as the
-        argument ``memory``. Computed twice before it is renewed, it must come out the same.
+        argument ``memory``. It must follow from its arguments alone, as it may be computed twice.
 
         Args:
           records: all of them, see ``bind``.
@@ -342,14 +342,15 @@ class Query:
 
     @property
     def any_order(self) -> bool:
-        """Whether neighbours' common rows may lie in other places; blocks then add in float64."""
+        """Whether rows that neighbours share may shift; sums within blocks are then in float64."""
         return not keeps_positions(self.relation)
 
     @property
     def sensitivity(self) -> Array | float:
-        """The unit of the noise multiplier, for the released mean and the largest bound.
+        """What the noise multiplier is relative to, for the released mean and the largest bound.
 
-        Without sampling its l2 sensitivity; with sampling the bound on what one drawn record adds.
+        Without sampling the mean's l2 sensitivity; with sampling the bound on what one drawn record
+        adds, or of ball noise the sensitivity where the record is drawn.
         """
         return self._of_mean(self.bound())
 
@@ -400,6 +401,11 @@ class Query:
         if noise.unsafe_fast == fast:
             return noise
         return dataclasses.replace(noise, unsafe_fast=fast)
+
+    @property
+    def charged_rows(self) -> int:
+        """The number of rows up to which rounding in a sum is charged."""
+        return most_rows(self.sampler.capacity, self.relation)
 
     def _slack_of(self, rows: int) -> float:
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.

@@ -48,9 +48,9 @@ class DifferenceQuery(Query):
         """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
             note=(
-                "of a record, its gradient minus that at the anchor, the point where the gradient "
-                "of all records was last released; bound and noise are maxima, both proportional "
-                "to the distance from the anchor"
+                "a record contributes its gradient at the iterate minus that at the anchor, where "
+                "the gradient of all records was last released; bound and noise are the largest: "
+                "both are scaled by min(1, L distance / 2 C), with the distance from the anchor"
             )
         )
 

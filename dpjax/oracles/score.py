@@ -65,8 +65,9 @@ class ScoreQuery(ValueQuery):
                 "noise"
             ),
             note=(
-                "the sensitivity is that of the vector (gradient norm / its clip norm, "
-                "eigenvalue / its clip norm)"
+                f"the sensitivity is that of the vector of {2 * self.candidates} scores, a "
+                f"gradient norm and an eigenvalue of each of {self.candidates} candidates, divided "
+                "by their clip norms"
             ),
         )
 

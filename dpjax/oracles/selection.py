@@ -66,8 +66,8 @@ class SelectionQuery(ValueQuery):
         return ReleaseWords(
             noise="an index, chosen with Gumbel noise on scores that are not released",
             sums=(
-                "Scores and Gumbel noise are added in float64, and the index of the largest alone "
-                "leaves the computation."
+                "Scores and Gumbel noise are added in float64; only the index of the largest noisy "
+                "score is released."
             ),
         )
 
