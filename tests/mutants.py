@@ -101,7 +101,7 @@ def outcomes(*nodes):
                 found[node] = None
             return report
 
-    alone = [f"-p=no:{plugin}" for plugin in ("cacheprovider", "xdist", "faulthandler")]
+    alone = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "faulthandler")]
     quiet = ["-q", "-o", "addopts=", *alone]
     pytest.main([*quiet, *(str(TESTS / node) for node in nodes)], plugins=[Watcher()])
     return found

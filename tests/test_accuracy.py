@@ -153,7 +153,7 @@ def test_one_solution_one_guarantee_and_one_line_in_the_ledger(tmp_path):
     more = {"key": dpjax.random_key(), "ledger": path, "label": "visits", "progress": False}
     solution = dpjax.run(algorithm, records(), **more, checkpoint=tmp_path / "run")
     (entry,) = dpjax.Ledger.read(path).entries
-    assert entry.finished and "accuracy: once," in solution.guarantee()
+    assert entry.finished and "accuracy: once;" in solution.guarantee()
     assert solution.guarantee().startswith("DP-GD is (2, 0.0001)-differentially private.")
     held = dpjax.Ledger.read(path).filter.cost(algorithm.event)
     assert algorithm.algorithm.epsilon() < algorithm.epsilon() == solution.epsilon(1e-4) <= 2.0
@@ -265,7 +265,7 @@ def test_the_command_line_prints_and_writes_the_estimate(capsys, tmp_path):
     out = capsys.readouterr().out
     found = json.loads(file.read_text())
     assert "accuracy on the training records: 0." in out and "(95% confidence interval" in out
-    assert "DP-GD is (1, 4.953e-06)-differentially private" in out and "- accuracy: once," in out
+    assert "DP-GD is (1, 4.953e-06)-differentially private" in out and "- accuracy: once;" in out
     accuracy = found["accuracy"]
     assert accuracy["lower"] < accuracy["estimate"] < accuracy["upper"]
     assert 0.999 < found["epsilon"] <= 1 and found["noise"][-1]["name"] == "accuracy"

@@ -379,14 +379,14 @@ def follows_ball_coordinate(draws, radius, dimension):
 def test_the_noise_added_is_the_noise_accounted(name, relation):
     """Null records contribute nothing, so every released gradient is its noise alone.
 
-    Four tests at LEVEL; a scale wrong by 5 % is 12 standard errors away.
+    Four tests at LEVEL; a scale wrong by 5 % is 8 standard errors away.
     """
     budget = dpjax.PrivacyBudget(1.0, 1e-4, relation)
     if (relation, "pld") in EXAMPLES[name].refuses:
         return  # no noise: tested above
     algorithm = build(name, budget, dpjax.objectives.logistic())
     null = (jnp.zeros((N, P)), jnp.ones(N))
-    keys = jax.random.split(jax.random.key(11), 1500)
+    keys = jax.random.split(jax.random.key(11), 800)
     batch = jax.vmap(lambda key: dpjax.solve(algorithm, null, key=key))(keys)
     norms = np.asarray(noisy_norms(batch))[:, :STEPS]
     release = algorithm.event.releases[0]
@@ -408,7 +408,7 @@ def test_the_noise_added_is_the_noise_accounted(name, relation):
     if release.mechanism == "ball":
         follows, size = follows_ball, size * np.sqrt(P + 2)
     assert follows(norms, size, P)
-    # One step of six tells a scale wrong by 10 %, 11 standard errors away.
+    # One step of six tells a scale wrong by 10 %, 8 standard errors away.
     off = 0.9 if norms.shape[1] == 1 else 0.95
     assert not follows(off * norms, size, P)
     assert not follows(norms / off, size, P)
@@ -676,7 +676,7 @@ def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64)
         shared = shared or name in SPIDERS[1:]
         cases = {np.float64: [None]} if x64 else {np.float32: [jnp.float16]}
         if x64 and not shared:
-            cases = {np.float32: [None, jnp.float16], np.float64: [None, np.float32]}
+            cases = {np.float32: [None], np.float64: [np.float32]}
         for of_data, each in cases.items():
             data = (jnp.asarray(x, of_data), jnp.ones(20, of_data))
             for of_params in each:

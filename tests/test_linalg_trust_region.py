@@ -232,9 +232,9 @@ def test_steps_of_dp_tr_need_no_eigendecomposition(size, dtype):
 def test_newton_proves_what_it_returns_and_gives_up_on_the_rest(kind, dtype):
     with jax.enable_x64(dtype == np.float64):
         gradient, hessian, _ = cast(kind, 54, dtype)
-        weight = jnp.ones((), dtype)
+        weight, attempt = jnp.ones((), dtype), jax.jit(try_newton)
         for size in (0.0, 1e-30, 1e-6, 1e-3, 1.0, 30.0):
-            step, multiplier, found = try_newton(hessian, size * gradient, weight)
+            step, multiplier, found = attempt(hessian, size * gradient, weight)
             step = step / jnp.where(multiplier > 0, jnp.linalg.norm(step), 1)
             problem = size * gradient, hessian, 1.0
             if found:
