@@ -159,8 +159,8 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         "--estimate",
         type=float,
         metavar="EPSILON",
-        help="also release the accuracy on the training records, with noise; EPSILON is the part "
-        "of the budget that it costs, such as 0.1",
+        help="also release the accuracy on the training records, with noise; EPSILON, such as 0.1, "
+        "is that of the accuracy alone, and the whole run keeps to --epsilon",
     )
     _step_arguments(one)
     _table_arguments(one)
