@@ -86,7 +86,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
         else:
             with pytest.raises(ValueError, match="neither smoothness nor a prox"):
                 build(with_regularizer(regularizer))
-    with pytest.raises(ValueError, match="needs a smooth regularizer"):
+    with pytest.raises(ValueError, match="must be smooth"):
         dpjax.baselines.dp_gradient_descent_with_selection(
             dpjax.objectives.logistic_l1(), BUDGET, data_size=N, dimension=P
         )

@@ -226,7 +226,7 @@ def test_made_data_are_what_they_are_said_to_be():
         ({"domain": Box(-1.0, 1.0)}, r"domain must be an L2Ball or an L1Ball.*Box\(lower"),
         ({"domain": Simplex()}, "Simplex"),
         ({"domain": 3.0}, "domain must be"),
-        ({"objective": dpjax.objectives.logistic_l1()}, "needs a smooth regularizer"),
+        ({"objective": dpjax.objectives.logistic_l1()}, "must be smooth"),
         ({"objective": dpjax.Objective(lambda w, e: w @ e)}, "clip_norm is required"),
         (
             {"objective": dpjax.Objective(lambda w, e: w @ e), "clip_norm": 1.0},
