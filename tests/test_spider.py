@@ -150,12 +150,11 @@ def test_the_order_is_a_permutation_of_chance_alone():
 def _asked(algorithm, data, key):
     """Every question of one run: (start, number of records, segment, leaf, distance)."""
     bound = loop.bind_training(algorithm, data, key, jnp.zeros(P))
-    carry, asked = loop.start(bound, jnp.zeros(P)), []
-    state = carry.state
-    for step in range(12):
-        answer = asking.Asking(bound, jnp.array(step))
 
-        def listen(query, params, answer=answer, **public):
+    def advance(state, step):
+        answer, asked = asking.Asking(bound, step), []
+
+        def listen(query, params, **public):
             number = jnp.where(public["refresh"], algorithm.estimate.batch_size, public["size"])
             distance = jnp.linalg.norm(params - public["anchor"])
             places = (public["start"], number, public["segment"], public["leaf"])
@@ -163,7 +162,10 @@ def _asked(algorithm, data, key):
             return answer(query, params, **public)
 
         state, _ = algorithm.step(answer.key, state, listen)
-    return jnp.stack(asked)
+        return state, jnp.stack(asked)
+
+    asked = jax.lax.scan(advance, loop.start(bound, jnp.zeros(P)).state, jnp.arange(12))[1]
+    return asked.reshape(-1, 5)
 
 
 @pytest.mark.parametrize("name", SPIDERS)
