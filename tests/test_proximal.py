@@ -73,6 +73,6 @@ def test_the_minkowski_norm_is_one_on_the_surface():
 
 def test_a_regularizer_without_an_operator_is_named():
     objective = dataclasses.replace(logistic(), regularizer=Nonconvex(0.1))
-    with pytest.raises(ValueError, match=r"proximal operator.*Nonconvex.*has none"):
+    with pytest.raises(ValueError, match=r"proximal operator.*Nonconvex"):
         _ = objective.prox
     assert logistic().prox(jnp.ones(2), 0.5).tolist() == [1.0, 1.0]

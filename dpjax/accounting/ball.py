@@ -24,7 +24,7 @@ from dpjax.accounting.wording import LawWords, ceil
 
 _LAW = LawWords(
     accounting="total variation distance between neighbouring noise balls, composed in closed form",
-    profile=("delta is the same at every epsilon; no smaller delta holds at any epsilon."),
+    profile="delta is the same at every epsilon; a larger epsilon does not reduce it.",
     group="delta is k times as large",
     drawn="Noise is drawn as a uniform direction times a random length,",
 )
@@ -264,7 +264,7 @@ class PoissonBallRelease(BallRelease, BatchRelease):
     def bounded(self, vector: str) -> str:
         """Returns what the guarantee says of ``sensitivity``: of balls, that of a drawn record."""
         del vector
-        return f"sensitivity {self.sensitivity:.4g} if the record is drawn"
+        return f"sensitivity {ceil(self.sensitivity)} if the record is drawn"
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums."""

@@ -44,7 +44,7 @@ class SelectionRelease(Release):
         return (
             f"{self.name}: {times(self.count)}, the index of one candidate, chosen by the "
             f"exponential mechanism with pure epsilon {ceil(self.pure_epsilon)}, included in "
-            f"the guarantee above; one record changes a score by at most {self.sensitivity:.4g} "
+            f"the guarantee above; one record changes a score by at most {ceil(self.sensitivity)} "
             f"({self.words.bound}); the Gumbel noise has std {self.stddev:.4g}"
         )
 

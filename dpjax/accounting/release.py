@@ -10,7 +10,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
-from dpjax.accounting.wording import LawWords, ReleaseWords, times
+from dpjax.accounting.wording import LawWords, ReleaseWords, ceil, times
 
 _LARGEST = 1e100
 
@@ -228,7 +228,7 @@ class Release:
 
     def bounded(self, vector: str) -> str:
         """Returns what the guarantee says of ``sensitivity``, of a vector if of several parts."""
-        return f"sensitivity {self.sensitivity:.4g}" + f" of {vector}" * bool(vector)
+        return f"sensitivity {ceil(self.sensitivity)}" + f" of {vector}" * bool(vector)
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums.

@@ -13,8 +13,9 @@ from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
+from dpjax.accounting.wording import ceil
 
-POISSON_ERROR = "more records drawn than a batch holds; probabilities of 64 bits"
+POISSON_ERROR = "batches that exceed their largest size, probabilities rounded to 64 bits"
 SUBSET_ERROR = "subsets drawn from 64-bit integers in a fixed number of trials"
 
 # Logarithms of moments near 1 are up to this too small, relative to the order minus 1.
@@ -53,7 +54,7 @@ class BatchRelease(Release):
 
     def bounded(self, vector: str) -> str:
         """Returns what the guarantee says of ``sensitivity``: the bound on one record's part."""
-        return f"a drawn record adds at most {self.sensitivity:.4g} to {vector or 'the mean'}"
+        return f"a drawn record adds at most {ceil(self.sensitivity)} to {vector or 'the mean'}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,7 +304,7 @@ class SinglePassRelease(Release):
         stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
         return (
             f"{self.name}: all answers together are one Gaussian mechanism, because each record "
-            f"enters at most one batch: sensitivity {self.sensitivity:.4g} "
+            f"enters at most one batch: sensitivity {ceil(self.sensitivity)} "
             f"({self.words.bound}), noise multiplier {self.noise_multiplier:.5g} (noise per "
             f"coordinate: {stds})" + f"; {self.words.note}" * bool(self.words.note)
         )

@@ -50,7 +50,7 @@ class LawWords(NamedTuple):
     accounting: str
     profile: str
     group: str = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)-differential privacy"
-    drawn: str = "Gaussian noise is drawn with exact tails up to 9 standard deviations,"
+    drawn: str = "Gaussian noise is drawn from 64 random bits, up to 9.15 standard deviations,"
 
 
 def times(count: int) -> str:

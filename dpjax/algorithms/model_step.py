@@ -1,4 +1,4 @@
-"""A step on a noisy quadratic model, shared by all trust-region methods; post-processing."""
+"""A step on a noisy quadratic model, shared by all trust-region methods."""
 
 import math
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def take_step(
 
     Args:
       objective: whose exact regularizer is added to the noisy data terms.
-      state: where the data were asked.
+      state: the present one; ``answer`` was computed at ``state.params``.
       answer: noisy data terms at ``state.params``.
       radius: of the trust region.
       damping: added to the diagonal of the noisy Hessian.

@@ -80,7 +80,7 @@ class TrustRegion(Planned):
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
     def done(self, state: State) -> Array:
-        """Step 7, if asked for: multiplier + damping at most sqrt(alpha rho)."""
+        """Step 7, if asked for: Lagrange multiplier + added damping at most sqrt(alpha rho)."""
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
@@ -144,13 +144,14 @@ def dp_trust_region(
         certificate refers to the clipped objective.
       release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two); by
         default joint, under ``accountant="paper"`` separate.
-      stopping_alpha: stop when multiplier + kappa * (the noise's spectral scale) is at most
-        sqrt(alpha rho); None to take all steps. A theorem only with the constant radius of
-        ``paper_schedule``. The certificate at the last query then spends beta / T on each iterate,
-        since the rule picks one by its noise.
+      stopping_alpha: stop when the Lagrange multiplier + kappa * (the noise's spectral scale) is at
+        most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
+        alone, see ``paper_schedule``. As noisy values then select the last iterate, the certificate
+        there spends beta / T on each iterate (a union bound).
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
         steps 3 and 4 (replace-one, separate releases).
-      certify: ``"last_query"`` (free; at w_{T-1}), ``"output"`` (one more release) or None.
+      certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
+        None.
       beta: bound on the probability that the certificate fails.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.

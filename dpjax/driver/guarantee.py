@@ -47,8 +47,8 @@ _UNSAFE = (
     "The statements below would hold only for exact noise.\n"
 )
 _ORDER = (
-    "Assumptions: adding a record shifts later rows, whose contributions are bitwise unchanged by "
-    "that; no sum has more than {rows:,} rows, up to which rounding error is charged."
+    "Assumptions: a record's contribution is bitwise the same in every row, as adding a record "
+    "shifts later ones; no sum has more than {rows:,} rows, up to which rounding error is charged."
 )
 _COMPOSED = LawWords(
     accounting=LOSSES,
@@ -64,9 +64,9 @@ _NOT_COVERED = (
     "same data, which must be composed with this one."
 )
 _PROOF = (
-    "Only the errors stated above are charged. Otherwise the proof assumes exact real arithmetic, "
-    f"a secret key, and Threefry output (jax {jax.__version__}) that cannot be told from random "
-    "bits."
+    "Charged are the rounding of sums and scores, and what is included in delta if it is listed. "
+    "Otherwise the proof assumes exact real arithmetic, a secret random key that is used for no "
+    f"other run, and Threefry output (jax {jax.__version__}) that cannot be told from random bits."
 )
 
 
@@ -166,8 +166,8 @@ def _end(event: Event) -> str:
             "lower the stated epsilon."
         )
     return (
-        "The number of steps is fixed beforehand; stopping early is allowed and does not lower the "
-        "stated epsilon."
+        "The number of steps is fixed beforehand; a decision on released values alone may stop the "
+        "run earlier, which does not lower the stated epsilon."
     )
 
 

@@ -31,7 +31,7 @@ def root_key(key: Array | None, seed: int | None) -> Array:
     if seed is None and key is None:
         raise MissingKeyError(
             "key must be a JAX random key, and has no default: pass key=dpjax.random_key(), or "
-            "seed=INTEGER for a reproducible run; its result must not be released."
+            "seed=INTEGER for an experiment whose result must not be released."
         )
     if seed is None:
         return as_key(key)  # pyright: ignore[reportArgumentType]

@@ -77,8 +77,8 @@ def as_key(key: Key[Array, ""] | UInt32[Array, " 2"]) -> Key[Array, ""]:
     ()
     """
     advice = (
-        "pass key=dpjax.random_key(), or seed=INTEGER for a reproducible run; its result "
-        "must not be released."
+        "pass key=dpjax.random_key(), or seed=INTEGER for an experiment whose result must not be "
+        "released."
     )
     if key is None or not hasattr(key, "dtype"):
         raise ValueError(f"key must be a JAX random key, got {_type_of(key)}; {advice}")

@@ -157,9 +157,9 @@ class Objective:
         found = getattr(self.regularizer, "prox", None)
         if found is None:
             raise ValueError(
-                "this method needs the regularizer's proximal operator, and that of "
-                f"{self.name}, {self.regularizer!r}, has none: use L1, L2, ElasticNet or a convex "
-                "set of dpjax.objectives, or add a method prox(params, step_size) to yours."
+                f"this method needs a regularizer with a proximal operator, but {self.name} has "
+                f"{self.regularizer!r}: use L1, L2, ElasticNet or a convex set of "
+                "dpjax.objectives, or add a method prox(params, step_size) to yours."
             )
         return found
 

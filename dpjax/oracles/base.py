@@ -1,4 +1,4 @@
-"""``Query``: one question to the data; only here records are sampled, summed and made noisy."""
+"""``Query``: one question to the data: a batch is drawn, a bounded value computed, noise added."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -30,8 +30,8 @@ class Evaluations(NamedTuple):
 
     Attributes:
       declared: those of batches of the declared size.
-      padded: rows without a record counted in: each batch at its capacity, rounded up to a multiple
-        of 128 if it is above 128.
+      padded: the same with padding rows: each batch counts as its capacity, rounded up to a
+        multiple of 128 if it is above 128.
     """
 
     declared: int
@@ -44,7 +44,8 @@ class Query:
 
     Algorithms learn about records through ``answer`` alone. It is written once, here: draw a batch,
     compute the exact value, add noise, post-process. ``event`` is computed from the same fields
-    that scale the noise, so what is accounted is what is added. By default each answer is one
+    that scale the noise, so what is accounted is what is added; a subclass that overrides one must
+    keep both consistent, which dpjax cannot check. By default each answer is one
     release of one joint vector on a batch of its own; a subclass whose answers share noise or a
     pass over the records says so in ``releases``.
 
@@ -98,7 +99,7 @@ class Query:
 
     @property
     def name(self) -> str:
-        """The name of the query and of its release; of one algorithm's queries each has its own."""
+        """The name of the query and of its release, unique among the queries of an algorithm."""
         raise NotImplementedError
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -127,7 +128,7 @@ class Query:
 
     @property
     def purpose(self) -> str:
-        """The word from which the key of the noise is derived; different noise has another."""
+        """The word for the noise key; it must differ between independent noises."""
         return self.name
 
     def exact(
@@ -327,7 +328,7 @@ class Query:
 
     @property
     def closed_form(self) -> bool:
-        """Whether rows of a linear model are scaled once per training, for sums in closed form."""
+        """Whether rows of a linear model are scaled once a training, for sums in closed form."""
         return self.sampler.reads_all
 
     @property
@@ -337,7 +338,7 @@ class Query:
 
     @property
     def slack(self) -> float:
-        """What rounding adds at most to the distance of neighbouring sums, over ``bound``."""
+        """Bound on what rounding adds to the distance of neighbouring sums, over ``bound``."""
         return self._slack_of(self.sampler.capacity)
 
     @property
@@ -419,8 +420,8 @@ class Query:
         return self._on_sum(bound) / self.divisor
 
     def _noise_on_sum(self, bound: Array | float) -> Array | float:
-        # By way of the mean's, so that it is ``stddev``, which is printed, times the divisor. The
-        # noisy sum is divided afterwards: rounding in that division is post-processing.
+        # Computed from that on the mean, so that it is the printed ``stddev`` times the divisor.
+        # The noisy sum is divided afterwards: rounding in that division is post-processing.
         return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:

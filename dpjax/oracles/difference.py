@@ -48,9 +48,10 @@ class DifferenceQuery(Query):
         """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
             note=(
-                "a record contributes its gradient at the iterate minus that at the anchor, where "
-                "the gradient of all records was last released; bound and noise are the largest: "
-                "both are scaled by min(1, L distance / 2 C), with the distance from the anchor"
+                "a record contributes its gradient at the iterate minus its gradient at the "
+                "anchor, the point where the gradient of all records was last released; bound and "
+                "noise are the largest: at distance d from the anchor both are multiplied by "
+                f"min(1, {float(self.smoothness / (2 * self.clip_norm)):.4g} d), at least 2^-60"
             )
         )
 

@@ -95,7 +95,12 @@ class EstimateQuery(Query):
                     "to it"
                 )
             )
-        return ReleaseWords(note="the noise on each mean is a linear combination of these draws")
+        return ReleaseWords(
+            note=(
+                "the noise on each mean is a linear combination of these draws, correlated between "
+                "answers, and has another std"
+            )
+        )
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""

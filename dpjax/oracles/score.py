@@ -65,9 +65,10 @@ class ScoreQuery(ValueQuery):
                 "noise"
             ),
             note=(
-                f"the sensitivity is that of the vector of {2 * self.candidates} scores, a "
-                f"gradient norm and an eigenvalue of each of {self.candidates} candidates, divided "
-                "by their clip norms"
+                f"the sensitivity is that of the vector of all {2 * self.candidates} scores: of "
+                f"each of {self.candidates} candidates the gradient norm, in units of "
+                f"{float(self.clip_norm):.4g}, and the smallest eigenvalue, in units of "
+                f"{float(self.hessian_clip_norm):.4g}"
             ),
         )
 
