@@ -25,6 +25,8 @@ PICTURE = re.compile(r"^!\[(.*)\]\((\S+\.png)\)$", re.MULTILINE)
 FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r"\$([^$]+)\$")
 HELP = re.compile(r"<!-- help: (.*) -->")
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+CODE = re.compile(r"<code>[^<]*</code>")
 
 
 def on_files(files, config):
@@ -49,6 +51,17 @@ def on_page_markdown(markdown, **_):
     return HELP.sub(lambda found: _help(found[1].split()), markdown)
 
 
+def on_post_page(output, **_):
+    """Lets code in tables break after a space and, on a phone, after dots and underscores."""
+    return CELL.sub(lambda cell: CODE.sub(_breakable, cell[0]), output)
+
+
+def _breakable(code):
+    # The style sheet hides the breaks without a class on wide screens.
+    names = re.sub(r"([._])(?=\w)(?!py\b)", r"\1<wbr>", code[0])
+    return names.replace(" ", ' <wbr class="space">')
+
+
 def _converted(path):
     """The page of a notebook and its pictures: pairs of name and content.
 
@@ -57,9 +70,14 @@ def _converted(path):
     names = {"unique_key": path.stem, "output_files_dir": path.stem}
     markdown, resources = MarkdownExporter().from_filename(str(path), resources=names)
     parts = FENCED.split(markdown)  # text, and code in every other place
-    parts[::2] = [FORMULA.sub(lambda found: convert(found[1]), part) for part in parts[::2]]
+    parts[::2] = [FORMULA.sub(_formula, part) for part in parts[::2]]
     yield f"{path.stem}.md", "".join(parts)
     yield from resources["outputs"].items()
+
+
+def _formula(found):
+    """A formula in MathML. Markdown would end the paragraph at a line that began with <math>."""
+    return f"<span>{convert(found[1])}</span>"
 
 
 def _help(words):
