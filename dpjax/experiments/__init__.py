@@ -1,0 +1,35 @@
+"""NOT PRIVATE: methods compared side by side; the papers' tables and figures, or your own."""
+
+from dpjax.experiments import exact
+from dpjax.experiments.figures import Dots, Front, Lines, Picture, against_epsilon
+from dpjax.experiments.metrics import METRICS, REFERENCES
+from dpjax.experiments.papers import PAPERS
+from dpjax.experiments.plan import Plan, gap_figure, plan, redraw, run
+from dpjax.experiments.results import Results, Row, read, write
+from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Tuning
+
+__all__ = [
+    "METRICS",
+    "PAPERS",
+    "REFERENCES",
+    "Dots",
+    "Experiment",
+    "Figure",
+    "Front",
+    "Lines",
+    "Method",
+    "Picture",
+    "Plan",
+    "Problem",
+    "Results",
+    "Row",
+    "Tuning",
+    "against_epsilon",
+    "exact",
+    "gap_figure",
+    "plan",
+    "read",
+    "redraw",
+    "run",
+    "write",
+]
