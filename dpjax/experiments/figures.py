@@ -68,7 +68,7 @@ class Lines(Panel):
     x: str = "epsilon"
     yscale: Literal["log", "linear", "error"] = "log"
     xscale: Literal["places", "log", "linear"] = "places"
-    centre: Literal["mean", "median", "end"] = "mean"
+    centre: Literal["mean", "median", "end", "line"] = "mean"
     ends: bool = False
     beside: bool = False
     only: tuple[str, ...] = ()
@@ -138,7 +138,8 @@ class Lines(Panel):
                 axes.plot([one], [value], **mark(label, filled=solid), linestyle="none")
         else:
             axes.plot(x, _means(values), color=color, **line)
-            axes.plot(x[-1:], _means(values)[-1:], **mark(label), linestyle="none")
+            if self.centre == "end":
+                axes.plot(x[-1:], _means(values)[-1:], **mark(label), linestyle="none")
 
     def _layer(self, axes: Any, table: Results, style: str, name: str) -> None:
         for label in table.each("method"):
@@ -234,9 +235,7 @@ class Front(Panel):
 
     def draw(self, axes: Any, results: Results) -> None:
         """Draws the rows of one problem."""
-        wanted = self.where.get("epsilon")
-        known = results.each("epsilon")
-        table = results.where(epsilon=wanted if wanted in known else known[-1])
+        table = results.where(**self.where)
         labels = best_first(table, self.y)
         means = np.array([max(table.mean(self.y, method=m), self.least) for m in labels])
         errors = 2 * np.nan_to_num([table.error(self.y, method=m) for m in labels])
@@ -422,7 +421,12 @@ def draw(
         cells = [(panel, problem) for panel in picture.panels for problem in shown]
     else:
         cells = [(panel, problem) for problem in shown for panel in picture.panels]
+    # A quick run leaves epsilons out.
+    tables = [results if p is None else results.where(problem=p.name) for _, p in cells]
+    there = [len(t.where(metric=c[0].y, **c[0].where)) > 0 for c, t in zip(cells, tables, strict=True)]
+    cells = [cell for cell, one in zip(cells, there, strict=True) if one]
     columns = picture.columns or (len(shown) if len(shown) > 1 else len(picture.panels))
+    columns = min(columns, len(cells))
     rows = -(-len(cells) // columns)
     wide = columns + (picture.extra is not None)
     title = picture.title.format(**_names(problems[0] if problems else None, results))
@@ -458,8 +462,12 @@ def best_first(results: Results, metric: str, sign: int = 1) -> list[str]:
     """Returns the methods by their mean at the largest epsilon, the least first; or the largest."""
     known = results.each("epsilon")
     last = results.where(epsilon=known[-1]) if known else results
-    means = {label: sign * last.mean(metric, method=label) for label in last.each("method")}
-    return sorted((m for m in means if means[m] == means[m]), key=means.__getitem__)
+    means = {}
+    for label in last.each("method"):
+        outputs = last.values(metric, method=label)
+        on_the_way = last.where(metric=metric, method=label).column("value")
+        means[label] = sign * float(np.nanmean(outputs if len(outputs) else on_the_way))
+    return sorted(means, key=means.__getitem__)
 
 
 def against_epsilon(metric: str = "exact_gap", ylabel: str = "gap", **more: Any) -> Picture:

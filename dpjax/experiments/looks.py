@@ -14,6 +14,7 @@ class Look(NamedTuple):
     line: str = "-"
 
 
+_SHADES = ("#440154", "#443A83", "#31688E", "#21918C", "#5EC962", "#BBDF27")  # viridis
 # No two methods share both, and no two of one paper share either.
 _LOOKS = {
     "DP-GD": Look(ORANGE, "s"),
@@ -46,6 +47,9 @@ _LOOKS = {
     "DP-SGDM-const": Look(GREEN, "<"),
     "DP-SGDEM-const": Look(YELLOW, ">"),
     "dp_adam, large batches": Look(PURPLE, "P"),
+    # Tholeti et al. (2021): dark is many dimensions.
+    **{f"d = {d}": Look(color, "") for d, color in zip((100, 22, 10, 3, 2, 1), _SHADES)},
+    "publishing random records": Look(GREY, "", "-."),
 }
 _PUBLISHED = ", published noise"
 

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import importlib.metadata
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -281,7 +282,9 @@ def _runs(
         return made[0]
 
     root = jax.random.key(SEED)
-    keys = bench.experiment.keys(root, seeds, tuning > 0)
+    keys = bench.experiment.keys(
+        root, seeds, None if bench.experiment.tuning is None else tuning > 0
+    )
     alone = problem.start is not None or not bench.together
     alone = alone or (bench.data.size > _BUSY_ROWS and _heavy(algorithm()))
     configuration = bench.shared | {
@@ -346,7 +349,8 @@ def _train(
     at = checkpoints(steps, 0 if tuning else _looks(problem, epsilon), problem.spacing)
     start = None if problem.start is None else bench.start(-1 if tuning else group[0])
     some = keys[group[0] : group[-1] + 1]
-    path = follow(algorithm, bench.data.examples, some, at, start, problem.checkpoints)
+    examples, most = bench.data.examples, problem.checkpoints
+    path = follow(algorithm, examples, some, at, start, most, method.private)
     trained = Trained(
         algorithm, method.private, problem, bench.data, bench.whole, bench.reference, *path, {}
     )
@@ -383,6 +387,7 @@ def follow(
     at: list[int],
     start: Params | None = None,
     most: int = 0,
+    private: bool = True,
 ) -> Path:
     """Returns the iterates after the steps ``at``, and the outputs, of a run with each key.
 
@@ -393,6 +398,7 @@ def follow(
       at: step numbers, growing, the last one that of the algorithm.
       start: first parameters; None for 0.
       most: step numbers that one program is to serve.
+      private: whether it has noise; of a run without any, records are not counted.
 
     Privacy: iterates and outputs are covered by the guarantee of the run.
 
@@ -405,7 +411,7 @@ def follow(
     >>> path.read[0].tolist()
     [50.0, 200.0]
     """
-    each = algorithm.evaluations.declared / int(algorithm.steps)
+    each = algorithm.evaluations.declared / int(algorithm.steps) if private else math.nan
     padded = jnp.asarray(at + at[-1:] * (most - len(at)))
     *path, output = jax.tree.map(np.asarray, _follow(algorithm, examples, keys, padded, each, start))
     params, steps, read = jax.tree.map(lambda leaf: leaf[:, : len(at)], path)
@@ -493,12 +499,15 @@ def _heavy(algorithm: Algorithm) -> bool:
 def in_words(settings: Settings) -> str:
     """Returns settings as a table shows them.
 
-    >>> in_words({"steps": 32, "step_size": 8.0})
-    'steps 32, step_size 8'
+    >>> in_words({"steps": 32, "step_size": 8.0}), in_words({})
+    ('steps 32, step_size 8', 'defaults')
     """
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in settings.items()
+    return (
+        ", ".join(
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in settings.items()
+        )
+        or "defaults"
     )
 
 

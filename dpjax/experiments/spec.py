@@ -245,9 +245,10 @@ class Figure:
     epsilons: tuple[float, ...] = ()
 
 
-def split_keys(root: Array, seeds: int, tuning: bool) -> Array:
-    """Returns the keys of trainings; those of the tuning are others."""
-    return jax.random.split(jax.random.fold_in(root, 0 if tuning else 1), seeds)
+def split_keys(root: Array, seeds: int, tuning: bool | None) -> Array:
+    """Returns the keys of trainings; those of the tuning are others; None where there is none."""
+    own = root if tuning is None else jax.random.fold_in(root, 0 if tuning else 1)
+    return jax.random.split(own, seeds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,7 +266,7 @@ class Experiment:
       trained: where trainings start, and which of them are private, for the page.
       seeds: runs of each point, unless asked for otherwise.
       tuning: how settings are chosen; None where no method has several.
-      keys: from a root key, a number of seeds and whether they are for tuning to keys.
+      keys: from a root key, a number of seeds and whether they are for tuning, to keys.
       computed: in place of trainings: from whether the run is quick to rows of the table.
       quick: figures that a quick run of all keeps, each with the problems of these keys; None for
         all.
@@ -293,7 +294,7 @@ class Experiment:
     trained: str = "every training starts at 0 and is private at its epsilon by an exact accountant"
     seeds: int = 10
     tuning: Tuning | None = None
-    keys: Callable[[Array, int, bool], Array] = split_keys
+    keys: Callable[[Array, int, bool | None], Array] = split_keys
     computed: Callable[[bool], list] | None = None
     quick: tuple[str, ...] | None = None
 
