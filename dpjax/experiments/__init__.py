@@ -1,6 +1,5 @@
 """NOT PRIVATE: methods compared side by side; the papers' tables and figures, or your own."""
 
-from dpjax.experiments import exact
 from dpjax.experiments.figures import Dots, Front, Lines, Picture, against_epsilon
 from dpjax.experiments.metrics import METRICS, REFERENCES
 from dpjax.experiments.papers import PAPERS
@@ -25,7 +24,6 @@ __all__ = [
     "Row",
     "Tuning",
     "against_epsilon",
-    "exact",
     "gap_figure",
     "plan",
     "read",

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from dpjax import plotting
-from dpjax.experiments import annotations
 from dpjax.experiments.looks import look, mark
 from dpjax.experiments.results import Results, quartiles
 from dpjax.experiments.spec import NOTHING, Problem
@@ -82,9 +81,10 @@ class Lines(Panel):
         table = results.where(**self.where)
         labels = best_first(table, self.y, -1 if self.percent else 1)[:: -1 if self.percent else 1]
         for (metric, name), line in zip(self.levels.items(), ("-.", ":"), strict=False):
-            level = results.where(metric=metric).column("value")[0]
-            color = "black" if line == "-." else "grey"
-            axes.axhline(level, color=color, linestyle=line, label=name)
+            level = results.where(metric=metric).column("value")
+            if self.x != "rows":
+                color = "black" if line == "-." else "grey"
+                axes.axhline(level[0], color=color, linestyle=line, label=name)
         ends, every = {}, {}
         for place, label in enumerate(reversed(labels)):
             x, values = self._series(table.where(method=label))
@@ -96,10 +96,13 @@ class Lines(Panel):
                 continue
             shift = np.exp(0.25 * (place / max(1, len(labels) - 1) - 0.5)) if self.beside else 1.0
             self._line(axes, label, x * shift, values, table)
-            ends[label] = (float(_middle(values)[-1]), look(label).color)
+            last = np.nanmedian if self.centre == "median" else np.nanmean
+            ends[label] = (float(last(values[-1])), look(label).color)
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
         self._axes(axes, every)
+        for metric, name in self.levels.items() if self.x == "rows" else ():
+            _level_by_n(axes, results.where(metric=metric), name)
         if self.ends:
             self._named(axes, ends)
 
@@ -116,7 +119,8 @@ class Lines(Panel):
             at = dict(zip(other.column(by).tolist(), other.column("value"), strict=True))
             x = np.array([at.get(cell, np.nan) for cell in rows.column(by)[kept].tolist()])
         y = 1 - y if self.yscale == "error" else y
-        y = y if self.yscale == "linear" else np.maximum(y, self.least)
+        if self.yscale != "linear":
+            y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
         where = np.unique(x[~np.isnan(x)])
         return where, [y[x == one] for one in where]
 
@@ -172,7 +176,7 @@ class Lines(Panel):
         if self.wedge:
             middles = np.concatenate([_middle(values) for _, values in every.values()])
             _wedge(axes, where, 2.5 * middles.max(), self.wedge)
-            shown = annotations.in_view(1 / middles[middles > 0], gap=10)
+            shown = plotting.in_view(1 / middles[middles > 0], gap=10)
             axes.set_ylim(middles[middles > 0][shown].min() / 2, 4 * middles.max())
             axes.set_xlim(where[0] / 1.15, where[-1] * 1.15)
 
@@ -183,7 +187,16 @@ class Lines(Panel):
             text = f"{label}  {100 * (1 - value):.1f} %" if self.yscale == "error" else label
             below = self.yscale == "log" and value < low
             named[f"{text}: {value:.1e}\n(out of view)" if below else text] = (value, color)
-        annotations.name_ends(axes, named)
+        plotting.name_ends(axes, named)
+
+
+def _level_by_n(axes: Any, found: Results, name: str) -> None:
+    """A dotted line of the problem's own numbers, where it is in view."""
+    n, values = found.column("rows"), found.column("value")
+    if values.min() > min(axes.get_ylim()):
+        axes.plot(n, values, color="grey", linestyle=(0, (1, 1)), linewidth=2)
+        axes.annotate(name, (n[0], values[0]), textcoords="offset points", xytext=(0, -11),
+                      fontsize="x-small")  # fmt: skip
 
 
 def _means(values: list[np.ndarray]) -> np.ndarray:
@@ -240,7 +253,7 @@ class Front(Panel):
         means = np.array([max(table.mean(self.y, method=m), self.least) for m in labels])
         errors = 2 * np.nan_to_num([table.error(self.y, method=m) for m in labels])
         costs = np.array([table.mean(self.x, method=m) for m in labels])
-        shown = annotations.in_view(means)
+        shown = plotting.in_view(means)
         for i in np.flatnonzero(shown):
             axes.errorbar(
                 costs[i : i + 1], means[i : i + 1],
@@ -263,7 +276,7 @@ class Front(Panel):
         _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
         for i in np.flatnonzero(~shown):
             text = f"off the scale:\n{labels[i]} {means[i]:.2g}"
-            annotations.point_beyond(axes, costs[i], text, mark(labels[i], 8))
+            plotting.point_beyond(axes, costs[i], text, mark(labels[i], 8))
         _front(axes, costs[shown], means[shown])
 
 

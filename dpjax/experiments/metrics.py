@@ -1,5 +1,6 @@
 """NOT PRIVATE: what is measured of trainings, by name, and what outputs are held against."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
-from dpjax.experiments import exact
 from dpjax.experiments.spec import Problem
 from dpjax.objectives import Objective
 
@@ -67,7 +67,7 @@ def _value(objective: Objective, problem: Problem, data: Dataset, params: Params
         return _each(
             lambda w: diagnostics.exact_objective(objective, w, data.examples), params
         )
-    return exact.exact_values(objective, params, data.examples)
+    return diagnostics.exact_values(objective, params, data.examples)
 
 
 def _norm(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
@@ -75,7 +75,7 @@ def _norm(objective: Objective, problem: Problem, data: Dataset, params: Params)
         return _each(
             lambda w: diagnostics.exact_gradient_norm(objective, w, data.examples), params
         )
-    return exact.exact_gradient_norms(objective, params, data.examples)
+    return diagnostics.exact_gradient_norms(objective, params, data.examples)
 
 
 def _lowest(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
@@ -86,8 +86,8 @@ def _lowest(objective: Objective, problem: Problem, data: Dataset, params: Param
 
 def _local(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
     some = _DESCENTS if data.size > _MANY_ROWS else len(params)
-    found = [exact.exact_descent(objective, one, data.examples)[1] for one in params[:some]]
-    return np.array(found + [np.nan] * (len(params) - len(found)))
+    found = [diagnostics.exact_descent(objective, one, data.examples)[1] for one in params[:some]]
+    return np.array(found)
 
 
 def _accuracy(part: str):
@@ -225,42 +225,38 @@ COST: dict[str, Callable[[Algorithm], float]] = {
     "epsilon_of_the_noise": _spent,
 }
 
+# Without noise there is no epsilon, nor a count that rests on its event.
+_NOISELESS = {"epsilon_of_the_noise": math.inf, "noise_multiplier": 0.0, "gradients": math.nan}
+
 METRICS = (*POINT, *RUN, *COST)
 """The names of what can be measured; ``exact_gap`` is ``exact_value`` minus the best one known."""
 
 
-def measured(trained: Trained) -> dict[str, list]:
-    """Returns what the problem asks for: by metric a number a seed, or one, or one a step.
+Measured = list[tuple[float, float, str, float]]
+"""Seed, step, metric and value; NaN where a seed or a step means nothing."""
 
-    Args:
-      trained: outputs and iterates.
 
-    Returns:
-      ``final``, numbers by seed; ``path``, by metric lists by seed and checkpoint, and ``steps``;
-      ``cost``, one number each.
-    """
-    problem, objective = trained.problem, trained.problem.loss
-    final = {}
+def measured(trained: Trained) -> Measured:
+    """Returns what the problem asks for; values that belong to all seeds have none."""
+    problem, objective, found = trained.problem, trained.problem.loss, []
     for name in problem.metrics:
-        if name in POINT:
-            found = POINT[name](objective, problem, trained.data, trained.output)
-        elif name in RUN:
-            found = RUN[name](trained)
-        else:
+        if name in COST:
+            known = {} if trained.private else _NOISELESS
+            value = known[name] if name in known else COST[name](trained.algorithm)
+            found.append((np.nan, np.nan, name, float(value)))
             continue
-        final[name] = found.tolist()
-    noise = () if trained.private else ("epsilon_of_the_noise", "noise_multiplier")
-    asked = [name for name in problem.metrics if name in COST and name not in noise]
-    cost = {name: COST[name](trained.algorithm) for name in asked}
-    # Without noise there is no epsilon.
-    cost |= {name: float("inf") for name in noise[:1]} | {name: 0.0 for name in noise[1:]}
-    path: dict[str, list] = {"steps": trained.steps.tolist()} if problem.path_metrics else {}
+        if name in POINT:
+            values = POINT[name](objective, problem, trained.data, trained.output)
+        else:
+            values = RUN[name](trained)
+        found += [(seed, np.nan, name, float(value)) for seed, value in enumerate(values)]
     for name in problem.path_metrics:
-        count = trained.steps.shape[1]
-        places = (jax.tree.map(lambda leaf, i=i: leaf[:, i], trained.path) for i in range(count))
-        found = [POINT[name](objective, problem, trained.data, place) for place in places]
-        path[name] = np.stack(found, axis=1).tolist()
-    return {"final": final, "path": path, "cost": cost}
+        for i in range(trained.steps.shape[1]):
+            place = jax.tree.map(lambda leaf, i=i: leaf[:, i], trained.path)
+            values = POINT[name](objective, problem, trained.data, place)
+            steps = trained.steps[:, i].tolist()
+            found += [(s, steps[s], name, float(value)) for s, value in enumerate(values)]
+    return found
 
 
 # What outputs are held against.
@@ -268,7 +264,7 @@ def measured(trained: Trained) -> dict[str, list]:
 
 def _descents(problem: Problem, data: Dataset) -> dict[str, float]:
     objective = problem.loss
-    params, value = exact.exact_optimum(objective, data.examples, problem.starts)
+    params, value = diagnostics.exact_optimum(objective, data.examples, problem.starts)
     found = {"optimum": value, "searched": value}
     if objective.predicts:
         y = np.asarray(data.y if data.test_y is None else data.test_y)
@@ -281,7 +277,7 @@ def _descents(problem: Problem, data: Dataset) -> dict[str, float]:
 
 
 def _certified(problem: Problem, data: Dataset) -> dict[str, float]:
-    found = exact.certified_optimum(problem.loss, data.examples)
+    found = diagnostics.exact_certified_optimum(problem.loss, data.examples)
     return {"optimum": found.value, "slack": found.slack}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpjax.experiments.claims import number, percent, reference
-from dpjax.experiments.exact import WIDEST
+from dpjax.diagnostics import WIDEST
 from dpjax.experiments.results import Results
 from dpjax.experiments.spec import Experiment, Figure, Problem
 

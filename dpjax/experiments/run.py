@@ -1,4 +1,4 @@
-"""NOT PRIVATE: the one runner: every cell of an experiment trained, measured, and kept on disk."""
+"""NOT PRIVATE: the one runner: every cell of an experiment is trained, measured and kept on disk."""
 
 import dataclasses
 import hashlib
@@ -6,7 +6,7 @@ import importlib.metadata
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,59 +19,39 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import trajectory
 from dpjax.experiments.cache import Cache
-from dpjax.experiments.metrics import COST, REFERENCES, Trained, measured
+from dpjax.experiments.metrics import COST, REFERENCES, Measured, Trained, measured
 from dpjax.experiments.results import Row
-from dpjax.experiments.spec import Experiment, Method, Problem, Settings
+from dpjax.experiments.spec import SEED, Experiment, Method, Problem, Settings
 from dpjax.oracles import GradientQuery, MinimizerQuery
 
-SEED = 2020
-"""Of all keys."""
 Advance = Callable[[str, int], None]
-
 # A Hessian of so many rows keeps every core busy: seeds then gain nothing from vmap.
 _BUSY_ROWS = 100_000
-_NAN = float("nan")
+_NAN = math.nan
 
 
 class Bench(NamedTuple):
-    """One problem at one n, and what its cells need.
-
-    Args:
-      experiment: what it is a part of.
-      problem: which one.
-      data: its records, or a random subset of them.
-      whole: all of its records.
-      reference: what outputs are held against.
-      shared: what every result depends on.
-      cache: what was computed before.
-      seeds: runs of each cell.
-      together: whether seeds may be trained in one program.
-      advance: told what is being done and how many more trainings are done.
-    """
+    """One problem at one n, and what its cells need."""
 
     experiment: Experiment
     problem: Problem
     data: Dataset
+    """The records, or a random subset of them."""
     whole: Dataset
-    reference: dict[str, float]
-    shared: dict[str, Any]
-    cache: Cache
     seeds: int
     together: bool
+    """Whether seeds may be trained in one program; that may be one more to compile."""
+    cache: Cache
     advance: Advance
+    shared: dict[str, Any]
+    """What every result depends on."""
+    reference: dict[str, float]
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
-        if self.problem.start is None:
-            return self.problem.loss.parameters(self.data.dimension)
-        return sum(leaf.size for leaf in jax.tree.leaves(self.start(0)))
-
-    def start(self, seed: int) -> Params:
-        """Returns the first parameters."""
-        if self.problem.start is None:
-            return jnp.zeros(self.dimension)
-        return self.problem.start(seed, self.data)
+        first = self.problem.first_params(0, self.data)
+        return sum(leaf.size for leaf in jax.tree.leaves(first))
 
 
 def problem_rows(
@@ -79,292 +59,182 @@ def problem_rows(
     problem: Problem,
     epsilons: tuple[float, ...],
     cache: Cache,
-    *,
     seeds: int,
     together: bool,
     advance: Advance,
 ) -> list[Row]:
-    """Returns the rows of one problem, computing what the cache does not hold.
-
-    Args:
-      experiment: with the methods.
-      problem: which one.
-      epsilons: where.
-      cache: what was computed before; a result is put there as soon as it is there.
-      seeds: runs of each cell.
-      together: whether seeds may be trained in one program; in a quick run that would be one
-        program more to compile.
-      advance: told what is being done and how many more trainings are done.
+    """Returns the rows of one problem, computing what the cache does not hold. NOT PRIVATE.
 
     Raises:
       FileNotFoundError: if the data are not on this machine.
-
-    Privacy: NOT PRIVATE.
     """
-    whole = problem.load()
+    whole, rows = problem.load(), []
     order = np.random.default_rng(SEED).permutation(whole.size)
-    rows = []
     for size in problem.sizes:
         chosen = order[:size]
         data = dataclasses.replace(whole, x=whole.x[chosen], y=whole.y[chosen]) if size else whole
         shared = {
-            "dpjax": importlib.metadata.version("dpjax"),
-            "jax": jax.__version__,
+            "versions": [importlib.metadata.version("dpjax"), jax.__version__],
             "data": _digest((data, whole)),
             "objective": _objective_digest(problem, data),
-            "counted": problem.counted,
+            "reference": [problem.reference, problem.starts],
         }
         advance(f"{problem.name}: n = {data.size:,}, what outputs are held against", 0)
-        reference = cache.found(
-            shared | {"reference": problem.reference, "starts": problem.starts},
-            lambda data=data: _reference(problem, data),
-        )
-        bench = Bench(
-            experiment,
-            problem,
-            data,
-            whole,
-            reference,
-            shared,
-            cache,
-            min(seeds, problem.most_seeds or seeds),
-            together,
-            advance,
-        )
+        find = REFERENCES.get(problem.reference, lambda problem, data: {})
+        reference = cache.found(shared, lambda data=data, find=find: find(problem, data))
+        most = min(seeds, problem.most_seeds or seeds)
+        bench = Bench(experiment, problem, data, whole, most, together, cache, advance, shared,
+                      reference)  # fmt: skip
         rows += _bench_rows(bench, epsilons)
     return rows
 
 
 def _bench_rows(bench: Bench, epsilons: tuple[float, ...]) -> list[Row]:
-    methods = bench.experiment.methods_on(bench.problem)
-    cells = [
-        (method, epsilon, *_tuned(bench, method, epsilon))
-        for method in methods
-        for epsilon in epsilons
-    ]
-    reference = dict(bench.reference)
-    values = [
-        value
-        for *_, runs in cells
-        for run in runs
-        for name in ("exact_value", "exact_local_value")
-        for value in run["final"].get(name, ())
-    ]
-    if bench.problem.reference == "descents":
+    problem, reference = bench.problem, dict(bench.reference)
+    cells: list[tuple[Method, float, Settings, Measured]] = []
+    chosen: list[tuple[Method, Settings]] = []
+    for method in bench.experiment.methods_on(problem):
+        for epsilon in epsilons:
+            tried, best = _tuned(bench, method, epsilon)
+            cells += [(method, epsilon, settings, found) for settings, found in tried]
+            cells.append((method, epsilon, best, _trained(bench, method, epsilon, best)))
+            chosen += [(method, best)] if problem.timed and epsilon == problem.traced[0] else []
+    if problem.reference == "descents":
         # No search is sure to find the global minimum: an output may lie below what was found.
+        names = ("exact_value", "exact_local_value")
+        values = [v for *_, found in cells for seed, _, name, v in found if name in names]
         reference["optimum"] = float(np.nanmin([reference["optimum"], *values]))
     best = reference.get("optimum")
-    new = _Rows(bench)
-    for name, value in reference.items():
-        new.add("", "", _NAN, _NAN, _NAN, f"exact_{name}", value)
-    for method, epsilon, tried, chosen, runs in cells:
-        for settings, found in tried:
-            new.results(method, epsilon, settings, found, best, tuning=True)
-        new.results(method, epsilon, chosen, runs, best)
-    if bench.problem.timed:
-        _time(bench, [(one[0], one[3]) for one in cells if one[1] == bench.problem.traced[0]], new)
-    return new.rows
+    place = (bench.experiment.name, problem.name, bench.data.size, bench.dimension)
+    rows = [Row(*place, "", "", _NAN, _NAN, _NAN, f"exact_{name}", value)
+            for name, value in reference.items()]  # fmt: skip
+    if chosen:
+        cells += [(method, problem.traced[0], settings, found)
+                  for (method, settings), found in zip(chosen, _timed(bench, chosen), strict=True)]  # fmt: skip
+    for method, epsilon, settings, found in cells:
+        words = in_words(method.arguments(problem, bench.data.size, settings))
+        for seed, step, name, value in _as_gaps(found, best):
+            rows.append(Row(*place, method.label, words, epsilon, seed, step, name, value))
+    return rows
 
 
-class _Rows:
-    """The rows of a bench."""
-
-    def __init__(self, bench: Bench):
-        self.rows: list[Row] = []
-        self._bench, self._dimension = bench, bench.dimension
-
-    def add(self, method: str, words: str, epsilon: float, seed: float, step: float, metric: str,
-            value: float) -> None:  # fmt: skip
-        bench = self._bench
-        sizes = bench.data.size, self._dimension
-        self.rows.append(
-            Row(bench.experiment.name, bench.problem.name, *sizes, method, words, epsilon, seed,
-                step, metric, float(value))
-        )  # fmt: skip
-
-    def results(
-        self,
-        method: Method,
-        epsilon: float,
-        settings: Settings,
-        runs: list[dict[str, Any]],
-        best: float | None,
-        tuning: bool = False,
-    ) -> None:
-        """Adds what trainings gave; values become gaps where the best one is known."""
-        words = in_words(method.arguments(self._bench.problem, self._bench.data.size, settings))
-
-        def add(seed: float, step: float, name: str, value: float) -> None:
-            if name == "exact_value" and best is not None:
-                name, value = "exact_gap", value - best
-            self.add(method.label, words, epsilon, seed, step, name, value)
-
-        cost = runs[0]["cost"]
-        for name, value in cost.items():
-            add(-1.0 if tuning else _NAN, _NAN, name, value)
-        seed = -1 if tuning else 0
-        for run in runs:
-            final, path = dict(run["final"]), dict(run["path"])
-            values, local = final.get("exact_value"), final.pop("exact_local_value", None)
-            if local and values and not np.isnan(local).all():
-                final["exact_gap_to_local_minimum"] = np.subtract(values, local).tolist()
-            if tuning:
-                final, path = {self._bench.experiment.tuning.metric: run["tuned"]}, {}  # pyright: ignore
-            steps = path.pop("steps", [])
-            for i in range(len(run["seeds"])):
-                for name, numbers in final.items():
-                    add(seed, _NAN, name, numbers[i])
-                for name, numbers in path.items():
-                    for step, value in zip(steps[i], numbers[i], strict=True):
-                        add(seed, step, name, value)
-                seed += -1 if tuning else 1
-
-
-Runs = list[dict[str, Any]]
+def _as_gaps(found: Measured, best: float | None) -> Iterable[tuple[float, float, str, float]]:
+    """Values become gaps, to the local minimum and, where it is known, to the best value."""
+    values = {seed: v for seed, step, name, v in found if name == "exact_value" and step != step}
+    for seed, step, name, value in found:
+        if name == "exact_local_value":
+            yield seed, step, "exact_gap_to_local_minimum", values[seed] - value
+        elif name == "exact_value" and best is not None:
+            yield seed, step, "exact_gap", value - best
+        else:
+            yield seed, step, name, value
 
 
 def _tuned(
     bench: Bench, method: Method, epsilon: float
-) -> tuple[list[tuple[Settings, Runs]], Settings, Runs]:
-    """What was tried, the setting taken, and the trainings with it."""
+) -> tuple[list[tuple[Settings, Measured]], Settings]:
+    """What was tried, and the setting taken."""
     grid, tuning = list(method.grid(bench.problem)), bench.experiment.tuning
     if len(grid) < 2 or tuning is None:
-        return [], grid[0], _runs(bench, method, epsilon, grid[0])
-    reached: list[float] = []
-    tried: list[tuple[Settings, Runs]] = []
-
-    def attempt(settings: Settings) -> None:
-        runs = _runs(bench, method, epsilon, settings, tuning.seeds)
-        mean = float(np.mean(np.concatenate([run["tuned"] for run in runs])))
-        reached.append((-mean if tuning.largest else mean) if np.isfinite(mean) else np.inf)
-        tried.append((settings, runs))
-
-    for settings in grid:
-        attempt(settings)
-    for _ in range(0 if bench.problem.tries else tuning.further):
-        beyond = further([next(iter(one.values())) for one, _ in tried], reached)
-        if beyond is None:
-            break
-        attempt({next(iter(grid[0])): beyond})
-    best = tried[int(np.argmin(reached))][0]
-    return tried, best, _runs(bench, method, epsilon, best)
+        return [], grid[0]
+    tried, reached = [], []
+    left = 0 if bench.problem.tries else tuning.further
+    while grid:
+        settings = grid.pop(0)
+        found = _trained(bench, method, epsilon, settings, tuning.seeds)
+        mean = np.mean([value for *_, name, value in found if name == tuning.metric])
+        tried.append((settings, found))
+        reached.append(float(np.nan_to_num(-mean if tuning.largest else mean, nan=np.inf)))
+        if not grid and left:
+            (name, _), *_ = settings.items()
+            beyond = further([one[name] for one, _ in tried], reached)
+            grid, left = [] if beyond is None else [{name: beyond}], left - 1
+    return tried, tried[int(np.argmin(reached))][0]
 
 
 def further(numbers: list[float], reached: list[float]) -> float | None:
-    """Returns where a grid goes on, if its best is at an end of it.
-
-    Args:
-      numbers: tried so far, two at least.
-      reached: by each of them; less is better.
+    """Returns where a grid of numbers goes on, if the best, of the least ``reached``, is at an end.
 
     >>> further([1.0, 2.0, 4.0], [3.0, 2.0, 1.0]), further([1.0, 2.0, 4.0], [3.0, 1.0, 2.0])
     (8.0, None)
     """
-    order = np.argsort(numbers)
-    grown = [numbers[i] for i in order]
-    best = numbers[int(np.argmin(reached))]
+    grown, best = sorted(numbers), numbers[int(np.argmin(reached))]
     if best == grown[-1]:
         return best * grown[-1] / grown[-2]
     return best * grown[0] / grown[1] if best == grown[0] else None
 
 
-def _runs(
+def _trained(
     bench: Bench, method: Method, epsilon: float, settings: Settings, tuning: int = 0
-) -> Runs:
-    """Trainings of one setting, each group of them read from disk or put there."""
-    problem, seeds = bench.problem, tuning or bench.seeds
+) -> Measured:
+    """What trainings with one setting gave, each group of seeds read from disk or put there."""
+    problem, experiment, seeds = bench.problem, bench.experiment, tuning or bench.seeds
     arguments = method.arguments(problem, bench.data.size, settings)
+    asked, looks = _asked(bench, epsilon, tuning)
+    keys = experiment.keys(jax.random.key(SEED), seeds, tuning > 0 if experiment.tuning else None)
+    configuration = bench.shared | {
+        "method": [_place(method.factory), method.private, {n: repr(v) for n, v in arguments.items()}],
+        "budget": repr(problem.budget(epsilon, bench.data.size)),
+        "start": _place(problem.start),
+        "keys": np.asarray(jax.random.key_data(keys)).tolist(),
+        "measured": [asked.metrics, asked.path_metrics, problem.counted, looks, problem.spacing],
+    }
     made: list[Algorithm] = []
 
-    def algorithm() -> Algorithm:
-        if not made:
-            made.append(build(bench, method, epsilon, arguments))
-        return made[0]
+    def train(group: range) -> list:
+        made.extend([] if made else [build(bench, method, epsilon, arguments)])
+        start = None if problem.start is None else (
+            problem.first_params(-1 if tuning else group[0], bench.data))  # fmt: skip
+        at = checkpoints(int(made[0].steps), looks, problem.spacing)
+        some, most = keys[group[0] : group[-1] + 1], problem.checkpoints
+        path = follow(made[0], bench.data.examples, some, at, start, most, method.private)
+        wanted = asked
+        if group[0]:  # what belongs to all seeds is known from the first
+            own = tuple(name for name in asked.metrics if name not in COST)
+            wanted = dataclasses.replace(asked, metrics=own)
+        trained = Trained(made[0], method.private, wanted, bench.data, bench.whole,
+                          bench.reference, *path, {})  # fmt: skip
+        return [[None if s != s else s + group[0], None if t != t else t, name, v]
+                for s, t, name, v in measured(trained)]  # fmt: skip
 
-    root = jax.random.key(SEED)
-    keys = bench.experiment.keys(
-        root, seeds, None if bench.experiment.tuning is None else tuning > 0
-    )
     alone = problem.start is not None or not bench.together
-    alone = alone or (bench.data.size > _BUSY_ROWS and _heavy(algorithm()))
-    configuration = bench.shared | {
-        "factory": method.factory if isinstance(method.factory, str) else _place(method.factory),
-        "private": method.private,
-        "arguments": {name: repr(value) for name, value in arguments.items()},
-        "budget": [epsilon, problem.budget(epsilon, bench.data.size).delta, problem.relation],
-        "start": None if problem.start is None else _place(problem.start),
-        "keys": [SEED, _place(bench.experiment.keys)],
-        "tuning": dataclasses.asdict(bench.experiment.tuning) if tuning else None,  # pyright: ignore
-        "measured": [problem.metrics, problem.path_metrics, problem.reference],
-        "looked": [_looks(problem, epsilon), problem.spacing],
-    }
-    runs = []
+    if not alone and bench.data.size > _BUSY_ROWS:
+        made.append(build(bench, method, epsilon, arguments))
+        alone = not all(isinstance(q, GradientQuery | MinimizerQuery) for q in made[0].queries)
     words = f"{problem.name}: {method.label}, epsilon {epsilon:g}{', tuning' * (tuning > 0)}"
+    found: Measured = []
     for first in range(0, seeds, 1 if alone else seeds):
-        group = list(range(first, first + 1 if alone else seeds))
+        group = range(first, first + 1 if alone else seeds)
         bench.advance(words, 0)
-        runs.append(
-            bench.cache.found(
-                configuration | {"seeds": group, "of": seeds},
-                lambda group=group: _train(bench, method, epsilon, algorithm(), keys, group, tuning),
-            )
-        )
+        rows = bench.cache.found(configuration | {"seeds": list(group)}, lambda g=group: train(g))
         bench.advance(words, len(group))
-    return runs
+        for seed, step, name, value in rows:
+            seed = (_NAN if seed is None else seed) if not tuning else -1.0 - (seed or 0)
+            found.append((seed, _NAN if step is None else step, name, value))
+    return found
 
 
-def build(bench: Bench, method: Method, epsilon: float, arguments: dict[str, Any]) -> Algorithm:
-    """Returns the calibrated algorithm of one cell.
+def _asked(bench: Bench, epsilon: float, tuning: int) -> tuple[Problem, int]:
+    """The problem with what is measured of a cell, and how many iterates are looked at."""
+    problem = bench.problem
+    looks = problem.checkpoints if not problem.traced or epsilon in problem.traced else 0
+    if tuning:
+        names = (bench.experiment.tuning.metric, "gradients")  # pyright: ignore
+        return dataclasses.replace(problem, metrics=names, path_metrics=()), 0
+    if not looks and problem.checkpoints:
+        names = tuple(name for name in problem.metrics if name != "exact_local_value")
+        return dataclasses.replace(problem, metrics=names, path_metrics=()), 0
+    return problem, looks
 
-    Args:
-      bench: problem and records.
-      method: with the factory.
-      epsilon: of the budget.
-      arguments: what the factory is given besides objective, budget and sizes.
-    """
+
+def build(bench: Bench, method: Method, epsilon: float, arguments: Settings) -> Algorithm:
+    """Returns the calibrated algorithm of one cell."""
+    sizes = {"data_size": bench.data.size, "dimension": bench.dimension}
     budget = bench.problem.budget(epsilon, bench.data.size)
     with warnings.catch_warnings():
         # A step size above a theorem's bound may well be the best; the page says which was taken.
         warnings.filterwarnings("ignore", message="step_size", category=UserWarning)
-        return method.make(
-            bench.problem.loss,
-            budget,
-            data_size=bench.data.size,
-            dimension=bench.dimension,
-            **arguments,
-        )
-
-
-def _train(
-    bench: Bench,
-    method: Method,
-    epsilon: float,
-    algorithm: Algorithm,
-    keys: Array,
-    group: list[int],
-    tuning: int,
-) -> dict[str, Any]:
-    """What the trainings of one group of seeds gave, as JSON has it."""
-    problem, steps = bench.problem, int(algorithm.steps)
-    at = checkpoints(steps, 0 if tuning else _looks(problem, epsilon), problem.spacing)
-    start = None if problem.start is None else bench.start(-1 if tuning else group[0])
-    some = keys[group[0] : group[-1] + 1]
-    examples, most = bench.data.examples, problem.checkpoints
-    path = follow(algorithm, examples, some, at, start, most, method.private)
-    trained = Trained(
-        algorithm, method.private, problem, bench.data, bench.whole, bench.reference, *path, {}
-    )
-    wanted, on_the_way = problem.metrics, problem.path_metrics
-    if tuning:
-        name = bench.experiment.tuning.metric  # pyright: ignore
-        wanted, on_the_way = (name, *(n for n in wanted if n == "gradients")), ()
-    elif not _looks(problem, epsilon):
-        wanted, on_the_way = tuple(n for n in wanted if n != "exact_local_value"), ()
-    if group[0]:  # what belongs to all seeds is known from the first
-        wanted = tuple(name for name in wanted if name not in COST)
-    asked = dataclasses.replace(problem, metrics=wanted, path_metrics=on_the_way)
-    result = measured(trained._replace(problem=asked)) | {"seeds": group}
-    return result | ({"tuned": result["final"][wanted[0]]} if tuning else {})
+        return method.make(bench.problem.loss, budget, **sizes, **arguments)
 
 
 class Path(NamedTuple):
@@ -411,7 +281,7 @@ def follow(
     >>> path.read[0].tolist()
     [50.0, 200.0]
     """
-    each = algorithm.evaluations.declared / int(algorithm.steps) if private else math.nan
+    each = algorithm.evaluations.declared / int(algorithm.steps) if private else _NAN
     padded = jnp.asarray(at + at[-1:] * (most - len(at)))
     *path, output = jax.tree.map(np.asarray, _follow(algorithm, examples, keys, padded, each, start))
     params, steps, read = jax.tree.map(lambda leaf: leaf[:, : len(at)], path)
@@ -419,9 +289,7 @@ def follow(
 
 
 @jax.jit
-def _follow(
-    algorithm: Algorithm, examples: PyTree, keys: Array, at: Array, each: float, start: Params
-):
+def _follow(algorithm: Algorithm, examples: PyTree, keys: Array, at: Array, each: float, start):
     def one(key: Array):
         params, solution = trajectory(algorithm, examples, key=key, at=at, params=start)
         steps = jnp.minimum(at, solution.steps)
@@ -443,57 +311,35 @@ def checkpoints(steps: int, count: int, spacing: str = "log") -> list[int]:
     ([1, 2, 3, 4, 5, 7, 9, 12, 17, 23, 32], [8, 16, 24, 32], [32])
     """
     if spacing == "even":
-        return sorted({-(-steps * i // max(count, 1)) for i in range(1, max(count, 1) + 1)})
+        return sorted({-(-steps * i // count) for i in range(1, count)} | {steps})
     return sorted({round(float(one)) for one in np.geomspace(1, steps, count)} | {steps})
 
 
-def _looks(problem: Problem, epsilon: float) -> int:
-    return problem.checkpoints if not problem.traced or epsilon in problem.traced else 0
+def _timed(bench: Bench, chosen: list[tuple[Method, Settings]]) -> list[Measured]:
+    """The seconds of one training to each checkpoint, the best of two.
 
-
-def _time(bench: Bench, chosen: list[tuple[Method, Settings]], new: _Rows) -> None:
-    """Adds the seconds of one training to each checkpoint, of all methods in one run.
-
-    In turn, and anew when a method is added: times compare only within one run.
+    All methods in turn, and anew when one is added: times compare only within one run.
     """
-    problem, epsilon = bench.problem, bench.problem.traced[0]
-    size = bench.data.size
+    problem, size = bench.problem, bench.data.size
+    cells = [(method, method.arguments(problem, size, settings)) for method, settings in chosen]
     bench.advance(f"{problem.name}: the times", 0)
-    named = [[m.label, {n: repr(v) for n, v in m.arguments(problem, size, s).items()}]
-             for m, s in chosen]  # fmt: skip
+
+    def seconds(method: Method, arguments: Settings) -> list:
+        algorithm, spent = build(bench, method, problem.traced[0], arguments), []
+        at = checkpoints(int(algorithm.steps), problem.checkpoints)
+        for until in [at[-1], *at, *at]:  # the first one compiles
+            # The same program, stopped earlier: the number of steps is a leaf.
+            short = dataclasses.replace(algorithm, steps=type(algorithm.steps)(until))
+            begin = time.perf_counter()
+            follow(short, bench.data.examples, key, [until], None, problem.checkpoints)
+            spent.append(time.perf_counter() - begin)
+        best = np.maximum.accumulate(np.minimum(*np.reshape(spent[1:], (2, -1))))
+        return list(zip(at, best.tolist(), strict=True))
+
     key = jax.random.key(SEED)[None]
-
-    def timed() -> list[tuple[list[int], list[float]]]:
-        every = []
-        for method, settings in chosen:
-            algorithm = build(bench, method, epsilon, method.arguments(problem, size, settings))
-            at = checkpoints(int(algorithm.steps), problem.checkpoints)
-            spent = []
-            for until in [at[-1], *at, *at]:  # the first one compiles
-                # The same program, stopped earlier: the number of steps is a leaf.
-                short = dataclasses.replace(algorithm, steps=type(algorithm.steps)(until))
-                begin = time.perf_counter()
-                follow(short, bench.data.examples, key, [until], None, problem.checkpoints)
-                spent.append(time.perf_counter() - begin)
-            best = np.minimum(*np.reshape(spent[1:], (2, -1)))
-            every.append((at, np.maximum.accumulate(best).tolist()))
-        return every
-
-    configuration = bench.shared | {"timed": named, "epsilon": epsilon}
-    for (method, settings), (at, seconds) in zip(
-        chosen, bench.cache.found(configuration, timed), strict=True
-    ):
-        words = in_words(method.arguments(problem, size, settings))
-        for step, second in zip(at, seconds, strict=True):
-            new.add(method.label, words, epsilon, _NAN, step, "seconds", second)
-
-
-def _reference(problem: Problem, data: Dataset) -> dict[str, float]:
-    return REFERENCES[problem.reference](problem, data) if problem.reference else {}
-
-
-def _heavy(algorithm: Algorithm) -> bool:
-    return not all(isinstance(q, GradientQuery | MinimizerQuery) for q in algorithm.queries)
+    configuration = bench.shared | {"timed": [[m.label, repr(given)] for m, given in cells]}
+    found = bench.cache.found(configuration, lambda: [seconds(*cell) for cell in cells])
+    return [[(_NAN, step, "seconds", value) for step, value in one] for one in found]
 
 
 def in_words(settings: Settings) -> str:
@@ -502,17 +348,15 @@ def in_words(settings: Settings) -> str:
     >>> in_words({"steps": 32, "step_size": 8.0}), in_words({})
     ('steps 32, step_size 8', 'defaults')
     """
-    return (
-        ", ".join(
-            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in settings.items()
-        )
-        or "defaults"
-    )
+    shown = {n: f"{v:g}" if isinstance(v, float) else str(v) for n, v in settings.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items()) or "defaults"
 
 
 def _place(function: Any) -> str:
-    inner = getattr(function, "func", function)  # of a partial
+    """What a function is called, and what is bound to it."""
+    inner = getattr(function, "func", function)
+    if not hasattr(inner, "__qualname__"):
+        return str(inner)
     more = f" {function.args} {function.keywords}" if inner is not function else ""
     return f"{inner.__module__}.{inner.__qualname__}{more}"
 
@@ -528,10 +372,7 @@ def _digest(tree: PyTree) -> str:
 
 def _objective_digest(problem: Problem, data: Dataset) -> list[str]:
     """What the objective computes, not what it is called."""
-    objective = problem.loss
-    params = jnp.zeros(objective.parameters(data.dimension)) if problem.start is None else (
-        problem.start(0, data)
-    )  # fmt: skip
+    objective, params = problem.loss, problem.first_params(0, data)
     record = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.examples)
-    words = [objective.name, trace(objective.loss, params, record).digest]
-    return [*words, repr(objective.regularizer), repr(objective.constants)]
+    digest = trace(objective.loss, params, record).digest
+    return [objective.name, digest, repr(objective.regularizer), repr(objective.constants)]

@@ -20,6 +20,8 @@ FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
 
 Settings = Mapping[str, Any]
 NOTHING: Settings = {}
+SEED = 2020
+"""Of all keys."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +131,12 @@ class Problem:
         arrays = {n: None if v is None else jnp.asarray(v) for n, v in parts.items()}
         arrays |= {name: arrays[name][few] for name in ("x", "y")}
         return dataclasses.replace(whole, **arrays)
+
+    def first_params(self, seed: int, data: Dataset) -> Params:
+        """Returns where a training starts."""
+        if self.start is None:
+            return jnp.zeros(self.loss.parameters(data.dimension))
+        return self.start(seed, data)
 
     def budget(self, epsilon: float, size: int) -> PrivacyBudget:
         """Returns the budget of trainings on ``size`` records."""

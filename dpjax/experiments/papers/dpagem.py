@@ -20,8 +20,7 @@ from dpjax.experiments.claims import Compared, Verdict, number, ordered
 from dpjax.experiments.figures import Lines, Panel, Picture
 from dpjax.experiments.looks import mark
 from dpjax.experiments.results import Results, difference
-from dpjax.experiments.run import SEED
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Tuning
+from dpjax.experiments.spec import SEED, Experiment, Figure, Method, Problem, Tuning
 from dpjax.models import CNN, ResNet20
 from dpjax.objectives import Objective, cross_entropy
 from dpjax.plotting import BLUE, ORANGE, percent

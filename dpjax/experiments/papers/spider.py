@@ -399,7 +399,8 @@ _PICTURE = Picture(
 def _group(words: str, methods: tuple[str, ...]) -> Lines:
     return Lines("exact_alpha", f"{words}\n{{data}}, p = {{p}}", "n", "alpha", x="rows",
                  centre="median", only=methods, ends=True, hollow="exact_escaped",
-                 wedge=(1 / 3, 4 / 7), least=1e-12)  # fmt: skip
+                 wedge=(1 / 3, 4 / 7), least=1e-12,
+                 levels={"exact_saddle_alpha": "the saddle itself"})  # fmt: skip
 
 
 _RATES_PICTURE = Picture(

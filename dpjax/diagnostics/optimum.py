@@ -193,7 +193,7 @@ def exact_optimum(
     return min((_descend(objective, data, point) for point in points), key=lambda one: one[1])
 
 
-def certified_optimum(objective: Objective, examples: Examples) -> Optimum:
+def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum:
     """Returns the optimum of a convex objective, with a proven bound on the error. NOT PRIVATE.
 
     Newton's method in float64 for no regularizer and for ``L2``, proximal Newton for ``L1``, and
@@ -210,7 +210,7 @@ def certified_optimum(objective: Objective, examples: Examples) -> Optimum:
     Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic_l2
-    >>> found = certified_optimum(logistic_l2(), (np.ones((2, 1)), np.array([1.0, -1.0])))
+    >>> found = exact_certified_optimum(logistic_l2(), (np.ones((2, 1)), np.array([1.0, -1.0])))
     >>> round(found.value, 4), found.slack < 1e-8
     (0.6931, True)
     """
