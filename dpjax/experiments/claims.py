@@ -109,6 +109,8 @@ class Smaller:
             told = []
             for epsilon in epsilons:
                 ours, theirs = (self.read(found, m, epsilon) for m in (self.low, self.high))
+                if math.isnan(ours) or math.isnan(theirs):
+                    continue
                 held.append(ours < self.limit * theirs or (self.or_equal and ours == theirs))
                 if self.ratios:
                     held[-1] = ours / theirs <= self.limit

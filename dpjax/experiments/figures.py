@@ -10,7 +10,7 @@ import numpy as np
 from dpjax import plotting
 from dpjax.experiments.looks import look, mark
 from dpjax.experiments.results import Results, quartiles
-from dpjax.experiments.spec import NOTHING, Problem
+from dpjax.experiments.spec import Problem
 
 # Accuracies that an axis of errors is labelled with.
 _TICKS = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015, 0.01, 0.005)
@@ -121,6 +121,7 @@ class Lines(Panel):
         y = 1 - y if self.yscale == "error" else y
         if self.yscale != "linear":
             y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
+        x = np.where(np.isnan(y), np.nan, x)
         where = np.unique(x[~np.isnan(x)])
         return where, [y[x == one] for one in where]
 
@@ -481,19 +482,3 @@ def best_first(results: Results, metric: str, sign: int = 1) -> list[str]:
         on_the_way = last.where(metric=metric, method=label).column("value")
         means[label] = sign * float(np.nanmean(outputs if len(outputs) else on_the_way))
     return sorted(means, key=means.__getitem__)
-
-
-def against_epsilon(metric: str = "exact_gap", ylabel: str = "gap", **more: Any) -> Picture:
-    """Returns the picture of one metric against epsilon, one panel a problem.
-
-    >>> against_epsilon().panels[0].x
-    'epsilon'
-    """
-    title = (
-        f"{ylabel} against epsilon, {{relation}}; {{exact}}\nmean of {{seeds}} seeds, band: the "
-        "middle 80 %"
-    )
-    return Picture(title, (Lines(metric, ylabel=ylabel, **more),))
-
-
-__all__ = ["NOTHING", "Dots", "Front", "Lines", "Panel", "Picture", "against_epsilon", "draw"]

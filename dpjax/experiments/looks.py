@@ -1,5 +1,6 @@
 """NOT PRIVATE: every method's colour and marker, the same in the pictures of all papers."""
 
+import zlib
 from typing import Any, NamedTuple
 
 from dpjax import plotting
@@ -51,6 +52,8 @@ _LOOKS = {
     **{f"d = {d}": Look(color, "") for d, color in zip((100, 22, 10, 3, 2, 1), _SHADES)},
     "publishing random records": Look(GREY, "", "-."),
 }
+_COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, PURPLE, GREY, BLACK, BROWN)
+_MARKERS = "osD^vP*XdhpH<>"
 _PUBLISHED = ", published noise"
 
 
@@ -58,15 +61,19 @@ def look(label: str) -> Look:
     """Returns the look of a curve: that of its method, dashed where its noise is as published.
 
     Args:
-      label: a method's name, perhaps with what its noise is.
+      label: a method's name, perhaps with what its noise is; one of your own has a look of its own.
 
-    >>> look("DP-TR, dpjax") == look("DP-TR"), look("DP-TR, published noise").line
+    >>> look("DP-TR, dpjax") == look("dp-tr"), look("DP-TR, published noise").line
     (True, '--')
     """
     if label in _LOOKS:
         return _LOOKS[label]
-    method = _LOOKS[label.split(",")[0]]
-    return method._replace(line="--") if published(label) else method
+    known = {name.casefold(): one for name, one in _LOOKS.items()}
+    name = label.split(",")[0].casefold()
+    if name not in known:
+        number = zlib.crc32(label.encode())
+        return Look(_COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)])
+    return known[name]._replace(line="--") if published(label) else known[name]
 
 
 def published(label: str) -> bool:

@@ -62,6 +62,11 @@ class Plan:
             words.append(f"--seeds {self.seeds}")
         return " ".join(words)
 
+    def paths(self, folder: str | os.PathLike) -> list[pathlib.Path]:
+        """Returns the pictures, the table and the page in a folder."""
+        drawn = [f"{name}.png" for name, one in self.figures.items() if one.picture is not None]
+        return [pathlib.Path(folder, name) for name in (*drawn, f"{self.name}.csv", f"{self.name}.md")]
+
     def epsilons(self, problem: Problem) -> tuple[float, ...]:
         """Returns where ``problem`` is needed: a figure may take few epsilons."""
         needs = [f.epsilons for f in self.figures.values() if problem in f.problems]
@@ -193,41 +198,10 @@ def redraw(chosen: Plan, out: str | os.PathLike) -> list[pathlib.Path]:
 
     Privacy: NOT PRIVATE, as the table is.
     """
-    folder = pathlib.Path(out)
-    numbers = folder / f"{chosen.name}.csv"
-    found, paths = results.read(numbers), []
-    for name, figure in chosen.figures.items():
-        if figure.picture is not None:
-            paths.append(folder / f"{name}.png")
-            figures.draw(figure.picture, figure.problems, found, paths[-1])
-    text = folder / f"{chosen.name}.md"
+    *pictures, numbers, text = chosen.paths(out)
+    found = results.read(numbers)
+    drawn = [figure for figure in chosen.figures.values() if figure.picture is not None]
+    for path, figure in zip(pictures, drawn, strict=True):
+        figures.draw(figure.picture, figure.problems, found, path)
     text.write_text(page.write(chosen, found))
-    return [*paths, numbers, text]
-
-
-def gap_figure(problem: Problem, caption: str = "") -> Figure:
-    """Returns the figure of a problem of your own: its first metric against epsilon, and a table.
-
-    Args:
-      problem: whose ``metrics`` begin with what is drawn.
-      caption: one line.
-
-    >>> gap_figure(Problem("mine", "logistic", reference="descents")).picture.panels[0].y
-    'exact_gap'
-    """
-    metric = problem.metrics[0]
-    if metric == "exact_value" and problem.reference:
-        metric = "exact_gap"
-    words = metric.removeprefix("exact_").replace("_", " ")
-    share = metric.endswith("accuracy")
-    drawn = figures.against_epsilon(
-        metric, words, percent=share, yscale="linear" if share else "log"
-    )
-    cell = page.mean(metric, page.percent if share else page.number, error=not share)
-    spread = "mean" if share else "mean (standard error)"
-    return Figure(
-        caption or f"{words} against epsilon.",
-        (problem,),
-        drawn,
-        (page.Grid(f"{words}, {spread}, {{problem}}:", cell),),
-    )
+    return [*pictures, numbers, text]

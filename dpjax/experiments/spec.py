@@ -286,7 +286,7 @@ class Experiment:
     >>> problem = Problem("randhie", "logistic", rows=500, epsilons=(1.0,), reference="descents",
     ...                   metrics=("exact_value", "exact_accuracy"))
     >>> methods = (Method("DP-GD", "dp-gd", {"steps": 8}), Method("DP-TR", "dp-tr", {"steps": 4}))
-    >>> mine = Experiment("mine", "Two methods", methods, {"gap": experiments.gap_figure(problem)})
+    >>> mine = Experiment("mine", "Two methods", methods, {"gap": experiments.against_epsilon(problem)})
     >>> results = experiments.run(experiments.plan(mine, seeds=2))
     >>> bool((results.values("exact_gap", method="DP-TR", epsilon=1.0) >= 0).all())
     True

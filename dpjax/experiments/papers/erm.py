@@ -237,9 +237,11 @@ def cheapest(found: Results, method: str, epsilon: float) -> float:
       epsilon: where.
 
     Returns:
-      Infinite if none gets there.
+      Infinite if none gets there; NaN if the table does not have what was tried.
     """
     at = {"method": method, "epsilon": epsilon}
+    if not found.tried("gradients", epsilon=epsilon):
+        return math.nan
     risk = 1.5 * found.mean("exact_gap", method=GD, epsilon=epsilon)
     costs = found.tried("gradients", **at)
     there = [costs[words] for words, gap in found.tried("exact_gap", **at).items() if gap <= risk]
