@@ -100,6 +100,8 @@ class Lines(Panel):
             ends[label] = (float(last(values[-1])), look(label).color)
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
+        if not every:
+            return
         self._axes(axes, every)
         for metric, name in self.levels.items() if self.x == "rows" else ():
             _level_by_n(axes, results.where(metric=metric), name)
@@ -366,7 +368,8 @@ class Dots(Panel):
             axes.set_xlim(-0.06, 1.06)
             plotting.percent(axes.xaxis)
         elif self.xscale == "log":
-            axes.set_xscale("log")
+            if any((np.asarray(line.get_xdata(), float) > 0).any() for line in axes.lines):
+                axes.set_xscale("log")
         else:
             axes.locator_params(axis="x", nbins=5)
 

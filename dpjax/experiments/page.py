@@ -2,15 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from dpjax.experiments.claims import number, percent, reference
 from dpjax.diagnostics import WIDEST
+from dpjax.experiments.claims import Verdict, number, reference
 from dpjax.experiments.results import Results
-from dpjax.experiments.spec import Experiment, Figure, Problem
-
-if TYPE_CHECKING:
-    from dpjax.experiments.plan import Plan
+from dpjax.experiments.spec import Figure, Plan, Problem
 
 Cell = Callable[[Results], str]
 """From the rows of one method, at one epsilon or n, to a cell of a table."""
@@ -79,67 +75,47 @@ class Grid:
         return lines
 
 
-def section(results: Results, figure: Figure) -> list[str]:
-    """Returns the tables of a figure, and the verdicts, as lines of Markdown."""
-    lines = [line for part in figure.sections for line in part(results, figure.problems)]
-    said = verdicts(results, figure)
-    if said:
-        lines += ["What the paper says, held against these numbers:", ""]
-        lines += [*(str(one) for one in said), ""]
-    return lines
+def write(plan: Plan, results: Results) -> str:
+    """Returns the page of a plan, from all rows. NOT PRIVATE."""
+    lines = _head(plan, results)
+    for name, figure in plan.figures.items():
+        lines += [f"## {name}: {figure.caption}", ""]
+        lines += [] if figure.picture is None else [f"![{name}]({name}.png)", ""]
+        lines += [line for part in figure.sections for line in part(results, figure.problems)]
+        said = verdicts(results, figure)
+        if said:
+            lines += ["What the paper says, held against these numbers:", "", *map(str, said), ""]
+    return "\n".join(lines) + "\n"
 
 
-def verdicts(results: Results, figure: Figure) -> list:
+def verdicts(results: Results, figure: Figure) -> list[Verdict]:
     """Returns the verdicts on what is claimed of a figure."""
     return [one for claim in figure.claims for one in claim(results, figure.problems)]
 
 
-def write(plan: "Plan", results: Results) -> str:
-    """Returns the page.
-
-    Args:
-      plan: what was made.
-      results: all rows.
-
-    Privacy: NOT PRIVATE.
-    """
-    lines = _head(plan, plan.experiment, results)
-    for name, figure in plan.figures.items():
-        lines += [f"## {name}: {figure.caption}", ""]
-        if figure.picture is not None:
-            lines += [f"![{name}]({name}.png)", ""]
-        lines += section(results, figure)
-    return "\n".join(lines) + "\n"
-
-
-def _head(plan: "Plan", experiment: Experiment, results: Results) -> list[str]:
-    seeds, values = "", ""
+def _head(plan: Plan, results: Results) -> list[str]:
+    experiment, values, seeds, few = plan.experiment, "", "", "draws"
     if plan.problems:
         values = (
             " Gaps, gradient norms and accuracies are exact values of the records: NOT PRIVATE."
         )
-        seeds = f" {plan.seeds} seeds; {experiment.trained}."
+        seeds, few = f" {plan.seeds} seeds; {experiment.trained}.", "rows, seeds and epsilons"
     source = f"{experiment.reference}. " if experiment.reference else ""
     lines = [
-        f"# {experiment.title} (NOT PRIVATE)",
-        "",
-        f"{source}Made by `{plan.command}`, with every number in `{plan.name}.csv`.{values}",
-        "",
-        f"{experiment.conventions}{seeds}".strip(),
-        "",
-        *([experiment.settings, ""] if experiment.settings else []),
-    ]
+        f"# {experiment.title} (NOT PRIVATE)", "",
+        f"{source}Made by `{plan.command}`, with every number in `{plan.name}.csv`.{values}", "",
+        f"{experiment.conventions}{seeds}".strip(), "", experiment.settings, "",
+    ]  # fmt: skip
     if plan.quick:
-        few = "rows, seeds and epsilons" if plan.problems else "draws"
         lines += [f"**A quick run: few {few}. Its numbers are no results.**", ""]
     if plan.left_out:
         lines += [f"Left out of the quick run: {', '.join(plan.left_out)}.", ""]
     for problem in plan.problems:
         found = results.where(problem=problem.name)
         n, p = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
-        more = [about_reference(problem, found), problem.note() if problem.note else ""]
-        words = " ".join(one for one in more if one)
-        lines.append(f"- {problem.name}: n = {n:,}, p = {p}. {words}".rstrip())
+        note = problem.note() if problem.note else ""
+        words = f"- {problem.name}: n = {n:,}, p = {p}. {about_reference(problem, found)} {note}"
+        lines.append(words.rstrip().replace("  ", " "))
         if problem.stands_for:
             lines.append(
                 f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
@@ -149,12 +125,7 @@ def _head(plan: "Plan", experiment: Experiment, results: Results) -> list[str]:
 
 
 def about_reference(problem: Problem, found: Results) -> str:
-    """Returns where the best value comes from, and whether it is the one known before.
-
-    Args:
-      problem: which one.
-      found: its rows.
-    """
+    """Returns where the best value comes from, and whether it is the one known before."""
     best = reference(found, "exact_optimum")
     if problem.reference == "certified":
         slack = reference(found, "exact_slack")
@@ -214,6 +185,3 @@ def costs(epsilon: float) -> Callable[[Results, Sequence[Problem]], list[str]]:
         return [f"At epsilon {epsilon:g}:", "", *table(rows), ""]
 
     return lines
-
-
-__all__ = ["Grid", "about_reference", "costs", "mean", "percent", "section", "table", "verdicts", "write"]

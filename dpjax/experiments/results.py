@@ -107,9 +107,10 @@ class Results:
         return float(np.median(found)) if np.isfinite(found).all() else quartiles(found)[1]
 
     def error(self, metric: str, **cells: str | float | tuple) -> float:
-        """Returns the standard error of ``mean``; NaN with one seed."""
+        """Returns the standard error of ``mean``; NaN with one seed, or one that diverged."""
         found = self.values(metric, **cells)
-        return float(found.std(ddof=1) / len(found) ** 0.5) if len(found) > 1 else float("nan")
+        known = len(found) > 1 and np.isfinite(found).all()
+        return float(found.std(ddof=1) / len(found) ** 0.5) if known else float("nan")
 
     def tried(self, metric: str, **cells: str | float | tuple) -> dict[str, float]:
         """Returns the mean over the seeds of the tuning, by settings."""

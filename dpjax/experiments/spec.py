@@ -1,6 +1,8 @@
 """NOT PRIVATE: an experiment as data: problems, methods, what is measured, drawn and claimed."""
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,8 +22,7 @@ FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
 
 Settings = Mapping[str, Any]
 NOTHING: Settings = {}
-SEED = 2020
-"""Of all keys."""
+SEED, QUICK_SEEDS = 2020, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,3 +310,70 @@ class Experiment:
     def methods_on(self, problem: Problem) -> tuple[Method, ...]:
         """Returns the methods that there are results of on ``problem``."""
         return tuple(method for method in self.methods if method.compared_on(problem))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What will be made, checked before anything is computed.
+
+    Args:
+      experiment: what it is a part of.
+      figures: by name.
+      seeds: runs of each point.
+      quick: whether this is the small version.
+      left_out: figures that the small version leaves out, by name.
+      words: the command that makes it, without its arguments; empty where Python does.
+    """
+
+    experiment: Experiment
+    figures: Mapping[str, Figure]
+    seeds: int
+    quick: bool = False
+    left_out: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all figures were asked for."""
+        return len(self.figures) + len(self.left_out) == len(self.experiment.figures)
+
+    @property
+    def name(self) -> str:
+        """Of table and page; one figure has its own, so that it leaves those of all as they are."""
+        return self.experiment.name if self.whole else "-".join(self.figures)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Each problem once, in the order of the figures."""
+        every = {problem.name: problem for f in self.figures.values() for problem in f.problems}
+        return tuple(every.values())
+
+    @property
+    def command(self) -> str:
+        """What makes this."""
+        default = QUICK_SEEDS if self.quick else self.experiment.seeds
+        words = [self.words, self.experiment.name, "all" if self.whole else self.name]
+        words += ["--quick"] * self.quick + [f"--seeds {self.seeds}"] * (self.seeds != default)
+        return " ".join(words) if self.words else "dpjax.experiments.run"
+
+    def paths(self, folder: str | os.PathLike) -> list[pathlib.Path]:
+        """Returns the pictures, the table and the page in a folder."""
+        drawn = [f"{name}.png" for name, one in self.figures.items() if one.picture is not None]
+        return [pathlib.Path(folder, name) for name in (*drawn, f"{self.name}.csv", f"{self.name}.md")]
+
+    def epsilons(self, problem: Problem) -> tuple[float, ...]:
+        """Returns where ``problem`` is needed: a figure may take few epsilons."""
+        needs = [f.epsilons for f in self.figures.values() if problem in f.problems]
+        return problem.epsilons if () in needs else tuple(sorted(set().union(*needs)))
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings that is, if nothing is on the disk."""
+        total = 0
+        for problem in self.problems:
+            seeds = min(self.seeds, problem.most_seeds or self.seeds)
+            for method in self.experiment.methods_on(problem):
+                tried, tuning = len(method.grid(problem)), self.experiment.tuning
+                tuned = tuning.seeds * tried if tuning is not None and tried > 1 else 0
+                total += len(self.epsilons(problem)) * len(problem.sizes) * (seeds + tuned)
+        return total

@@ -18,7 +18,6 @@ from dpjax.datasets.images import IMAGES
 from dpjax.experiments import page
 from dpjax.experiments.claims import Compared, Verdict, number, ordered
 from dpjax.experiments.figures import Lines, Panel, Picture
-from dpjax.experiments.looks import mark
 from dpjax.experiments.results import Results, difference
 from dpjax.experiments.spec import SEED, Experiment, Figure, Method, Problem, Tuning
 from dpjax.models import CNN, ResNet20

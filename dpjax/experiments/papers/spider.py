@@ -54,8 +54,7 @@ def _problem(data: str, title: str, **more: Any) -> Problem:
     quick |= {"sizes": (1_000, 0)} if "sizes" in more else {}
     metrics = ("exact_value", "exact_gradient_norm", "exact_min_eigenvalue", "exact_alpha",
                "exact_escaped", "exact_iterations_until_out", "exact_records_until_out",
-               "promised_alpha", "epsilon_of_the_noise")  # fmt: skip
-    metrics += ("exact_alpha_on_all_records",) if "sizes" in more else ()
+               "exact_alpha_on_all_records", "promised_alpha", "epsilon_of_the_noise")  # fmt: skip
     return Problem(data, saddle, title, reference="landscape", metrics=metrics, checkpoints=72,
                    quick=quick, **more)  # fmt: skip
 

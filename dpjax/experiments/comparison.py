@@ -6,6 +6,7 @@ from typing import Any
 from dpjax._typing import Relation
 from dpjax.datasets import Dataset
 from dpjax.experiments import page
+from dpjax.experiments.claims import number, percent
 from dpjax.experiments.figures import Lines, Picture
 from dpjax.experiments.metrics import POINT
 from dpjax.experiments.spec import Experiment, Figure, Method, Problem
@@ -37,7 +38,7 @@ def against_epsilon(problem: Problem, caption: str = "") -> Figure:
         scale: Any = "log" if gap or "norm" in name else "linear"
         panels.append(Lines(name, words.capitalize(), ylabel=f"exact {words}", yscale=scale,
                             percent=share))  # fmt: skip
-        cell = page.mean(name, page.percent if share else page.number, error=not share)
+        cell = page.mean(name, percent if share else number, error=not share)
         tables.append(page.Grid(f"{words.capitalize()}{'' if share else ', mean (standard error)'}:",
                                 cell))  # fmt: skip
     title = "{problem}: n = {n:,}, p = {p}, {relation}; {exact}\nmean of {seeds} seeds, band: the "
