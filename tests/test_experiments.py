@@ -122,7 +122,9 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
     assert main(command) == 0 and main(command) == 0
     assert trainings.calls == calls
     stands_in = {"dpagem": "mnist is not on this machine (set DPJAX_DATA); made-images stands in"}
-    absent = stands_in.get(name, "ijcnn1 is not on this machine (set DPJAX_DATA); randhie stands in")
+    absent = stands_in.get(
+        name, "ijcnn1 is not on this machine (set DPJAX_DATA); randhie stands in"
+    )
     assert absent in capsys.readouterr().out
     # From the table alone: neither the cache nor a training is needed.
     for path in [*(tmp_path / "cache").iterdir(), *tmp_path.glob("*.png"), tmp_path / f"{name}.md"]:

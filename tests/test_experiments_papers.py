@@ -10,7 +10,11 @@ from dpjax.experiments import Results, Row, claims, figures, page, results
 from dpjax.experiments.papers import dpagem, erm, perturbed, spider
 
 PAPERS = experiments.PAPERS
-GD, TR, STR = "DP-GD, published noise", "DP-TR, published noise", "DP-STR, published noise, corrected"
+GD, TR, STR = (
+    "DP-GD, published noise",
+    "DP-TR, published noise",
+    "DP-STR, published noise, corrected",
+)
 _NAN = float("nan")
 
 
@@ -31,7 +35,9 @@ def rows(problem, method, epsilon, n=1_000, settings="", **values):
 
 
 def reference(problem, n=1_000, **values):
-    return [row._replace(metric=f"exact_{row.metric}") for row in rows(problem, "", _NAN, n, **values)]
+    return [
+        row._replace(metric=f"exact_{row.metric}") for row in rows(problem, "", _NAN, n, **values)
+    ]
 
 
 def words(figure, problems, made):
@@ -270,7 +276,14 @@ def accuracies(finals, problem, spread=0.001, seeds=3):
         ({dpagem.EARLY_CONST: 0.9503}, ["holds", "not", "holds", "holds"]),
         ({dpagem.RECIPE: 0.975}, ["holds"] * 5),
     ],
-    ids=["as said", "stages lose", "early momentum lost", "near", "as near the other way", "recipe"],
+    ids=[
+        "as said",
+        "stages lose",
+        "early momentum lost",
+        "near",
+        "as near the other way",
+        "recipe",
+    ],
 )
 def test_verdicts_on_networks_turn_with_the_numbers(change, verdicts):
     figure, problem = figure_of("dpagem", "fig1")
@@ -286,7 +299,9 @@ def test_few_seeds_decide_little():
         assert one.freedom == pytest.approx(4) and one.clear() is clear
         assert one.error == pytest.approx(spread * np.sqrt(2 / 3))
     figure, problem = figure_of("dpagem", "fig2")
-    assert words(figure, [problem], accuracies(AS_SAID, problem, seeds=1)) == ["holds (one seed)"] * 4
+    assert (
+        words(figure, [problem], accuracies(AS_SAID, problem, seeds=1)) == ["holds (one seed)"] * 4
+    )
     swapped = accuracies(AS_SAID | {dpagem.MOMENTUM_CONST: 0.98}, problem, seeds=1)
     assert words(figure, [problem], swapped)[0] == "does not hold (one seed)"
 

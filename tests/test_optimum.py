@@ -60,7 +60,9 @@ def test_a_descent_ends_at_a_minimum_and_never_above_its_start():
     params, value = diagnostics.exact_descent(objective, start, records())
     assert diagnostics.exact_gradient_norms(objective, params[None], records()) < 1e-4
     assert value < diagnostics.exact_values(objective, start[None], records())
-    lowest = diagnostics.exact_min_eigenvalue(objective, jnp.asarray(params, jnp.float32), records())
+    lowest = diagnostics.exact_min_eigenvalue(
+        objective, jnp.asarray(params, jnp.float32), records()
+    )
     assert lowest > 0
 
 

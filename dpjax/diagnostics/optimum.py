@@ -54,16 +54,12 @@ class _Data:
 
     def values(self, params: np.ndarray) -> np.ndarray:
         """Means of the loss at (m, p) parameters."""
-        total = sum(
-            self.phi(0, rows @ params.T).sum(axis=0) for rows in self._blocks(len(params))
-        )
+        total = sum(self.phi(0, rows @ params.T).sum(axis=0) for rows in self._blocks(len(params)))
         return np.asarray(total) / len(self.signed)
 
     def gradients(self, params: np.ndarray) -> np.ndarray:
         """Gradients at (m, p) parameters."""
-        total = sum(
-            self.phi(1, rows @ params.T).T @ rows for rows in self._blocks(len(params))
-        )
+        total = sum(self.phi(1, rows @ params.T).T @ rows for rows in self._blocks(len(params)))
         return np.asarray(total) / len(self.signed)
 
     def hessian(self, params: np.ndarray, every: int = 1) -> np.ndarray:

@@ -63,31 +63,14 @@ def mean(metric: str) -> Read:
     return lambda found, method, epsilon: found.mean(metric, method=method, epsilon=epsilon)
 
 
-def median(metric: str, over_n: bool = False) -> Read:
-    """Returns what reads the median over the seeds, at the largest n, perhaps divided by it."""
-
-    def read(found: Results, method: str, epsilon: float) -> float:
-        n = found.each("rows")[-1]
-        value = found.median(metric, method=method, epsilon=epsilon, rows=n)
-        return value / n if over_n else value
-
-    return read
+def median(metric: str) -> Read:
+    """Returns what reads the median over the seeds."""
+    return lambda found, method, epsilon: found.median(metric, method=method, epsilon=epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
 class Smaller:
-    """One method's number is below another's, at every epsilon of every problem.
-
-    Args:
-      text: what is said.
-      read: of both methods.
-      low: the method of the smaller number.
-      high: the method of the other.
-      or_equal: whether equal numbers agree.
-      limit: how many times the other's it may be.
-      epsilons: where; empty for all.
-      ratios: whether the ratios are told in place of the numbers.
-    """
+    """One method's number is below another's, at every epsilon of every problem."""
 
     text: str
     read: Read
@@ -95,8 +78,10 @@ class Smaller:
     high: str
     or_equal: bool = False
     limit: float = 1.0
+    """How many times the other's it may be."""
     epsilons: tuple[float, ...] = ()
     ratios: bool = False
+    """Whether ratios are told in place of the numbers."""
 
     def __call__(self, results: Results, problems: Sequence[Problem]) -> list[Verdict]:
         """Returns the verdict; none where a method is missing."""
@@ -105,19 +90,17 @@ class Smaller:
             found = results.where(problem=problem.name)
             if not {self.low, self.high} <= set(found.each("method")):
                 continue
-            epsilons = self.epsilons or found.where(method=self.low).each("epsilon")
             told = []
-            for epsilon in epsilons:
+            for epsilon in self.epsilons or found.where(method=self.low).each("epsilon"):
                 ours, theirs = (self.read(found, m, epsilon) for m in (self.low, self.high))
                 if math.isnan(ours) or math.isnan(theirs):
                     continue
-                held.append(ours < self.limit * theirs or (self.or_equal and ours == theirs))
-                if self.ratios:
-                    held[-1] = ours / theirs <= self.limit
-                pair = f"{_known(ours)} against {_known(theirs)}"
+                pair = " against ".join(map(_known, (ours, theirs)))
                 told.append(f"{number(ours / theirs) if self.ratios else pair} at {epsilon:g}")
-            words.append(f"{problem.name}: {', '.join(told)}" if len(problems) > 1 else
-                         ", ".join(told))  # fmt: skip
+                equal = (self.or_equal or self.ratios) and ours == self.limit * theirs
+                held.append(ours < self.limit * theirs or equal)
+            start = f"{problem.name}: " if len(problems) > 1 else ""
+            words.append(start + ", ".join(told))
         start = "Ratio by epsilon:" if self.ratios else "Measured"
         return [counted(self.text, held, f"{start} {'; '.join(words)}.")] if held else []
 
@@ -126,96 +109,10 @@ def _known(value: float) -> str:
     return number(value) if math.isfinite(value) else "never"
 
 
-@dataclasses.dataclass(frozen=True)
-class Near:
-    """A problem's number is near the one that is said.
-
-    Args:
-      text: what is said, with ``{data}``.
-      metric: of the problem.
-      said: by the data's name, of those that are said.
-      within: how near is near.
-      beside: another metric and the words for it.
-    """
-
-    text: str
-    metric: str
-    said: dict[str, float]
-    within: float
-    beside: tuple[str, str]
-
-    def __call__(self, results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-        """Returns one verdict for each problem that something is said of."""
-        found = []
-        for problem in problems:
-            if problem.data not in self.said:
-                continue
-            rows, said = results.where(problem=problem.name), self.said[problem.data]
-            value, other = (reference(rows, name) for name in (self.metric, self.beside[0]))
-            text = self.text.format(problem=problem.name, said=percent(said))
-            measured = f"Measured {percent(value)}; {self.beside[1]} {percent(other)}."
-            found.append(counted(text, [abs(value - said) <= self.within], measured))
-        return found
-
-
 def reference(found: Results, metric: str, **cells: float) -> float:
     """Returns a number of the problem itself, at the largest n unless told otherwise."""
     column = found.where(metric=metric, method="", **cells).column("value")
     return float(column[-1]) if len(column) else math.nan
-
-
-@dataclasses.dataclass(frozen=True)
-class Fastest:
-    """One method takes the least seconds.
-
-    Args:
-      text: what is said.
-      method: which one.
-      others: it is compared with these.
-    """
-
-    text: str
-    method: str
-    others: tuple[str, ...]
-
-    def __call__(self, results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-        """Returns the verdict on the first problem; none where the method is missing."""
-        found = results.where(problem=problems[0].name, metric="seconds")
-        known = [m for m in (*self.others, self.method) if m in found.each("method")]
-        if self.method not in known:
-            return []
-        spent = {m: float(found.where(method=m).column("value").max()) for m in known}
-        words = ", ".join(f"{m.split(',')[0]} {number(value)} s" for m, value in spent.items())
-        least = min(spent, key=spent.__getitem__)
-        return [counted(self.text, [least == self.method], f"Measured {words}.")]
-
-
-@dataclasses.dataclass(frozen=True)
-class AtLeast:
-    """A method's number is at least so much, at every epsilon.
-
-    Args:
-      text: what is said.
-      read: of the method.
-      method: which one.
-      least: how much.
-    """
-
-    text: str
-    read: Read
-    method: str
-    least: float
-
-    def __call__(self, results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-        """Returns the verdict on each problem; none where the method is missing."""
-        said = []
-        for problem in problems:
-            found = results.where(problem=problem.name, method=self.method)
-            values = {e: self.read(found, self.method, e) for e in found.each("epsilon")}
-            words = ", ".join(f"{value:.0%} at epsilon {e:g}" for e, value in values.items())
-            held = [value >= self.least for value in values.values()]
-            said += [counted(self.text, held, f"Shares: {words}.")] if held else []
-        return said
 
 
 def exponent(found: Results, metric: str, method: str) -> float | None:
@@ -227,19 +124,12 @@ def exponent(found: Results, metric: str, method: str) -> float | None:
     return float(np.polyfit(np.log(at), np.log(means), 1)[0])
 
 
-class Slope(NamedTuple):
-    """How fast a number falls with n: 0.5 is n^(-1/2)."""
+def slope(found: Results, metric: str, method: str) -> tuple[float, float, float] | None:
+    """Returns how fast a method's number falls with n: 0.5 is n^(-1/2).
 
-    value: float
-    """Of the medians over seeds, by least squares on logarithms."""
-    low: float
-    """Of the slopes of single seeds, the quantile 0.1."""
-    high: float
-    """The quantile 0.9."""
-
-
-def slope(found: Results, metric: str, method: str) -> Slope | None:
-    """Returns how fast a method's number falls with n; None where it is 0 or there is one n."""
+    By least squares on logarithms: of the medians over seeds, and the quantiles 0.1 and 0.9 of the
+    slopes of single seeds; None where a number is 0 or there is one n.
+    """
     sizes = found.where(method=method).each("rows")
     table = np.array([found.values(metric, method=method, rows=size) for size in sizes])
     if len(sizes) < 2 or not (np.isfinite(table).all() and (table > 0).all()):
@@ -247,7 +137,7 @@ def slope(found: Results, metric: str, method: str) -> Slope | None:
     logs = np.log(sizes)
     whole = -float(np.polyfit(logs, np.log(np.median(table, axis=1)), 1)[0])
     each = -np.polyfit(logs, np.log(table), 1)[0]
-    return Slope(whole, float(np.quantile(each, 0.1)), float(np.quantile(each, 0.9)))
+    return whole, float(np.quantile(each, 0.1)), float(np.quantile(each, 0.9))
 
 
 class Compared(NamedTuple):

@@ -110,5 +110,3 @@ def compare(
         settings=_WORDS,
         seeds=seeds,
     )
-
-

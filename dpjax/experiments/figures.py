@@ -440,16 +440,16 @@ def draw(
         cells = [(panel, problem) for problem in shown for panel in picture.panels]
     # A quick run leaves epsilons out.
     tables = [results if p is None else results.where(problem=p.name) for _, p in cells]
-    there = [len(t.where(metric=c[0].y, **c[0].where)) > 0 for c, t in zip(cells, tables, strict=True)]
+    there = [
+        len(t.where(metric=c[0].y, **c[0].where)) > 0 for c, t in zip(cells, tables, strict=True)
+    ]
     cells = [cell for cell, one in zip(cells, there, strict=True) if one]
     columns = picture.columns or (len(shown) if len(shown) > 1 else len(picture.panels))
     columns = min(columns, len(cells))
     rows = -(-len(cells) // columns)
     wide = columns + (picture.extra is not None)
     title = picture.title.format(**_names(problems[0] if problems else None, results))
-    with plotting.panels(
-        path, rows, wide, title, size=picture.size, legend=picture.legend
-    ) as grid:
+    with plotting.panels(path, rows, wide, title, size=picture.size, legend=picture.legend) as grid:
         for place, (panel, problem) in enumerate(cells):
             axes = grid[place // columns, place % columns]
             table = results if problem is None else results.where(problem=problem.name)

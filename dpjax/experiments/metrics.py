@@ -64,24 +64,18 @@ def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
 
 def _value(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
     if objective.margin is None:
-        return _each(
-            lambda w: diagnostics.exact_objective(objective, w, data.examples), params
-        )
+        return _each(lambda w: diagnostics.exact_objective(objective, w, data.examples), params)
     return diagnostics.exact_values(objective, params, data.examples)
 
 
 def _norm(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
     if objective.margin is None:
-        return _each(
-            lambda w: diagnostics.exact_gradient_norm(objective, w, data.examples), params
-        )
+        return _each(lambda w: diagnostics.exact_gradient_norm(objective, w, data.examples), params)
     return diagnostics.exact_gradient_norms(objective, params, data.examples)
 
 
 def _lowest(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
-    return _each(
-        lambda w: diagnostics.exact_min_eigenvalue(objective, w, data.examples), params
-    )
+    return _each(lambda w: diagnostics.exact_min_eigenvalue(objective, w, data.examples), params)
 
 
 def _local(objective: Objective, problem: Problem, data: Dataset, params: Params) -> np.ndarray:

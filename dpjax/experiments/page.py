@@ -67,7 +67,9 @@ class Grid:
                 if self.about is not None:
                     row[self.about[0]] = self.about[1].get(label, "")
                 for value in own.each(self.columns):
-                    head = f"epsilon {value:g}" if self.columns == "epsilon" else f"n = {value:,.0f}"
+                    head = (
+                        f"epsilon {value:g}" if self.columns == "epsilon" else f"n = {value:,.0f}"
+                    )
                     row[head] = self.cell(own.where(**{self.columns: value}))
                 rows.append(row | {head: cell(own) for head, cell in self.more})
             words = self.words.format(problem=problem.name)

@@ -173,7 +173,11 @@ def _trained(
     asked, looks = _asked(bench, epsilon, tuning)
     keys = experiment.keys(jax.random.key(SEED), seeds, tuning > 0 if experiment.tuning else None)
     configuration = bench.shared | {
-        "method": [_place(method.factory), method.private, {n: repr(v) for n, v in arguments.items()}],
+        "method": [
+            _place(method.factory),
+            method.private,
+            {n: repr(v) for n, v in arguments.items()},
+        ],
         "budget": repr(problem.budget(epsilon, bench.data.size)),
         "start": _place(problem.start),
         "keys": np.asarray(jax.random.key_data(keys)).tolist(),
@@ -283,7 +287,9 @@ def follow(
     """
     each = algorithm.evaluations.declared / int(algorithm.steps) if private else _NAN
     padded = jnp.asarray(at + at[-1:] * (most - len(at)))
-    *path, output = jax.tree.map(np.asarray, _follow(algorithm, examples, keys, padded, each, start))
+    *path, output = jax.tree.map(
+        np.asarray, _follow(algorithm, examples, keys, padded, each, start)
+    )
     params, steps, read = jax.tree.map(lambda leaf: leaf[:, : len(at)], path)
     return Path(params, steps, read.astype(float), output)
 

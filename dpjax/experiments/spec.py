@@ -117,7 +117,9 @@ class Problem:
         """
         if isinstance(self.objective, str):
             return OBJECTIVES[_validate.choice("objective", self.objective, OBJECTIVES)]()
-        return self.objective if isinstance(self.objective, Objective) else self.objective(self.data)
+        return (
+            self.objective if isinstance(self.objective, Objective) else self.objective(self.data)
+        )
 
     def load(self) -> Dataset:
         """Returns the records as JAX arrays.
@@ -214,6 +216,22 @@ class Method:
 
 def _found(by_key: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((by_key[key] for key in keys if key in by_key), None)
+
+
+def grid(names: str, every: str) -> tuple[dict[str, Any], ...]:
+    """Returns settings from their names and values: 1 is a whole number, 1.0 is not.
+
+    >>> grid("steps step_size", "8/1.0 16/0.5")
+    ({'steps': 8, 'step_size': 1.0}, {'steps': 16, 'step_size': 0.5})
+    """
+
+    def value(word: str) -> Any:
+        return int(word) if word.isdigit() else float(word) if word[0].isdigit() else word
+
+    names_ = names.split()
+    return tuple(
+        dict(zip(names_, map(value, one.split("/")), strict=True)) for one in every.split()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,7 +377,9 @@ class Plan:
     def paths(self, folder: str | os.PathLike) -> list[pathlib.Path]:
         """Returns the pictures, the table and the page in a folder."""
         drawn = [f"{name}.png" for name, one in self.figures.items() if one.picture is not None]
-        return [pathlib.Path(folder, name) for name in (*drawn, f"{self.name}.csv", f"{self.name}.md")]
+        return [
+            pathlib.Path(folder, name) for name in (*drawn, f"{self.name}.csv", f"{self.name}.md")
+        ]
 
     def epsilons(self, problem: Problem) -> tuple[float, ...]:
         """Returns where ``problem`` is needed: a figure may take few epsilons."""

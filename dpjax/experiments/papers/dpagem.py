@@ -248,7 +248,9 @@ def _accuracies(results: Results, problems: Sequence[Problem]) -> list[str]:
             "accuracy is exact: NOT PRIVATE.", "", *page.table(rows), "",
         ]  # fmt: skip
         if tried:
-            best = f" At an edge, and perhaps better beyond it: {', '.join(edges)}." if edges else ""
+            best = (
+                f" At an edge, and perhaps better beyond it: {', '.join(edges)}." if edges else ""
+            )
             lines += [f"Step sizes tried at epsilon {e:g} with a seed of their own, and the exact "
                       f"training accuracy reached (NOT PRIVATE): {'; '.join(tried)}.{best}", ""]  # fmt: skip
     return lines
@@ -362,7 +364,9 @@ def _distance(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
                 f"{field}, {method}: {100 * near:.2f} points behind on {problems[0].where}, "
                 f"{100 * far:.2f} on {problems[1].where}"
             )
-            samples = [_final(rows, m, field) for rows in (large, small) for m in (NOISELESS, method)]
+            samples = [
+                _final(rows, m, field) for rows in (large, small) for m in (NOISELESS, method)
+            ]
             every.append(Compared(words, tuple(samples)))
     return [ordered(
         f"Private training is less far behind {NOISELESS} on {problems[0].name}, than on "

@@ -14,7 +14,7 @@ from dpjax.experiments import page
 from dpjax.experiments.claims import Smaller, Verdict, counted, exponent, mean
 from dpjax.experiments.figures import Front, Picture
 from dpjax.experiments.results import Results
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Tuning
+from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Tuning, grid
 from dpjax.objectives import L1Ball, Objective, logistic
 
 _EPSILONS = (0.2, 0.5, 1.0, 2.0)
@@ -61,20 +61,9 @@ _BALL = Problem(
 )  # fmt: skip
 
 
-def _grid(names: str, every: str) -> tuple[dict[str, Any], ...]:
-    """Settings from their names and, divided by blanks, values: 1 is a whole number, 1.0 is not."""
-
-    def value(word: str) -> Any:
-        return int(word) if word.isdigit() else float(word) if word[0].isdigit() else word
-
-    return tuple(
-        dict(zip(names.split(), map(value, one.split("/")), strict=True)) for one in every.split()
-    )
-
-
 def _grids(names: str, **by_kind: str) -> dict[str, tuple[dict[str, Any], ...]]:
     """The settings by problem; those for no regularizer serve the non-smooth one too."""
-    found = {kind.replace("__", " ").replace("_", "-"): _grid(names, every)
+    found = {kind.replace("__", " ").replace("_", "-"): grid(names, every)
              for kind, every in by_kind.items()}  # fmt: skip
     plain = {kind: grid for kind, grid in found.items() if kind.endswith("logistic")}
     return found | {kind + "-l1": grid for kind, grid in plain.items()}
@@ -116,8 +105,8 @@ _MIRROR = {
     "ball": (
         {},
         {"smoothness": 1 / 64},
-        *_grid("smoothness steps", "0.015625/30 0.015625/100 0.015625/300"),
-        *_grid("smoothness steps", "0.25/100 0.25/300 0.25/600"),
+        *grid("smoothness steps", "0.015625/30 0.015625/100 0.015625/300"),
+        *grid("smoothness steps", "0.25/100 0.25/300 0.25/600"),
     )
 }
 _RADII = "steps radius final_radius damping"
@@ -221,7 +210,9 @@ def _exponents(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
     for problem in problems:
         every = _bounds(results.where(problem=problem.name), problem)
         known = [(bound, slope) for bound, slope in every if slope is not None]
-        held = [abs(slope - bound.exponent) <= _NEAR * abs(bound.exponent) for bound, slope in known]
+        held = [
+            abs(slope - bound.exponent) <= _NEAR * abs(bound.exponent) for bound, slope in known
+        ]
         words = ", ".join(f"{b.method} {slope:.2f} (bound {b.exponent:.2g})" for b, slope in known)
         text = f"{problem.name}: the excess risk falls with epsilon as the bound does."
         said += [counted(text, held, f"Exponent of epsilon: {words}.")] if held else []

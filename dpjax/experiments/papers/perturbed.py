@@ -66,6 +66,7 @@ def computed(draws: int, points: int) -> list[Row]:
     """
     rows = []
     for d in DIMENSIONS:
+
         def add(what: str, step: float, metric: str, value: float, distance: float, d: int = d):
             words = f"D = {distance:.6g}"
             rows.append(Row("perturbed", what, RECORDS, d, f"d = {d}", words, _NAN, _NAN, step,
