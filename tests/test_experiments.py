@@ -302,7 +302,7 @@ def test_the_first_iterate_below_halfway_is_found():
     assert found["exact_iterations_until_out"].tolist() == [3, 2]
     assert found["exact_records_until_out"].tolist() == [600, 400]
     assert found["exact_escaped"].tolist() == [1, 0]
-    lowest = metrics.POINT["exact_min_eigenvalue"](objective, problem, data, way[:, -1])
+    lowest = metrics.POINT["exact_min_eigenvalue"](problem, data, way[:, -1])
     np.testing.assert_allclose(
         lowest, [land["minimum_min_eigenvalue"], land["saddle_min_eigenvalue"]], atol=1e-5
     )

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Params
+from dpjax.diagnostics.stationarity import exact_gradient_norm, exact_objective
 from dpjax.objectives import L1, L2, L1Ball, Objective
 
 Examples = tuple[Array | np.ndarray, Array | np.ndarray]
@@ -79,21 +80,16 @@ class _Data:
         return (rows[i : i + many] for i in range(0, len(rows), many))
 
 
-def exact_values(
-    objective: Objective, params: np.ndarray | Array, examples: Examples
-) -> np.ndarray:
-    """Returns the exact values of many parameters, in float64. NOT PRIVATE.
+def exact_values(objective: Objective, params: Params, examples: Examples) -> np.ndarray:
+    """Returns the exact values of many parameters; of a margin loss in float64. NOT PRIVATE.
 
     Args:
-      objective: with a margin.
-      params: (m, p).
+      objective: what is evaluated.
+      params: (m, p), or a pytree of leaves with the leading axis m.
       examples: ``(x, y)``, x (n, p) and y (n,), every row a valid record.
 
     Returns:
       (m,) float64, regularizer included; infinite outside a convex set.
-
-    Raises:
-      ValueError: if the objective has no margin.
 
     Privacy: NOT PRIVATE.
 
@@ -101,22 +97,19 @@ def exact_values(
     >>> exact_values(logistic(), np.zeros((2, 1)), (np.ones((3, 1)), np.ones(3))).round(4).tolist()
     [0.6931, 0.6931]
     """
+    if objective.margin is None:
+        return _one_by_one(lambda w: exact_objective(objective, w, examples), params)
     points = np.asarray(params, np.float64)
     return _Data(objective, examples).values(points) + _penalty(objective.regularizer, points)
 
 
-def exact_gradient_norms(
-    objective: Objective, params: np.ndarray | Array, examples: Examples
-) -> np.ndarray:
+def exact_gradient_norms(objective: Objective, params: Params, examples: Examples) -> np.ndarray:
     """Returns the (m,) l2 norms of the exact gradients of many parameters. NOT PRIVATE.
 
     Args:
-      objective: with a margin.
-      params: (m, p).
-      examples: ``(x, y)``, every row a valid record.
-
-    Raises:
-      ValueError: if the objective has no margin.
+      objective: as in ``exact_values``.
+      params: as in ``exact_values``.
+      examples: as in ``exact_values``.
 
     Privacy: NOT PRIVATE.
 
@@ -124,6 +117,8 @@ def exact_gradient_norms(
     >>> exact_gradient_norms(logistic(), np.zeros((1, 1)), (np.ones((2, 1)), np.ones(2))).tolist()
     [0.5]
     """
+    if objective.margin is None:
+        return _one_by_one(lambda w: exact_gradient_norm(objective, w, examples), params)
     points = np.asarray(params, np.float64)
     gradients = _Data(objective, examples).gradients(points)
     whole = [_regular(objective, 1, g, w) for g, w in zip(gradients, points, strict=True)]
@@ -216,6 +211,12 @@ def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum
     if regularizer is not None and not isinstance(regularizer, L1 | L2):
         raise ValueError(f"regularizer must be None, L2, L1 or L1Ball here, got {regularizer!r}.")
     return _newton(data, objective)
+
+
+def _one_by_one(function: Callable[[Params], Array], params: Params) -> np.ndarray:
+    count = len(jax.tree.leaves(params)[0])
+    every = (jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), params) for i in range(count))
+    return np.array([float(function(one)) for one in every])
 
 
 def _penalty(regularizer: Any, points: np.ndarray) -> np.ndarray:

@@ -20,25 +20,20 @@ _RISEN = 1.6
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """What all kinds of panels have.
-
-    Args:
-      y: metric that is drawn.
-      title: above, with ``{data}``, ``{problem}``, ``{n}``, ``{p}`` of the problem.
-      xlabel: below.
-      ylabel: at the left.
-      where: cells of the rows that are drawn.
-      levels: metrics of the problem that lines are drawn at, and their names.
-      percent: whether the metric is a share.
-    """
+    """What all kinds of panels have."""
 
     y: str
+    """The metric that is drawn."""
     title: str = "{problem}"
+    """With ``{data}``, ``{problem}``, ``{n}``, ``{p}`` of the problem."""
     xlabel: str = "epsilon"
     ylabel: str = ""
     where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Cells of the rows that are drawn."""
     levels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Metrics of the problem that lines are drawn at, and their names."""
     percent: bool = False
+    """Whether the metric is a share."""
 
     def draw(self, axes: Any, results: Results) -> None:
         """Draws the rows of one problem."""
@@ -51,14 +46,14 @@ class Lines(Panel):
 
     Args:
       x: a column, or a metric that is joined by step or else by settings.
-      yscale: ``"error"`` is a logarithmic axis of 1 - y, upside down.
+      yscale: ``"error"`` is a logarithmic axis of 1 - y, upside down, with the seeds' range and the
+        names at the ends.
       xscale: ``"places"`` labels the values alone, on a logarithmic axis.
       centre: of the seeds; with the mean goes a band of the middle 80 %, with the median bars to
-        the quartiles, and of a path to its end the range at the end.
-      ends: whether names stand at the ends of the lines.
+        the quartiles and names at the ends; a line has neither.
       beside: whether methods at one x stand beside each other.
       only: methods that are drawn in colour, the others in grey; empty for all.
-      layers: further cells of rows that are drawn, and how: a style of lines, or a marker.
+      layers: further cells of rows that are drawn, how (a style of lines, or a marker), and a name.
       hollow: a metric whose mean is at most 1/2 where the marker is hollow.
       wedge: exponents between which a wedge is drawn.
       least: where values are cut, as less is rounding.
@@ -67,8 +62,7 @@ class Lines(Panel):
     x: str = "epsilon"
     yscale: Literal["log", "linear", "error"] = "log"
     xscale: Literal["places", "log", "linear"] = "places"
-    centre: Literal["mean", "median", "end", "line"] = "mean"
-    ends: bool = False
+    centre: Literal["mean", "median", "line"] = "mean"
     beside: bool = False
     only: tuple[str, ...] = ()
     layers: tuple[tuple[Mapping[str, Any], str, str], ...] = ()
@@ -78,35 +72,35 @@ class Lines(Panel):
 
     def draw(self, axes: Any, results: Results) -> None:
         """Draws the rows of one problem."""
-        table = results.where(**self.where)
-        labels = best_first(table, self.y, -1 if self.percent else 1)[:: -1 if self.percent else 1]
+        table, sign = results.where(**self.where), -1 if self.percent else 1
+        # The legend lists the lines as they lie.
+        labels = best_first(table, self.y, sign)[::-sign]
         for (metric, name), line in zip(self.levels.items(), ("-.", ":"), strict=False):
-            level = results.where(metric=metric).column("value")
             if self.x != "rows":
+                level = results.where(metric=metric).column("value")[0]
                 color = "black" if line == "-." else "grey"
-                axes.axhline(level[0], color=color, linestyle=line, label=name)
+                axes.axhline(level, color=color, linestyle=line, label=name)
         ends, every = {}, {}
-        for place, label in enumerate(reversed(labels)):
+        for place, label in enumerate(labels):
             x, values = self._series(table.where(method=label))
             if not len(x):
                 continue
             every[label] = x, values
+            middle = _each(np.nanmedian if self.centre == "median" else np.nanmean, values)
             if self.only and label not in self.only:
-                axes.plot(x, _middle(values), color="0.85", linewidth=1, zorder=1)
+                axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
                 continue
             shift = np.exp(0.25 * (place / max(1, len(labels) - 1) - 0.5)) if self.beside else 1.0
-            self._line(axes, label, x * shift, values, table)
-            last = np.nanmedian if self.centre == "median" else np.nanmean
-            ends[label] = (float(last(values[-1])), look(label).color)
+            self._line(axes, label, x * shift, middle, values, table)
+            ends[label] = middle[-1]
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
-        if not every:
-            return
-        self._axes(axes, every)
-        for metric, name in self.levels.items() if self.x == "rows" else ():
-            _level_by_n(axes, results.where(metric=metric), name)
-        if self.ends:
-            self._named(axes, ends)
+        if every:
+            self._axes(axes, every)
+            for metric, name in self.levels.items() if self.x == "rows" else ():
+                _level_by_n(axes, results.where(metric=metric), name)
+            if self.yscale == "error" or self.centre == "median":
+                self._named(axes, ends)
 
     def _series(self, table: Results) -> tuple[np.ndarray, list[np.ndarray]]:
         """Each x, and the values of the seeds there."""
@@ -127,70 +121,68 @@ class Lines(Panel):
         where = np.unique(x[~np.isnan(x)])
         return where, [y[x == one] for one in where]
 
-    def _line(
-        self, axes: Any, label: str, x: np.ndarray, values: list[np.ndarray], table: Results
-    ) -> None:
+    def _line(self, axes: Any, label: str, x: np.ndarray, middle: np.ndarray,
+              values: list[np.ndarray], table: Results) -> None:  # fmt: skip
         color, line = look(label).color, {"linestyle": look(label).line, "label": label}
-        if self.centre == "mean":
-            middle = np.array([np.nanmean(v) for v in values])
-            ends = np.array([np.nanquantile(v, [0.1, 0.9]) for v in values]).T
-            plotting.band(axes, x, middle, ends, **mark(label, 5), **line)
-        elif self.centre == "median":
+        if self.centre == "median":
             low, middle, high = np.array([quartiles(v) for v in values]).T
             axes.plot(x, middle, color=color, linewidth=1.2, label=label)
             axes.vlines(x, low, high, color=color, linewidth=1.5, alpha=0.7)
             for one, value in zip(x, middle, strict=True):
-                cells = {"method": label, self.x: float(one)}
-                solid = not self.hollow or table.mean(self.hollow, **cells) > 0.5
+                solid = table.mean(self.hollow, **{"method": label, self.x: float(one)}) > 0.5
                 axes.plot([one], [value], **mark(label, filled=solid), linestyle="none")
+        elif self.centre == "line" or self.yscale == "error":
+            axes.plot(x, middle, color=color, **line)
+            axes.plot(x[-1:], middle[-1:], **mark(label), linestyle="none")
         else:
-            axes.plot(x, _means(values), color=color, **line)
-            if self.centre == "end":
-                axes.plot(x[-1:], _means(values)[-1:], **mark(label), linestyle="none")
+            ends = np.array([np.nanquantile(v, [0.1, 0.9]) for v in values]).T
+            plotting.band(axes, x, middle, ends, **mark(label, 5), **line)
 
     def _layer(self, axes: Any, table: Results, style: str, name: str) -> None:
         for label in table.each("method"):
             x, values = self._series(table.where(method=label))
+            y, few, line = _each(np.nanmean, values), slice(None), {"linestyle": style}
             if style == "o":
                 few = slice(None, None, max(1, len(x) // 10))
-                more = {"linestyle": "none", "marker": "o", "markersize": 4}
-                axes.plot(x[few], _means(values)[few], color=look(label).color, **more)
-            else:
-                axes.plot(x, _means(values), color=look(label).color, linestyle=style)
+                line = {"linestyle": "none", "marker": "o", "markersize": 4}
+            axes.plot(x[few], y[few], color=look(label).color, **line)
         if name:
             axes.plot([], [], color="grey", linestyle=style, label=f" {name}")
 
     def _axes(self, axes: Any, every: Mapping[str, tuple[np.ndarray, list[np.ndarray]]]) -> None:
         where = np.unique(np.concatenate([x for x, _ in every.values()]))
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel or self.y)
-        if self.yscale == "log":
-            axes.set_yscale("log")
         if self.xscale == "places":
             plotting.places(axes, tuple(where))
         elif self.xscale == "log":
             axes.set_xscale("log")
             _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
         if self.yscale == "log":
+            axes.set_yscale("log")
             _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
-        if self.yscale == "error":
+        elif self.yscale == "error":
             _error_axis(axes, where[-1], every)
         elif self.percent:
             plotting.percent(axes.yaxis)
         if self.wedge:
-            middles = np.concatenate([_middle(values) for _, values in every.values()])
+            middles = np.concatenate([_each(np.nanmedian, v) for _, v in every.values()])
             _wedge(axes, where, 2.5 * middles.max(), self.wedge)
             shown = plotting.in_view(1 / middles[middles > 0], gap=10)
             axes.set_ylim(middles[middles > 0][shown].min() / 2, 4 * middles.max())
             axes.set_xlim(where[0] / 1.15, where[-1] * 1.15)
 
-    def _named(self, axes: Any, ends: dict[str, tuple[float, str]]) -> None:
-        low = min(axes.get_ylim())
+    def _named(self, axes: Any, ends: dict[str, float]) -> None:
         named = {}
-        for label, (value, color) in ends.items():
+        for label, value in ends.items():
             text = f"{label}  {100 * (1 - value):.1f} %" if self.yscale == "error" else label
-            below = self.yscale == "log" and value < low
-            named[f"{text}: {value:.1e}\n(out of view)" if below else text] = (value, color)
+            below = self.yscale == "log" and value < min(axes.get_ylim())
+            text += f": {value:.1e}\n(out of view)" * bool(below)
+            named[text] = (value, look(label).color)
         plotting.name_ends(axes, named)
+
+
+def _each(function: Callable[[np.ndarray], Any], values: list[np.ndarray]) -> np.ndarray:
+    return np.array([float(function(one)) for one in values])
 
 
 def _level_by_n(axes: Any, found: Results, name: str) -> None:
@@ -200,14 +192,6 @@ def _level_by_n(axes: Any, found: Results, name: str) -> None:
         axes.plot(n, values, color="grey", linestyle=(0, (1, 1)), linewidth=2)
         axes.annotate(name, (n[0], values[0]), textcoords="offset points", xytext=(0, -11),
                       fontsize="x-small")  # fmt: skip
-
-
-def _means(values: list[np.ndarray]) -> np.ndarray:
-    return np.array([np.nanmean(v) for v in values])
-
-
-def _middle(values: list[np.ndarray]) -> np.ndarray:
-    return np.array([np.nanmedian(v) for v in values])
 
 
 def _wedge(axes: Any, x: np.ndarray, start: float, exponents: tuple[float, ...]) -> None:
@@ -315,31 +299,25 @@ def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
 class Dots(Panel):
     """A row for each method, in which epsilon grows downwards: medians, and bars to the quartiles.
 
+    Of a share the mean is drawn. Rows are sorted by the share of runs that escaped a saddle, and
+    then by their gap; a marker is hollow where half of the runs or more did not escape.
+
     Args:
-      order: metric that the rows are sorted by, the largest mean first, and then one whose median
-        is least.
-      over: whether values are divided by n.
-      mean: whether the mean is drawn, without bars.
-      hollow: as in ``Lines``.
-      xscale: ``"linear"`` or ``"log"``; 0 is not drawn.
+      over_n: whether values are divided by n.
+      xscale: on a logarithmic axis 0 is not drawn.
     """
 
-    order: tuple[str, str] = ("exact_escaped", "exact_gap")
-    over: bool = False
-    mean: bool = False
-    hollow: str = "exact_escaped"
+    over_n: bool = False
     xscale: Literal["linear", "log"] = "log"
 
     def draw(self, axes: Any, results: Results) -> None:
         """Draws the rows of one problem."""
-        epsilons = results.each("epsilon")
-        ranks = {
-            m: (-results.mean(self.order[0], method=m),
-                results.median(self.order[1], method=m, epsilon=epsilons[-1]))
-            for m in results.each("method")
-        }  # fmt: skip
+        epsilons, last = results.each("epsilon"), results.each("epsilon")[-1]
+        ranks = {m: (-results.mean("exact_escaped", method=m),
+                     results.median("exact_gap", method=m, epsilon=last))
+                 for m in results.each("method")}  # fmt: skip
         order = sorted(ranks, key=ranks.__getitem__)
-        divisor = results.each("rows")[-1] if self.over else 1.0
+        divisor = results.each("rows")[-1] if self.over_n else 1.0
         for row, label in enumerate(order):
             heights = row + 0.6 * (np.arange(len(epsilons)) / max(1, len(epsilons) - 1) - 0.5)
             tables = [results.where(method=label, epsilon=epsilon) for epsilon in epsilons]
@@ -351,9 +329,9 @@ class Dots(Panel):
             axes.plot(_finite(middle), heights, color=color, linewidth=1, alpha=0.6)
             axes.hlines(heights, _finite(low), _finite(high), color=color, linewidth=1.5, alpha=0.7)
             for i, table in enumerate(tables):
-                size = 4 + 4 * i / max(1, len(tables) - 1)
-                look_ = mark(label, size, table.mean(self.hollow) > 0.5)
-                axes.plot(_finite(middle[i : i + 1]), heights[i : i + 1], **look_, linestyle="none")
+                size, solid = 4 + 4 * i / max(1, len(tables) - 1), table.mean("exact_escaped") > 0.5
+                place = _finite(middle[i : i + 1]), heights[i : i + 1]
+                axes.plot(*place, **mark(label, size, solid), linestyle="none")
             if not np.isfinite(middle).any():
                 never = {"transform": axes.get_yaxis_transform(), "va": "center"}
                 axes.text(0.02, row, "never", **never, fontsize="x-small", color=color)
@@ -367,14 +345,13 @@ class Dots(Panel):
         if self.percent:
             axes.set_xlim(-0.06, 1.06)
             plotting.percent(axes.xaxis)
-        elif self.xscale == "log":
-            if any((np.asarray(line.get_xdata(), float) > 0).any() for line in axes.lines):
-                axes.set_xscale("log")
-        else:
+        elif self.xscale == "linear":
             axes.locator_params(axis="x", nbins=5)
+        elif any((np.asarray(line.get_xdata(), float) > 0).any() for line in axes.lines):
+            axes.set_xscale("log")
 
     def _three(self, values: np.ndarray) -> tuple[float, ...]:
-        if self.mean:
+        if self.percent:
             return (float(values.mean()),) * 3
         # A logarithm cannot show 0.
         return quartiles(np.where(values > 0, values, np.inf) if self.xscale == "log" else values)
@@ -418,41 +395,30 @@ class Picture:
 def draw(
     picture: Picture, problems: tuple[Problem, ...], results: Results, path: str | os.PathLike
 ) -> None:
-    """Writes a picture.
-
-    Args:
-      picture: which one.
-      problems: what it shows; empty for all rows at once.
-      results: all rows.
-      path: file to write; its ending fixes the format.
+    """Writes a picture of problems, or of all rows at once where there are none. NOT PRIVATE.
 
     Raises:
       ImportError: if matplotlib is not installed.
-      ValueError: if the ending names no format.
-
-    Privacy: NOT PRIVATE.
+      ValueError: if the path's ending names no format.
     """
     shown: tuple[Problem | None, ...] = problems or (None,)
-    cells: list[tuple[Panel, Problem | None]]
     if picture.panels_first:
-        cells = [(panel, problem) for panel in picture.panels for problem in shown]
+        pairs = [(panel, problem) for panel in picture.panels for problem in shown]
     else:
-        cells = [(panel, problem) for problem in shown for panel in picture.panels]
+        pairs = [(panel, problem) for problem in shown for panel in picture.panels]
+    cells = [(panel, problem, results if problem is None else results.where(problem=problem.name))
+             for panel, problem in pairs]  # fmt: skip
     # A quick run leaves epsilons out.
-    tables = [results if p is None else results.where(problem=p.name) for _, p in cells]
-    there = [
-        len(t.where(metric=c[0].y, **c[0].where)) > 0 for c, t in zip(cells, tables, strict=True)
-    ]
-    cells = [cell for cell, one in zip(cells, there, strict=True) if one]
+    cells = [cell for cell in cells if len(cell[2].where(metric=cell[0].y, **cell[0].where))]
     columns = picture.columns or (len(shown) if len(shown) > 1 else len(picture.panels))
     columns = min(columns, len(cells))
-    rows = -(-len(cells) // columns)
     wide = columns + (picture.extra is not None)
-    title = picture.title.format(**_names(problems[0] if problems else None, results))
-    with plotting.panels(path, rows, wide, title, size=picture.size, legend=picture.legend) as grid:
-        for place, (panel, problem) in enumerate(cells):
+    title = picture.title.format(**_names(shown[0], results))
+    size, legend = picture.size, picture.legend
+    with plotting.panels(path, -(-len(cells) // columns), wide, title, size=size,
+                         legend=legend) as grid:  # fmt: skip
+        for place, (panel, problem, table) in enumerate(cells):
             axes = grid[place // columns, place % columns]
-            table = results if problem is None else results.where(problem=problem.name)
             panel.draw(axes, table)
             names = _names(problem, table) | {"epsilon": panel.where.get("epsilon", "")}
             axes.set_title(panel.title.format(**names), fontsize="medium")
@@ -462,17 +428,15 @@ def draw(
 
 def _names(problem: Problem | None, results: Results) -> dict[str, Any]:
     found = results if problem is None else results.where(problem=problem.name)
-    names = {
+    own = {} if problem is None else {"problem": problem.name, "data": problem.where,
+                                      "relation": problem.relation, "delta": problem.delta}  # fmt: skip
+    return own | {
         "exact": plotting.EXACT,
         "seeds": len([seed for seed in found.each("seed") if seed >= 0]),
         "epsilons": ", ".join(f"{epsilon:g}" for epsilon in found.each("epsilon")),
         "n": int(max(found.each("rows"), default=0)),
         "p": int(max(found.each("dimension"), default=0)),
     }
-    if problem is not None:
-        names |= {"problem": problem.name, "data": problem.where, "relation": problem.relation}
-        names["delta"] = problem.delta
-    return names
 
 
 def best_first(results: Results, metric: str, sign: int = 1) -> list[str]:

@@ -379,8 +379,7 @@ def _distance(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
 
 def _accuracy(field: str, words: str) -> Lines:
     return Lines(f"exact_{field}_accuracy", f"{words} accuracy, epsilon {{epsilons}}", "iterations",
-                 f"exact {words.lower()} accuracy", x="step", xscale="linear", yscale="error",
-                 centre="end", ends=True, least=1e-4)  # fmt: skip
+                 f"exact {words.lower()} accuracy", x="step", xscale="linear", yscale="error",  least=1e-4)  # fmt: skip
 
 
 _ACCURACY = Picture(

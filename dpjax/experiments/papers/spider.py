@@ -389,10 +389,10 @@ _PICTURE = Picture(
     "each row, downwards: epsilon {epsilons}, small to large marker; hollow: half of the seeds or "
     "more did not leave",
     (
-        Dots("exact_escaped", "Left the saddle", "share of seeds", percent=True, mean=True,
+        Dots("exact_escaped", "Left the saddle", "share of seeds", percent=True,
              xscale="linear"),
         Dots("exact_iterations_until_out", "Steps until out", "steps"),
-        Dots("exact_records_until_out", "Records read until out", "records read / n", over=True),
+        Dots("exact_records_until_out", "Records read until out", "records read / n", over_n=True),
         Dots("exact_gap", "Final gap to the minimum\n(0 is best)", "gap",
              levels={"exact_saddle_gap": "saddle"}),
         Dots("exact_gradient_norm", "Final gradient norm\n(0 at a stationary point)",
@@ -409,7 +409,7 @@ _PICTURE = Picture(
 
 def _group(words: str, methods: tuple[str, ...]) -> Lines:
     return Lines("exact_alpha", f"{words}\n{{data}}, p = {{p}}", "n", "alpha", x="rows",
-                 centre="median", only=methods, ends=True, hollow="exact_escaped",
+                 centre="median", only=methods, hollow="exact_escaped",
                  wedge=(1 / 3, 4 / 7), least=1e-12,
                  levels={"exact_saddle_alpha": "the saddle itself"})  # fmt: skip
 
