@@ -307,7 +307,7 @@ def test_few_seeds_decide_little():
 
 
 @pytest.mark.parametrize(("drop", "verdict"), [(0.2, "holds"), (0.0, "does not hold")])
-def test_the_gap_needs_both_data_sets(drop, verdict, tmp_path):
+def test_the_gap_needs_both_data_sets(drop, verdict):
     figure = PAPERS["dpagem"].figures["gap"]
     deep = {m: v - (0.05 if m == dpagem.NOISELESS else drop) for m, v in AS_SAID.items()}
     near, far = figure.problems
@@ -322,7 +322,7 @@ def test_the_page_of_networks_says_which_numbers_are_exact():
     figure, problem = figure_of("dpagem", "fig1")
     found = Results(accuracies(AS_SAID, problem))
     text = "\n".join(line for part in figure.sections for line in part(found, [problem]))
-    assert "nonpri-SGD-stage (NOT PRIVATE, no epsilon)" in text and "97.00 +- 0.10 %" in text
+    assert "NOT PRIVATE, no epsilon |" in text and "| 97.00 +- 0.10 % |" in text
     assert "| 8 | 60 | 1.5000 |" in text and "| 8 | 14,063 |  | 0.4292 | 48 | 39 |" in text
     assert "DPageS 1: 87.00%" in text
 

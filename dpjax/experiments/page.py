@@ -115,7 +115,7 @@ def _head(plan: Plan, results: Results) -> list[str]:
     for problem in plan.problems:
         found = results.where(problem=problem.name)
         n, p = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
-        note = problem.note() if problem.note else ""
+        note = problem.note(n) if problem.note else ""
         words = f"- {problem.name}: n = {n:,}, p = {p}. {about_reference(problem, found)} {note}"
         lines.append(words.rstrip().replace("  ", " "))
         if problem.stands_for:

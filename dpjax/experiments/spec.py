@@ -57,7 +57,7 @@ class Problem:
       counted: records that training and test accuracy are measured on, the first so many.
       most_seeds: seeds at most, where a training takes long.
       timed: whether the time of one training of each method is measured, at the first of ``traced``.
-      note: returns more words on the data for the page.
+      note: from n to more words on the data for the page.
       quick: fields that a quick run changes.
       stand_in: fields that it changes where the data are not on this machine.
       stands_for: the data that these records are in place of.
@@ -89,7 +89,7 @@ class Problem:
     counted: int | None = None
     most_seeds: int | None = None
     timed: bool = False
-    note: Callable[[], str] | None = None
+    note: Callable[[int], str] | None = None
     quick: Settings = dataclasses.field(default_factory=dict)
     stand_in: Settings = dataclasses.field(default_factory=lambda: {"data": "randhie"})
     stands_for: str = ""

@@ -17,12 +17,11 @@ from dpjax.datasets import Dataset
 from dpjax.datasets.images import IMAGES
 from dpjax.experiments import page
 from dpjax.experiments.claims import Compared, Verdict, number, ordered
-from dpjax.experiments.figures import Lines, Panel, Picture
+from dpjax.experiments.figures import Lines, Picture
 from dpjax.experiments.results import Results, difference
 from dpjax.experiments.spec import SEED, Experiment, Figure, Method, Problem, Tuning
 from dpjax.models import CNN, ResNet20
 from dpjax.objectives import Objective, cross_entropy
-from dpjax.plotting import BLUE, ORANGE, percent
 from dpjax.sampling import poisson
 
 DELTA, CLIP_NORM = 1e-5, 1.0
@@ -50,11 +49,7 @@ MADE = "made-images"
 
 @functools.cache
 def network(name: str) -> tuple[Any, Objective]:
-    """Returns a flax module and its loss; the same objects each time, so that none compiles twice.
-
-    Args:
-      name: ``"CNN"`` or ``"ResNet20"``.
-    """
+    """Returns a flax module and its loss; the same objects each time, so that none compiles twice."""
     module = ResNet20() if name == "ResNet20" else CNN(activation="elu")
     return module, cross_entropy(module.apply)
 
@@ -98,10 +93,9 @@ def made(rows: int = 600) -> Dataset:
     return Dataset(*drawn(), *drawn(), MADE, "image")
 
 
-def _note(name: str) -> str:
-    known = IMAGES[name][0] if name in IMAGES else None
-    source = f"{known.source}. " if known else "Drawn from a published seed. "
-    return f"{source}Accuracy is of the first training and test images, at most as many as counted."
+def _note(name: str, counted: int, n: int) -> str:
+    one = next((one for one in IMAGES[name] if one.rows == n), IMAGES[name][-1])
+    return f"{one.source}. {one.note} Accuracy is of {counted:,} training and test images at most."
 
 
 # Methods.
@@ -166,14 +160,14 @@ def _problem(data: str, name: str, first: int, batch: int, quick: tuple[int, int
         data, network(name)[1], f"{{data}}, {name}", delta=DELTA, relation="replace_one",
         settings=settings(first, batch), keys=(data,), start=functools.partial(start, name),
         metrics=(*exact, "steps", "batch_size", "noise_multiplier", "epsilon_of_the_noise"),
-        path_metrics=exact, spacing="even", note=functools.partial(_note, data),
+        path_metrics=exact, spacing="even", note=functools.partial(_note, data, more["counted"]),
         quick={"rows": 600, "methods": _QUICK, "tries": 2, "counted": 200,
                "settings": settings(quick[0], 32), "checkpoints": quick[1]}, **more,
     )  # fmt: skip
 
 
 _MNIST = _problem("mnist", "CNN", 70, 256, (2, 5), epsilons=(8.0,), checkpoints=15, counted=10_000,
-                  stand_in={"data": MADE, "records": made, "note": None})  # fmt: skip
+                  stand_in={"data": MADE, "records": made, "note": lambda n: "Drawn from a published seed: ten blurred patterns under noise."})  # fmt: skip
 _CIFAR = _problem("cifar10", "ResNet20", 9, 128, (1, 1), epsilons=(10.0,), checkpoints=5,
                   counted=2_000, records=colours, most_seeds=1)  # fmt: skip
 
@@ -184,28 +178,21 @@ _CIFAR = _problem("cifar10", "ResNet20", 9, 128, (1, 1), epsilons=(10.0,), check
 def published(n: int, batch: float, steps: int, asked: float) -> dict[str, float]:
     """Returns what the paper's noise, with c2 = 2, would really give.
 
-    Args:
-      n: records.
-      batch: expected size.
-      steps: of the run.
-      asked: the epsilon that the formula is asked for.
-
-    Returns:
-      ``noise_multiplier`` (over the clip norm, as Poisson batches have it) and the exact epsilons
-      of Poisson batches under ``zero_out`` and ``replace_one``.
+    ``noise_multiplier`` over the clip norm, as Poisson batches have it, and the exact epsilons of
+    Poisson batches under ``zero_out`` and ``replace_one``, where the formula is asked for ``asked``.
 
     Reference: Zhang et al. (2021), equation 4, for L = 1.
     """
     spread = math.sqrt(steps * math.log(1 / DELTA))
-    multiplier = PAPER_CONSTANT * batch / n * spread / asked
-    found = {"noise_multiplier": multiplier}
+    found = {"noise_multiplier": PAPER_CONSTANT * batch / n * spread / asked}
     for relation in ("zero_out", "replace_one"):
         # Only so that the sampler can be made: what is spent is computed. A batch that holds all
         # records never overflows, so delta is charged nothing.
         budget = PrivacyBudget(200.0, DELTA, relation)
         sampler = poisson(int(batch), n, budget=budget, count=steps, capacity=n)
-        release = sampler.release("gradient", steps, noise_multiplier=multiplier, relation=relation)
-        found[relation] = epsilon(Event((release,), relation), DELTA, relation)
+        noise = {"noise_multiplier": found["noise_multiplier"], "relation": relation}
+        event = Event((sampler.release("gradient", steps, **noise),), relation)
+        found[relation] = epsilon(event, DELTA, relation)
     return found
 
 
@@ -213,51 +200,54 @@ def _final(found: Results, method: str, field: str) -> np.ndarray:
     return found.values(f"exact_{field}_accuracy", method=method)
 
 
-def _accuracies(results: Results, problems: Sequence[Problem]) -> list[str]:
-    lines = []
-    for problem in problems:
-        found = results.where(problem=problem.name)
-        n, e = int(found.each("rows")[-1]), found.each("epsilon")[-1]
-        rows, tried, edges = [], [], []
-        for label in found.each("method"):
-            own = found.where(method=label)
-            private = np.isfinite(own.mean("epsilon_of_the_noise"))
-            words = own.where(metric="steps").rows()
-            chosen = next(row.settings for row in words if not row.seed < 0)
-            row = {
-                "exact accuracy of the last iterate": label
-                + ("" if private else " (NOT PRIVATE, no epsilon)"),
-                "iterations x batch": f"{own.mean('steps'):,.0f} x {own.mean('batch_size'):g}",
-                "step size": f"{_step(chosen):g}",
-            }
-            for field in _FIELDS:
-                last = _final(found, label, field)
-                spread = f" +- {100 * last.std(ddof=1):.2f}" if len(last) > 1 else ""
-                row[f"{field}, epsilon {e:g}"] = f"{100 * last.mean():.2f}{spread} %"
-            rows.append(row)
-            steps = {_step(w): v for w, v in own.tried(TUNING.metric).items()}
-            tried += [f"{label} {step:g}: {steps[step]:.2%}" for step in sorted(steps)]
-            if steps and _step(chosen) in (min(steps), max(steps)):
-                edges.append(label)
-        steps = found.mean("steps", method=found.each("method")[0])
-        batch = problem.settings["batch_size"]
-        lines += [
-            f"{steps:,.0f} iterations are {steps * batch / n:.2f} epochs of expected batches, the "
-            "same for all methods of the paper; a recipe with another batch ends at another "
-            "iteration. Mean of the seeds, +- their standard deviation. Every number of an "
-            "accuracy is exact: NOT PRIVATE.", "", *page.table(rows), "",
-        ]  # fmt: skip
-        if tried:
-            best = (
-                f" At an edge, and perhaps better beyond it: {', '.join(edges)}." if edges else ""
-            )
-            lines += [f"Step sizes tried at epsilon {e:g} with a seed of their own, and the exact "
-                      f"training accuracy reached (NOT PRIVATE): {'; '.join(tried)}.{best}", ""]  # fmt: skip
-    return lines
+def _last(field: str) -> page.Cell:
+    def cell(found: Results) -> str:
+        last = found.values(f"exact_{field}_accuracy")
+        spread = f" +- {100 * last.std(ddof=1):.2f}" if len(last) > 1 else ""
+        return f"{100 * last.mean():.2f}{spread} %"
+
+    return cell
 
 
 def _step(words: str) -> float:
     return float(words.split("step_size ")[1].split(",")[0])
+
+
+def _chosen(found: Results) -> float:
+    return _step(
+        next(row.settings for row in found.where(metric="steps").rows() if not row.seed < 0)
+    )
+
+
+def _privacy(found: Results) -> str:
+    spent = found.mean("epsilon_of_the_noise")
+    return f"epsilon {spent:.4g}" if math.isfinite(spent) else "NOT PRIVATE, no epsilon"
+
+
+_ACCURACIES = page.Grid(
+    "Exact accuracy of the last iterate, mean of the seeds, +- their standard deviation: NOT "
+    "PRIVATE. All methods of the paper take as many iterations; a recipe with another batch ends "
+    "at another one.",
+    _last("test"), corner="test accuracy",
+    more=(("training accuracy", _last("train")),
+          ("iterations x batch", lambda own: f"{own.mean('steps'):,.0f} x {own.mean('batch_size'):g}"),
+          ("step size", lambda own: f"{_chosen(own):g}"), ("privacy", _privacy)),
+)  # fmt: skip
+
+
+def _tried(results: Results, problems: Sequence[Problem]) -> list[str]:
+    lines = []
+    for problem in problems:
+        found, tried, edges = results.where(problem=problem.name), [], []
+        for label in found.each("method"):
+            own = found.where(method=label)
+            steps = {_step(w): value for w, value in own.tried(TUNING.metric).items()}
+            tried += [f"{label} {step:g}: {steps[step]:.2%}" for step in sorted(steps)]
+            edges += [label] if steps and _chosen(own) in (min(steps), max(steps)) else []
+        best = f" At an edge, and perhaps better beyond it: {', '.join(edges)}." if edges else ""
+        lines += [f"Step sizes tried with a seed of their own, and the exact training accuracy "
+                  f"reached (NOT PRIVATE): {'; '.join(tried)}.{best}", ""] if tried else []  # fmt: skip
+    return lines
 
 
 def _noise(results: Results, problems: Sequence[Problem]) -> list[str]:
@@ -265,12 +255,11 @@ def _noise(results: Results, problems: Sequence[Problem]) -> list[str]:
     for problem in problems:
         found = results.where(problem=problem.name)
         n, asked = int(found.each("rows")[-1]), found.each("epsilon")[-1]
-        steps = int(found.mean("steps", method=STAGE))
-        batch = found.mean("batch_size", method=STAGE)
+        own = found.where(method=STAGE)
+        steps, batch, ours = (own.mean(m) for m in ("steps", "batch_size", "noise_multiplier"))
         whole = problem.data == "mnist" and problem.rows is None
-        for count in [steps] + [PAPER_STEPS] * whole:
+        for count in [int(steps)] + [PAPER_STEPS] * whole:
             theirs = published(n, batch, count, asked)
-            ours = found.mean("noise_multiplier", method=STAGE)
             rows.append({
                 "epsilon asked for": f"{asked:g}", "steps": f"{count:,}",
                 "our noise multiplier": f"{ours:.4f}" if count == steps else "",
@@ -287,28 +276,23 @@ def _noise(results: Results, problems: Sequence[Problem]) -> list[str]:
     ]  # fmt: skip
 
 
-def behind(found: Results, method: str, field: str) -> Any:
-    """Returns how far a method is behind training without noise, by its last iterates."""
+def _behind(found: Results, method: str, field: str) -> Any:
     return difference(_final(found, NOISELESS, field), _final(found, method, field))
 
 
-def _behind(results: Results, problems: Sequence[Problem]) -> list[str]:
+def _gaps(results: Results, problems: Sequence[Problem]) -> list[str]:
     lines = [
         f"Points of exact accuracy (NOT PRIVATE) by which each method is behind {NOISELESS} at the "
         "paper's epsilon, last iterates, +- the standard error of the difference:", "",
     ]  # fmt: skip
     for problem in problems:
         found, rows = results.where(problem=problem.name), []
-        for label in found.each("method"):
-            row = {f"{problem.name}, epsilon {found.each('epsilon')[-1]:g}": label}
-            for field in _FIELDS:
-                one = behind(found, label, field)
-                spread = f" +- {100 * one.error:.2f}" if one.error == one.error else ""
-                row[field] = f"{100 * one.value:.2f}{spread}"
-            rows += [row] if label != NOISELESS else []
+        for label in (m for m in found.each("method") if m != NOISELESS):
+            pair = {field: _behind(found, label, field) for field in _FIELDS}
+            cells = {field: f"{100 * one.value:.2f} +- {100 * one.error:.2f}".replace(" +- nan", "")
+                     for field, one in pair.items()}  # fmt: skip
+            rows.append({f"{problem.name}, epsilon {found.each('epsilon')[-1]:g}": label} | cells)
         lines += [*page.table(rows), ""] if rows else []
-    if len(problems) == 1:
-        lines += ["The other data set is left out, so there is nothing to compare.", ""]
     return lines
 
 
@@ -359,7 +343,7 @@ def _distance(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
     every = []
     for field in _FIELDS:
         for method in shared:
-            near, far = behind(small, method, field).value, behind(large, method, field).value
+            near, far = _behind(small, method, field).value, _behind(large, method, field).value
             words = (
                 f"{field}, {method}: {100 * near:.2f} points behind on {problems[0].where}, "
                 f"{100 * far:.2f} on {problems[1].where}"
@@ -392,34 +376,6 @@ _ACCURACY = Picture(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Behind(Panel):
-    """How far every private method is behind training without noise."""
-
-    def draw(self, axes: Any, results: Results) -> None:
-        """Draws the rows of one problem."""
-        labels = [label for label in results.each("method") if label != NOISELESS]
-        looks = zip(_FIELDS, "so", (ORANGE, BLUE), strict=True)
-        for shift, (field, marker, color) in enumerate(looks):
-            found = [behind(results, label, field) for label in labels]
-            axes.errorbar(
-                [one.value for one in found], np.arange(len(labels)) + 0.25 * (shift - 0.5),
-                xerr=2 * np.nan_to_num([one.error for one in found]), color=color, marker=marker,
-                linestyle="none", label=f"{field} accuracy",
-            )  # fmt: skip
-        axes.set_yticks(range(len(labels)), labels)
-        axes.invert_yaxis()
-        axes.set(xlabel=self.xlabel)
-        percent(axes.xaxis)
-
-
-_GAP = Picture(
-    "How far private training is behind training without noise, further left is better: last "
-    "iterates, bars: two standard errors; {exact}",
-    (Behind("exact_test_accuracy", "{data}, epsilon {epsilons}",
-            "points of exact accuracy behind"),),
-    size=(5.6, 3.9),
-)  # fmt: skip
 TUNING = Tuning("exact_train_accuracy", seeds=1, largest=True, further=3)
 
 EXPERIMENT = Experiment(
@@ -428,11 +384,11 @@ EXPERIMENT = Experiment(
     METHODS,
     {
         "fig1": Figure("Accuracy of the CNN on MNIST against iterations.", (_MNIST,), _ACCURACY,
-                       (_accuracies, _noise), (_order,)),
+                       (_ACCURACIES, _tried, _noise), (_order,)),
         "fig2": Figure("Accuracy of ResNet-20 on CIFAR-10 against iterations.", (_CIFAR,),
-                       _ACCURACY, (_accuracies, _noise), (_order,)),
-        "gap": Figure("How far private training is behind, on both.", (_MNIST, _CIFAR), _GAP,
-                      (_behind,), (_distance,)),
+                       _ACCURACY, (_ACCURACIES, _tried, _noise), (_order,)),
+        "gap": Figure("How far private training is behind, on both.", (_MNIST, _CIFAR), None,
+                      (_gaps,), (_distance,)),
     },
     "Zhang, Ma, Lou and Xiong, 2021, figures 1 and 2 and section 4.2",
     "Neighbours are replace_one, as in the paper, and delta = 1e-5. The noise is what an exact "
@@ -440,7 +396,7 @@ EXPERIMENT = Experiment(
     "size and leaves the constant c2 of its noise open; what c2 = 2 would really give is below. "
     "Epsilon 8 on MNIST and 10 on CIFAR-10 are those of the paper's figures. "
     "ALL ACCURACIES ARE EXACT VALUES AND NOT PRIVATE: every metric whose name begins with exact, "
-    "both pictures and all verdicts. A verdict without more words is beyond the spread of the "
+    "the pictures and all verdicts. A verdict without more words is beyond the spread of the "
     "seeds by Welch's t-test at 5 %, comparison by comparison.",
     "Networks with ELU as in the paper: two convolutions on MNIST, ResNet-20 with group "
     f"normalisation on CIFAR-10. {NOISELESS} is the same step without noise, its gradients held at "
