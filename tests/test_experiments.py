@@ -300,7 +300,7 @@ def test_the_first_iterate_below_halfway_is_found():
     )
     found = {name: metrics.RUN[name](trained) for name in metrics.RUN}
     assert found["exact_iterations_until_out"].tolist() == [3, 2]
-    assert found["exact_records_until_out"].tolist() == [600, 400]
+    assert found["exact_passes_until_out"].tolist() == [3, 2]
     assert found["exact_escaped"].tolist() == [1, 0]
     lowest = metrics.POINT["exact_min_eigenvalue"](problem, data, way[:, -1])
     np.testing.assert_allclose(

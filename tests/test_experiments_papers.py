@@ -175,7 +175,7 @@ def ends(problem, label, n=1_000, gap=0.01, steps=10.0, read=900.0, alpha=0.01, 
                 exact_gradient_norm=[0.01 if out else 0.0] * 2, exact_min_eigenvalue=[0.1, 0.1],
                 exact_alpha=[alpha, alpha], exact_alpha_on_all_records=[alpha, alpha],
                 exact_escaped=[float(out)] * 2, exact_iterations_until_out=until,
-                exact_records_until_out=[read if out else np.inf] * 2, promised_alpha=0.2)  # fmt: skip
+                exact_passes_until_out=[read if out else np.inf] * 2, promised_alpha=0.2)  # fmt: skip
 
 
 @pytest.mark.parametrize(

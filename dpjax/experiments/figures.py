@@ -303,11 +303,9 @@ class Dots(Panel):
     then by their gap; a marker is hollow where half of the runs or more did not escape.
 
     Args:
-      over_n: whether values are divided by n.
       xscale: on a logarithmic axis 0 is not drawn.
     """
 
-    over_n: bool = False
     xscale: Literal["linear", "log"] = "log"
 
     def draw(self, axes: Any, results: Results) -> None:
@@ -317,11 +315,10 @@ class Dots(Panel):
                      results.median("exact_gap", method=m, epsilon=last))
                  for m in results.each("method")}  # fmt: skip
         order = sorted(ranks, key=ranks.__getitem__)
-        divisor = results.each("rows")[-1] if self.over_n else 1.0
         for row, label in enumerate(order):
             heights = row + 0.6 * (np.arange(len(epsilons)) / max(1, len(epsilons) - 1) - 0.5)
             tables = [results.where(method=label, epsilon=epsilon) for epsilon in epsilons]
-            three = [self._three(table.values(self.y) / divisor) for table in tables]
+            three = [self._three(table.values(self.y)) for table in tables]
             low, middle, high = np.array(three, float).T
             color = look(label).color
             # A quartile of runs that never get there has no end: the bar is drawn to the median.

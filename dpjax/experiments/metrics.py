@@ -143,7 +143,7 @@ RUN: dict[str, Callable[[Trained], np.ndarray]] = {
         POINT["exact_value"](t.problem, t.data, t.output) < t.reference["halfway"]
     ),
     "exact_iterations_until_out": lambda t: _until_out(t, t.steps),
-    "exact_records_until_out": lambda t: _until_out(t, t.read),
+    "exact_passes_until_out": lambda t: _until_out(t, t.read / t.data.size),
     "exact_alpha": lambda t: _alpha(t, t.data),
     "exact_alpha_on_all_records": lambda t: _alpha(t, t.whole),
     "records": lambda t: t.read[:, -1],

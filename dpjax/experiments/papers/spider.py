@@ -14,7 +14,6 @@ from dpjax.experiments.claims import (
     mean,
     median,
     number,
-    reference,
     slope,
 )
 from dpjax.experiments.figures import Dots, Lines, Picture
@@ -52,7 +51,7 @@ def _problem(data: str, title: str, **more: Any) -> Problem:
     quick = {"epsilons": (1.0,), "methods": (SPIDER, TR), "rows": 2_000}
     quick |= {"sizes": (1_000, 0)} if "sizes" in more else {}
     metrics = ("exact_value", "exact_gradient_norm", "exact_min_eigenvalue", "exact_alpha",
-               "exact_escaped", "exact_iterations_until_out", "exact_records_until_out",
+               "exact_escaped", "exact_iterations_until_out", "exact_passes_until_out",
                "exact_alpha_on_all_records", "promised_alpha", "epsilon_of_the_noise")  # fmt: skip
     return Problem(data, saddle, title, reference="landscape", metrics=metrics, checkpoints=72,
                    quick=quick, **more)  # fmt: skip
@@ -128,9 +127,8 @@ def _where(first: Callable[..., float], second: Callable[..., float], d: int, e:
 def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
     """The bounds, and where Spider's is the smallest."""
     found = results.where(problem=problems[0].name)
-    n, d, e = (
-        int(found.each("rows")[-1]),
-        int(found.each("dimension")[-1]),
+    (n, d), e = (
+        (int(found.each(name)[-1]) for name in ("rows", "dimension")),
         found.each("epsilon")[-1],
     )
     rows = [
@@ -167,12 +165,11 @@ def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
 # Tables.
 
 
-def _three(metric: str, form: str, over_n: bool = False) -> page.Cell:
+def _three(metric: str, form: str) -> page.Cell:
     def cell(found: Results) -> str:
-        divisor = found.each("rows")[-1] if over_n else 1.0
-        low, middle, high = (v / divisor for v in quartiles(found.values(metric)))
-        words = [form.format(v) if np.isfinite(v) else "never" for v in (low, middle, high)]
-        return "never" if words[1] == "never" else f"{words[1]} ({words[0]} to {words[2]})"
+        every = quartiles(found.values(metric))
+        low, middle, high = (form.format(v) if np.isfinite(v) else "never" for v in every)
+        return "never" if middle == "never" else f"{middle} ({low} to {high})"
 
     return cell
 
@@ -182,20 +179,15 @@ def _share(found: Results) -> str:
 
 
 def _end(found: Results) -> str:
-    gap, norm, lowest = (
-        found.median(f"exact_{name}") for name in ("gap", "gradient_norm", "min_eigenvalue")
-    )
+    names = ("exact_gap", "exact_gradient_norm", "exact_min_eigenvalue")
+    gap, norm, lowest = map(found.median, names)
     return f"{number(gap)}, {number(norm) if norm else '0'}, {lowest:+.4f}"
 
 
 def _until(found: Results) -> str:
     steps = quartiles(found.values("exact_iterations_until_out"))[1]
-    read = quartiles(found.values("exact_records_until_out"))[1] / found.each("rows")[-1]
-    return f"{steps:.0f} ({read:.3g})" if np.isfinite(steps) else "never"
-
-
-def _alpha(found: Results) -> str:
-    return f"{number(found.median('exact_alpha'))} ({_share(found)})"
+    passes = quartiles(found.values("exact_passes_until_out"))[1]
+    return f"{steps:.0f} ({passes:.3g})" if np.isfinite(steps) else "never"
 
 
 def _slope(found: Results) -> str:
@@ -203,6 +195,13 @@ def _slope(found: Results) -> str:
     stays = found.mean("exact_escaped", rows=found.each("rows")[-1]) <= 0.5
     words = "" if fit is None else "{:.2f} ({:.2f} to {:.2f})".format(*fit)
     return words + ", at the saddle" * stays
+
+
+def _promised(found: Results) -> str:
+    last = found.where(epsilon=found.each("epsilon")[-1])
+    promised = last.mean("promised_alpha")
+    reached = number(last.median("exact_alpha"))
+    return f"{number(promised)}, {reached}" if promised == promised else f"none, {reached}"
 
 
 _ESCAPE_TABLES = (
@@ -213,48 +212,16 @@ _ESCAPE_TABLES = (
     ),
     page.Grid("", _three("exact_iterations_until_out", "{:.0f}"), corner="iterations until out",
               about=_READS),
-    page.Grid("", _three("exact_records_until_out", "{:.3g}", True),
-              corner="records until out / n", about=_READS),
+    page.Grid("", _three("exact_passes_until_out", "{:.3g}"), corner="records until out / n",
+              about=_READS),
+    page.Grid(
+        "Where the runs end, medians over seeds: gap to the minimum, gradient norm, lambda_min. At "
+        "the largest epsilon also the alpha that a single-pass method is calibrated for, the least "
+        "that its theory promises with constants 1, and the alpha reached: where the saddle's own "
+        "alpha is below the promise, theory does not say that a method leaves it.", _end,
+        more=(("alpha promised, reached", _promised),),
+    ),
 )  # fmt: skip
-
-
-def _ends(results: Results, problems: Sequence[Problem]) -> list[str]:
-    lines = []
-    for problem in problems:
-        found = results.where(problem=problem.name)
-        at = {name: reference(found, f"exact_{name}") for name in (
-            "saddle_gap", "saddle_min_eigenvalue", "minimum_min_eigenvalue", "saddle_alpha")}  # fmt: skip
-        e = found.each("epsilon")[-1]
-        ends = page.Grid(
-            "Where the runs end, medians over seeds: gap to the minimum (the saddle's is "
-            f"{number(at['saddle_gap'])}), gradient norm, lambda_min (at the saddle "
-            f"{at['saddle_min_eigenvalue']:.4f}, at the minimum "
-            f"{at['minimum_min_eigenvalue']:.4f}):", _end,
-        )  # fmt: skip
-        said = [
-            f"{m} {number(promised)}, reached {number(found.median('exact_alpha', method=m, epsilon=e))}"
-            for m in found.each("method")
-            if (promised := found.mean("promised_alpha", method=m, epsilon=e)) == promised
-        ]
-        lines += [
-            *ends(found, [problem]),
-            f"The alpha that the single-pass methods are calibrated for at epsilon {e:g}, the "
-            f"least that their theory promises with constants 1: {'; '.join(said)}. The saddle "
-            f"itself is an alpha-SOSP for every alpha from {number(at['saddle_alpha'])} on: where "
-            "that is below the promise, theory does not say that a method leaves it.", "",
-        ]  # fmt: skip
-    return lines
-
-
-def _saddles(results: Results, problems: Sequence[Problem]) -> list[str]:
-    lines = ["The alpha for which the saddle itself is an alpha-SOSP:", ""]
-    for problem in problems:
-        found = results.where(problem=problem.name, metric="exact_saddle_alpha")
-        row = {f"n = {r.rows:,.0f}": number(r.value) for r in found.rows()}
-        lines += [*page.table([{"": problem.name} | row]), ""]
-    return lines
-
-
 _RATE_TABLES = (
     page.Grid(
         "### {problem}, epsilon 1\n\nMedian over seeds of the least alpha for which the output is "
@@ -262,14 +229,13 @@ _RATE_TABLES = (
         "out of the saddle; then the slope, the exponent of 1/n (middle 80 % of the slopes of "
         "single seeds), and whether half of the seeds or more are not out even at the largest n: "
         "they compare with no rate. Each n is one random subset, the same for all seeds and "
-        "methods.", _alpha, "rows", more=(("slope", _slope),),
+        "methods. A method that stays at the saddle has the saddle's alpha, which may well be the "
+        "least of all: alpha alone does not say that a minimum was reached.",
+        lambda found: f"{number(found.median('exact_alpha'))} ({_share(found)})", "rows",
+        more=(("slope", _slope),),
     ),
-    _saddles,
-    page.Grid(
-        "A method that stays at the saddle has the saddle's alpha, which may well be the least of "
-        "all: alpha alone does not say that a minimum was reached. {problem}: iterations until "
-        "out (records read by then, over n), medians:", _until, "rows",
-    ),
+    page.Grid("{problem}: iterations until out (records read by then, over n), medians:", _until,
+              "rows"),
     page.Grid("{problem}: gap, gradient norm and lambda_min at the end, medians:", _end, "rows"),
     page.Grid("{problem}: alpha of the same outputs on all records, which stand for the population:",
               lambda found: number(found.median("exact_alpha_on_all_records")), "rows"),
@@ -278,20 +244,8 @@ _RATE_TABLES = (
 
 
 # Claims.
-
-
-def _until_out(metric: str, over_n: bool):
-    def read(found: Results, method: str, epsilon: float) -> float:
-        value = quartiles(found.values(metric, method=method, epsilon=epsilon))[1]
-        return value / found.each("rows")[-1] if over_n else value
-
-    return read
-
-
-_OUT = mean("exact_escaped")
-_READ, _STEPS = (
-    _until_out("exact_records_until_out", True), _until_out("exact_iterations_until_out", False),
-)  # fmt: skip
+_OUT, _GAP = mean("exact_escaped"), median("exact_gap")
+_PASSES, _STEPS = median("exact_passes_until_out"), median("exact_iterations_until_out")
 
 
 def _less(other: str) -> Smaller:
@@ -312,12 +266,14 @@ _ESCAPE_CLAIMS = (
     _leaves,
     _less(BOOST),
     _less(FIXED),
-    Smaller(f"Spider reads fewer records than {GD} until it is out (passes).", _READ, SPIDER, GD),
-    Smaller(f"Spider ends no higher above the minimum than {GD}.", median("exact_gap"), SPIDER, GD,
-            or_equal=True),
-    Smaller(f"Spider reads fewer records than {TR} until it is out (passes).", _READ, SPIDER, TR),
-    Smaller(f"Spider ends no higher above the minimum than {TR}.", median("exact_gap"), SPIDER, TR,
-            or_equal=True),
+    *(
+        Smaller(text.format(other), read, SPIDER, other, or_equal=equal)
+        for other in (GD, TR)
+        for text, read, equal in (
+            ("Spider reads fewer records than {} until it is out (passes).", _PASSES, False),
+            ("Spider ends no higher above the minimum than {}.", _GAP, True),
+        )
+    ),
     Smaller("Second-order steps escape in fewer iterations than first-order ones: DP-TR before "
             "DP-GD.", _STEPS, TR, GD),
 )  # fmt: skip
@@ -392,7 +348,7 @@ _PICTURE = Picture(
         Dots("exact_escaped", "Left the saddle", "share of seeds", percent=True,
              xscale="linear"),
         Dots("exact_iterations_until_out", "Steps until out", "steps"),
-        Dots("exact_records_until_out", "Records read until out", "records read / n", over_n=True),
+        Dots("exact_passes_until_out", "Records read until out", "records read / n"),
         Dots("exact_gap", "Final gap to the minimum\n(0 is best)", "gap",
              levels={"exact_saddle_gap": "saddle"}),
         Dots("exact_gradient_norm", "Final gradient norm\n(0 at a stationary point)",
@@ -435,7 +391,7 @@ EXPERIMENT = Experiment(
     METHODS,
     {
         "escape": Figure("Iterations and records to escape a saddle, and where the runs end.",
-                         (_ESCAPE,), _PICTURE, (*_ESCAPE_TABLES, _ends), _ESCAPE_CLAIMS),
+                         (_ESCAPE,), _PICTURE, _ESCAPE_TABLES, _ESCAPE_CLAIMS),
         "rates": Figure("The alpha that is reached against n, beside the exponents of the theory.",
                         _RATES, _RATES_PICTURE, _RATE_TABLES, (_rates,)),
     },
