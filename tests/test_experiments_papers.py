@@ -29,8 +29,8 @@ def rows(problem, method, epsilon, n=1_000, settings="", **values):
     made = []
     for metric, value in values.items():
         seeds = enumerate(value) if isinstance(value, list) else [(_NAN, value)]
-        made += [Row("e", problem.name, n, 4, method, settings, epsilon, float(seed), _NAN, metric, v)
-                 for seed, v in seeds]  # fmt: skip
+        place = ("e", problem.name, n, 4, method, settings, epsilon)
+        made += [Row(*place, float(seed), _NAN, metric, v) for seed, v in seeds]
     return made
 
 
@@ -175,7 +175,8 @@ def ends(problem, label, n=1_000, gap=0.01, steps=10.0, read=900.0, alpha=0.01, 
                 exact_gradient_norm=[0.01 if out else 0.0] * 2, exact_min_eigenvalue=[0.1, 0.1],
                 exact_alpha=[alpha, alpha], exact_alpha_on_all_records=[alpha, alpha],
                 exact_escaped=[float(out)] * 2, exact_iterations_until_out=until,
-                exact_passes_until_out=[read if out else np.inf] * 2, promised_alpha=0.2)  # fmt: skip
+                exact_passes_until_out=[read if out else np.inf] * 2,
+                promised_alpha=0.2)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -256,8 +257,9 @@ def accuracies(finals, problem, spread=0.001, seeds=3):
         both = {f"exact_{field}_accuracy": last for field in ("train", "test")}
         noise = 0.0 if label == dpagem.NOISELESS else 1.5
         spent = np.inf if label == dpagem.NOISELESS else problem.epsilons[0]
-        made += rows(problem, label, problem.epsilons[0], 60_000, "step_size 0.5", **both, steps=60.0,
-                     batch_size=256.0, noise_multiplier=noise, epsilon_of_the_noise=spent)  # fmt: skip
+        cost = {"steps": 60.0, "batch_size": 256.0, "noise_multiplier": noise}
+        made += rows(problem, label, problem.epsilons[0], 60_000, "step_size 0.5", **both, **cost,
+                     epsilon_of_the_noise=spent)  # fmt: skip
         path = [row._replace(step=60.0) for row in made[-4 - 2 * len(last) : -4]]
         made += path + [row._replace(step=30.0, value=0.5) for row in path]
         tried = rows(problem, label, problem.epsilons[0], 60_000, "step_size 1",

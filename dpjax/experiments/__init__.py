@@ -2,9 +2,9 @@
 
 from dpjax.experiments.comparison import against_epsilon, compare
 from dpjax.experiments.figures import Dots, Front, Lines, Picture
+from dpjax.experiments.files import Plan, plan, redraw, run
 from dpjax.experiments.metrics import METRICS, REFERENCES
 from dpjax.experiments.papers import PAPERS
-from dpjax.experiments.files import Plan, plan, redraw, run
 from dpjax.experiments.results import Results, Row, read, write
 from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Tuning
 

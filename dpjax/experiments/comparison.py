@@ -39,8 +39,8 @@ def against_epsilon(problem: Problem, caption: str = "") -> Figure:
         panels.append(Lines(name, words.capitalize(), ylabel=f"exact {words}", yscale=scale,
                             percent=share))  # fmt: skip
         cell = page.mean(name, percent if share else number, error=not share)
-        tables.append(page.Grid(f"{words.capitalize()}{'' if share else ', mean (standard error)'}:",
-                                cell))  # fmt: skip
+        spread = "" if share else ", mean (standard error)"
+        tables.append(page.Grid(f"{words.capitalize()}{spread}:", cell))
     title = "{problem}: n = {n:,}, p = {p}, {relation}; {exact}\nmean of {seeds} seeds, band: the "
     picture = Picture(f"{title}middle 80 %", tuple(panels))
     return Figure(caption or "Exact values against epsilon.", (problem,), picture, tuple(tables))

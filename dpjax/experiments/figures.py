@@ -1,4 +1,4 @@
-"""NOT PRIVATE: pictures as data: lines, points of risk and cost, rows of dots; drawn from the table."""
+"""NOT PRIVATE: pictures as data, drawn from the table: lines, risk against cost, rows of dots."""
 
 import dataclasses
 import os
@@ -425,8 +425,10 @@ def draw(
 
 def _names(problem: Problem | None, results: Results) -> dict[str, Any]:
     found = results if problem is None else results.where(problem=problem.name)
-    own = {} if problem is None else {"problem": problem.name, "data": problem.where,
-                                      "relation": problem.relation, "delta": problem.delta}  # fmt: skip
+    own: dict[str, Any] = {}
+    if problem is not None:
+        own = {"problem": problem.name, "data": problem.where, "delta": problem.delta}
+        own["relation"] = problem.relation
     return own | {
         "exact": plotting.EXACT,
         "seeds": len([seed for seed in found.each("seed") if seed >= 0]),

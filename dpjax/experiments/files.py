@@ -87,7 +87,10 @@ def run(
     Privacy: NOT PRIVATE; gaps, gradient norms and accuracies are exact values of the records.
     """
     chosen = chosen if isinstance(chosen, Plan) else plan(chosen)
-    cache, experiment = Cache(out and pathlib.Path(out, "cache")), chosen.experiment
+    cache, experiment = (
+        Cache(None if out is None else pathlib.Path(out, "cache")),
+        chosen.experiment,
+    )
     rows = [] if experiment.computed is None else experiment.computed(chosen.quick)
     for problem in chosen.problems:
         needed = chosen.epsilons(problem)

@@ -15,7 +15,7 @@ class Look(NamedTuple):
     line: str = "-"
 
 
-_SHADES = ("#440154", "#443A83", "#31688E", "#21918C", "#5EC962", "#BBDF27")  # viridis
+_SHADES = {100: "#440154", 22: "#443A83", 10: "#31688E", 3: "#21918C", 2: "#5EC962", 1: "#BBDF27"}
 # No two methods share both, and no two of one paper share either.
 _LOOKS = {
     "DP-GD": Look(ORANGE, "s"),
@@ -49,7 +49,7 @@ _LOOKS = {
     "DP-SGDEM-const": Look(YELLOW, ">"),
     "dp_adam, large batches": Look(PURPLE, "P"),
     # Tholeti et al. (2021): dark is many dimensions.
-    **{f"d = {d}": Look(color, "") for d, color in zip((100, 22, 10, 3, 2, 1), _SHADES)},
+    **{f"d = {d}": Look(color, "") for d, color in _SHADES.items()},
     "publishing random records": Look(GREY, "", "-."),
 }
 _COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, PURPLE, GREY, BLACK, BROWN)

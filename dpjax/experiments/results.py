@@ -55,11 +55,11 @@ class Results:
     """
 
     def __init__(self, rows: Iterable[Row]):
-        columns = zip(*rows, strict=True)
+        columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
         self._columns = {
             name: np.array(column, float if name in _NUMBERS else str)
-            for name, column in zip(Row._fields, columns, strict=False)
-        } or {name: np.array([], float if name in _NUMBERS else str) for name in Row._fields}
+            for name, column in zip(Row._fields, columns, strict=True)
+        }
 
     def __len__(self) -> int:
         return len(self._columns["value"])
@@ -134,13 +134,11 @@ def quartiles(values: np.ndarray) -> tuple[float, float, float]:
 
 
 class Difference(NamedTuple):
-    """How far one mean is above another."""
+    """How far one mean is above another, its standard error by Welch, and degrees of freedom."""
 
     value: float
     error: float
-    """Standard error of that, by Welch; NaN with one seed."""
     freedom: float
-    """Its degrees of freedom."""
 
     def clear(self, luck: float = 0.05) -> bool:
         """Returns whether Student's t puts it beyond the spread, on two sides."""
@@ -184,16 +182,18 @@ def read(path: str | os.PathLike) -> Results:
         head, *lines = csv.reader(file)
     if tuple(head) != Row._fields:
         raise ValueError(f"{path} must have the columns {', '.join(Row._fields)}; make it anew.")
-    return Results(
-        Row(*(_cell(n, cell) for n, cell in zip(Row._fields, line, strict=True))) for line in lines
-    )
+    found = Results(())
+    columns = dict(zip(Row._fields, zip(*lines, strict=True), strict=True)) if lines else {}
+    found._columns |= {
+        name: np.array([cell or "nan" for cell in column], float)
+        if name in _NUMBERS
+        else np.array(column, str)
+        for name, column in columns.items()
+    }
+    return found
 
 
 def _text(cell: str | float) -> str:
     if isinstance(cell, str):
         return cell
     return "" if np.isnan(cell) else f"{cell:.9g}"
-
-
-def _cell(name: str, text: str) -> str | float:
-    return float(text or "nan") if name in _NUMBERS else text

@@ -1,4 +1,4 @@
-"""NOT PRIVATE: the one runner: every cell of an experiment is trained, measured and kept on disk."""
+"""NOT PRIVATE: the one runner: every cell of an experiment trained, measured, kept on disk."""
 
 import dataclasses
 import hashlib
@@ -109,8 +109,8 @@ def _bench_rows(bench: Bench, epsilons: tuple[float, ...]) -> list[Row]:
     rows = [Row(*place, "", "", _NAN, _NAN, _NAN, f"exact_{name}", value)
             for name, value in reference.items()]  # fmt: skip
     if chosen:
-        cells += [(method, problem.traced[0], settings, found)
-                  for (method, settings), found in zip(chosen, _timed(bench, chosen), strict=True)]  # fmt: skip
+        spent = zip(chosen, _timed(bench, chosen), strict=True)
+        cells += [(method, problem.traced[0], given, found) for (method, given), found in spent]
     for method, epsilon, settings, found in cells:
         words = in_words(method.arguments(problem, bench.data.size, settings))
         for seed, step, name, value in _as_gaps(found, best):
@@ -335,7 +335,8 @@ def _timed(bench: Bench, chosen: list[tuple[Method, Settings]]) -> list[Measured
         at = checkpoints(int(algorithm.steps), problem.checkpoints)
         for until in [at[-1], *at, *at]:  # the first one compiles
             # The same program, stopped earlier: the number of steps is a leaf.
-            short = dataclasses.replace(algorithm, steps=type(algorithm.steps)(until))
+            steps = type(algorithm.steps)(until)
+            short = dataclasses.replace(algorithm, steps=steps)  # pyright: ignore[reportArgumentType]
             begin = time.perf_counter()
             follow(short, bench.data.examples, key, [until], None, problem.checkpoints)
             spent.append(time.perf_counter() - begin)

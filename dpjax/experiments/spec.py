@@ -56,7 +56,7 @@ class Problem:
       traced: the only epsilons with checkpoints; empty for all.
       counted: records that training and test accuracy are measured on, the first so many.
       most_seeds: seeds at most, where a training takes long.
-      timed: whether the time of one training of each method is measured, at the first of ``traced``.
+      timed: whether one training of each method is timed, at the first of ``traced``.
       note: from n to more words on the data for the page.
       quick: fields that a quick run changes.
       stand_in: fields that it changes where the data are not on this machine.
@@ -130,9 +130,13 @@ class Problem:
         whole = self.records() if callable(self.records) else self.records
         whole = datasets.load(self.data) if whole is None else whole
         few = slice(self.rows)
-        parts = {name: getattr(whole, name) for name in ("x", "y", "test_x", "test_y")}
+        parts = {
+            "x": whole.x[few],
+            "y": whole.y[few],
+            "test_x": whole.test_x,
+            "test_y": whole.test_y,
+        }
         arrays = {n: None if v is None else jnp.asarray(v) for n, v in parts.items()}
-        arrays |= {name: arrays[name][few] for name in ("x", "y")}
         return dataclasses.replace(whole, **arrays)
 
     def first_params(self, seed: int, data: Dataset) -> Params:
@@ -305,7 +309,8 @@ class Experiment:
     >>> problem = Problem("randhie", "logistic", rows=500, epsilons=(1.0,), reference="descents",
     ...                   metrics=("exact_value", "exact_accuracy"))
     >>> methods = (Method("DP-GD", "dp-gd", {"steps": 8}), Method("DP-TR", "dp-tr", {"steps": 4}))
-    >>> mine = Experiment("mine", "Two methods", methods, {"gap": experiments.against_epsilon(problem)})
+    >>> drawn = {"gap": experiments.against_epsilon(problem)}
+    >>> mine = Experiment("mine", "Two methods", methods, drawn)
     >>> results = experiments.run(experiments.plan(mine, seeds=2))
     >>> bool((results.values("exact_gap", method="DP-TR", epsilon=1.0) >= 0).all())
     True

@@ -49,8 +49,8 @@ MADE = "made-images"
 
 @functools.cache
 def network(name: str) -> tuple[Any, Objective]:
-    """Returns a flax module and its loss; the same objects each time, so that none compiles twice."""
-    module = ResNet20() if name == "ResNet20" else CNN(activation="elu")
+    """Returns a flax module and its loss; the same objects each time: none compiles twice."""
+    module: Any = ResNet20() if name == "ResNet20" else CNN(activation="elu")
     return module, cross_entropy(module.apply)
 
 
@@ -166,8 +166,9 @@ def _problem(data: str, name: str, first: int, batch: int, quick: tuple[int, int
     )  # fmt: skip
 
 
+_MADE = {"data": MADE, "records": made, "note": lambda n: "Drawn from a published seed."}
 _MNIST = _problem("mnist", "CNN", 70, 256, (2, 5), epsilons=(8.0,), checkpoints=15, counted=10_000,
-                  stand_in={"data": MADE, "records": made, "note": lambda n: "Drawn from a published seed: ten blurred patterns under noise."})  # fmt: skip
+                  stand_in=_MADE)  # fmt: skip
 _CIFAR = _problem("cifar10", "ResNet20", 9, 128, (1, 1), epsilons=(10.0,), checkpoints=5,
                   counted=2_000, records=colours, most_seeds=1)  # fmt: skip
 
@@ -179,7 +180,7 @@ def published(n: int, batch: float, steps: int, asked: float) -> dict[str, float
     """Returns what the paper's noise, with c2 = 2, would really give.
 
     ``noise_multiplier`` over the clip norm, as Poisson batches have it, and the exact epsilons of
-    Poisson batches under ``zero_out`` and ``replace_one``, where the formula is asked for ``asked``.
+    Poisson batches under ``zero_out`` and ``replace_one``, if the formula is asked for ``asked``.
 
     Reference: Zhang et al. (2021), equation 4, for L = 1.
     """
@@ -230,7 +231,8 @@ _ACCURACIES = page.Grid(
     "at another one.",
     _last("test"), corner="test accuracy",
     more=(("training accuracy", _last("train")),
-          ("iterations x batch", lambda own: f"{own.mean('steps'):,.0f} x {own.mean('batch_size'):g}"),
+          ("iterations", lambda own: f"{own.mean('steps'):,.0f}"),
+          ("batch", lambda own: f"{own.mean('batch_size'):g}"),
           ("step size", lambda own: f"{_chosen(own):g}"), ("privacy", _privacy)),
 )  # fmt: skip
 
@@ -245,8 +247,8 @@ def _tried(results: Results, problems: Sequence[Problem]) -> list[str]:
             tried += [f"{label} {step:g}: {steps[step]:.2%}" for step in sorted(steps)]
             edges += [label] if steps and _chosen(own) in (min(steps), max(steps)) else []
         best = f" At an edge, and perhaps better beyond it: {', '.join(edges)}." if edges else ""
-        lines += [f"Step sizes tried with a seed of their own, and the exact training accuracy "
-                  f"reached (NOT PRIVATE): {'; '.join(tried)}.{best}", ""] if tried else []  # fmt: skip
+        words = "Step sizes tried with a seed of their own, and the exact training accuracy reached"
+        lines += [f"{words} (NOT PRIVATE): {'; '.join(tried)}.{best}", ""] if tried else []
     return lines
 
 
@@ -363,7 +365,8 @@ def _distance(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
 
 def _accuracy(field: str, words: str) -> Lines:
     return Lines(f"exact_{field}_accuracy", f"{words} accuracy, epsilon {{epsilons}}", "iterations",
-                 f"exact {words.lower()} accuracy", x="step", xscale="linear", yscale="error",  least=1e-4)  # fmt: skip
+                 f"exact {words.lower()} accuracy", x="step", xscale="linear", yscale="error",
+                 least=1e-4)  # fmt: skip
 
 
 _ACCURACY = Picture(

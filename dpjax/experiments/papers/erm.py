@@ -48,8 +48,8 @@ def _problems(objective: str, methods: tuple[str, ...], large: tuple[float, ...]
 _RADIUS = 40.0
 _BALL = Problem(
     "made",
-    Objective(**{f.name: getattr(logistic(), f.name) for f in dataclasses.fields(Objective)}
-              | {"regularizer": L1Ball(_RADIUS), "name": f"logistic on the l1 ball of radius {_RADIUS:g}"}),
+    dataclasses.replace(logistic(), regularizer=L1Ball(_RADIUS),
+                        name=f"logistic on the l1 ball of radius {_RADIUS:g}"),
     records=functools.partial(sparse_high_dimensional, 2017, 2_000, 4_000),
     epsilons=_EPSILONS,
     methods=(GD, SGD, ACCMD),
@@ -137,7 +137,8 @@ _STRONG = dict.fromkeys(
 def mirror_descent(objective: Objective, budget: PrivacyBudget, **more: Any) -> Algorithm:
     """Returns DP-AccMD on the objective's convex set, which it takes as ``domain``."""
     plain = dataclasses.replace(objective, regularizer=None, name="logistic")
-    return dp_accelerated_mirror_descent(plain, budget, domain=objective.regularizer, **more)
+    more["domain"] = objective.regularizer
+    return dp_accelerated_mirror_descent(plain, budget, **more)
 
 
 def _method(label: str, factory: Any, grids: Mapping[str, Any], batched: bool, **more: Any):
@@ -185,7 +186,8 @@ _BOUNDS_CONVEX = (
     Bound(SGD, "Bassily et al. 2014", "sqrt(p) log(n)^1.5 / (n eps)", -1, "n^2", "yes"),
     Bound(OUTPUT, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3,
           "n (n eps / p)^(2/3)", "no"),
-    Bound(PLUS, "theorem 4.4", "sqrt(p) / (n eps)", -1, "n eps / sqrt(p) + n log(n eps / p)", "yes"),
+    Bound(PLUS, "theorem 4.4", "sqrt(p) / (n eps)", -1, "n eps / sqrt(p) + n log(n eps / p)",
+          "yes"),
 )  # fmt: skip
 # The first is of noisy mirror descent on one record a step; projected DP-SGD stands for it.
 _BOUNDS_WIDE = (
@@ -369,8 +371,8 @@ EXPERIMENT = Experiment(
     "Excess risks are exact values minus a certified optimum, mean and standard error. A gradient "
     "evaluation is one record's gradient: *declared* counts batches by their expected size, "
     "*computed* counts the padded batches that really run; a Hessian is taken with its gradient "
-    f"and counts as none. Where a method has settings, the best of a few is taken, on {TUNING.seeds} "
-    "seeds of their own; the numbers are those of other seeds. Choosing by exact risk is NOT "
+    "and counts as none. Where a method has settings, the best of a few is taken, on "
+    f"{TUNING.seeds} seeds of their own; the numbers are those of other seeds. Choosing by exact risk is NOT "
     "PRIVATE; the tables say of how many it was done.",
     tuning=TUNING,
     quick=("ijcnn1, logistic-l2", _BALL.name),

@@ -113,7 +113,8 @@ def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
         for d in DIMENSIONS
     ]
     compared = [
-        {"d": d, "D": f"{one:g}", "ball, every epsilon": number(_deltas(results, BALL, d)[place[one]]),
+        {"d": d, "D": f"{one:g}",
+         "ball, every epsilon": number(_deltas(results, BALL, d)[place[one]]),
          "ball, drawn": number(_deltas(results, DRAWN, d)[place[one]])}
         | {words: number(gaussian_delta(one, d, epsilon)) for epsilon, words in GAUSS.items()}
         for d in _COMPARED
@@ -156,8 +157,8 @@ def _claims(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
                 np.abs(table[0] - _deltas(results, BALL, 1, "distance") / 2) < 1e-8),
         counted("Delta grows with the dimension.", wide.ravel()),
         counted("Delta grows with the distance.", up.ravel()),
-        counted("The noise that escapes saddle points also gives privacy (held where delta is below "
-                "1/n).", [value < 1 / RECORDS for value in values],
+        counted("The noise that escapes saddle points also gives privacy (held where delta is "
+                "below 1/n).", [value < 1 / RECORDS for value in values],
                 f"With D = {STEP_DISTANCE:g}, d = 22 and n = {RECORDS:,} delta is {words}; "
                 f"publishing one random record in full has {number(1 / RECORDS)}."),
     ]  # fmt: skip

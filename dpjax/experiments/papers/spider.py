@@ -1,4 +1,4 @@
-"""NOT PRIVATE: the Spider paper (Liu and Talwar 2024): saddles, what is compared, and the theory."""
+"""NOT PRIVATE: the Spider paper (Liu and Talwar 2024): saddles, what is compared, the theory."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -152,8 +152,8 @@ def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
             f"Where Spider's bound is below that of {name}: compared is {_OURS.words} with "
             f"{bound.words} + sqrt(d/n), the last term for the way from the records to the "
             "population (uniform convergence, Liu and Talwar, section 4), all constants and "
-            f"logarithms 1. With d = {d} and epsilon = {e:g} it is {crossed or 'never crossed'}; at "
-            f"n = {n:,} {SPIDER if better else name} has the smaller bound. n^(-1/3) falls slower "
+            f"logarithms 1. With d = {d} and epsilon = {e:g} it is {crossed or 'never crossed'}; "
+            f"at n = {n:,} {SPIDER if better else name} has the smaller bound. n^(-1/3) falls slower "
             "than sqrt(d/n), so a large d, not a large n, is what the bound is for; on the records "
             f"alone, without sqrt(d/n), "
             + (f"Spider's is below {name}'s {alone}." if alone else "they do not cross."),
@@ -237,7 +237,7 @@ _RATE_TABLES = (
     page.Grid("{problem}: iterations until out (records read by then, over n), medians:", _until,
               "rows"),
     page.Grid("{problem}: gap, gradient norm and lambda_min at the end, medians:", _end, "rows"),
-    page.Grid("{problem}: alpha of the same outputs on all records, which stand for the population:",
+    page.Grid("{problem}: alpha of the same outputs on all records, as on the population:",
               lambda found: number(found.median("exact_alpha_on_all_records")), "rows"),
     _theory,
 )  # fmt: skip
@@ -371,8 +371,8 @@ def _group(words: str, methods: tuple[str, ...]) -> Lines:
 
 
 _RATES_PICTURE = Picture(
-    "How near to a second-order stationary point the outputs are: the least alpha of an alpha-SOSP, "
-    "lower is better; epsilon {epsilons}, {relation}; {exact}\nmedian of {seeds} seeds, bars: "
+    "How near to a second-order stationary point the outputs are: the least alpha of an "
+    "alpha-SOSP, lower is better; epsilon {epsilons}, {relation}; {exact}\nmedian of {seeds} seeds, bars: "
     "quartiles; hollow: half of the seeds or more did not leave the saddle; wedge: slopes of the "
     "theory, n^(-1/3) to n^(-4/7), its height is free",
     (
