@@ -425,8 +425,8 @@ def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, c
     lines = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in random.random((200, 2))]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,sick", *lines]) + "\n")
     (tmp_path / "b.json").write_text('{"a": [0, 1], "b": [0, 1]}')
-    words = """compare --data t.csv --label sick --classes no,yes --bounds b.json --objective logistic
-        --algorithms dp-gd,dp-tr --epsilons 1,4 --seeds 2 --delta 1e-3 --out made --json c.json"""
+    words = """compare --data t.csv --label sick --classes no,yes --bounds b.json
+        --objective logistic --algorithms dp-gd,dp-tr --epsilons 1,4 --seeds 2 --delta 1e-3 --out made --json c.json"""
     assert main(words.split()) == 0
     printed = capsys.readouterr()
     assert "NOT PRIVATE" in printed.err and "a release" in printed.err

@@ -45,7 +45,7 @@ class Lines(Panel):
     """A line for each method.
 
     Args:
-      x: a column, or a metric that is joined by step or else by settings.
+      x: a column (of settings their last number), or ``"seconds"``, which is joined by step.
       yscale: ``"error"`` is a logarithmic axis of 1 - y, upside down, with the seeds' range and the
         names at the ends.
       xscale: ``"places"`` labels the values alone, on a logarithmic axis.
@@ -110,10 +110,12 @@ class Lines(Panel):
         y = rows.column("value")[kept]
         if self.x in ("epsilon", "step", "rows"):
             x = rows.column(self.x)[kept]
+        elif self.x == "settings":
+            x = np.array([float(words.split()[-1]) for words in rows.column("settings")[kept]])
         else:
-            by, other = ("step" if path else "settings"), table.where(metric=self.x)
-            at = dict(zip(other.column(by).tolist(), other.column("value"), strict=True))
-            x = np.array([at.get(cell, np.nan) for cell in rows.column(by)[kept].tolist()])
+            other = table.where(metric=self.x)
+            at = dict(zip(other.column("step").tolist(), other.column("value"), strict=True))
+            x = np.array([at.get(cell, np.nan) for cell in rows.column("step")[kept].tolist()])
         y = 1 - y if self.yscale == "error" else y
         if self.yscale != "linear":
             y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
@@ -410,7 +412,7 @@ def draw(
     columns = picture.columns or (len(shown) if len(shown) > 1 else len(picture.panels))
     columns = min(columns, len(cells))
     wide = columns + (picture.extra is not None)
-    title = picture.title.format(**_names(shown[0], results))
+    title = picture.title.format(**_names(next(iter(shown)), results))
     size, legend = picture.size, picture.legend
     with plotting.panels(path, -(-len(cells) // columns), wide, title, size=size,
                          legend=legend) as grid:  # fmt: skip

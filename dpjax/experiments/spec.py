@@ -130,12 +130,8 @@ class Problem:
         whole = self.records() if callable(self.records) else self.records
         whole = datasets.load(self.data) if whole is None else whole
         few = slice(self.rows)
-        parts = {
-            "x": whole.x[few],
-            "y": whole.y[few],
-            "test_x": whole.test_x,
-            "test_y": whole.test_y,
-        }
+        parts = {"x": whole.x[few], "y": whole.y[few]}
+        parts |= {"test_x": whole.test_x, "test_y": whole.test_y}
         arrays = {n: None if v is None else jnp.asarray(v) for n, v in parts.items()}
         return dataclasses.replace(whole, **arrays)
 

@@ -372,8 +372,8 @@ EXPERIMENT = Experiment(
     "evaluation is one record's gradient: *declared* counts batches by their expected size, "
     "*computed* counts the padded batches that really run; a Hessian is taken with its gradient "
     "and counts as none. Where a method has settings, the best of a few is taken, on "
-    f"{TUNING.seeds} seeds of their own; the numbers are those of other seeds. Choosing by exact risk is NOT "
-    "PRIVATE; the tables say of how many it was done.",
+    f"{TUNING.seeds} seeds of their own; the numbers are those of other seeds. Choosing by exact "
+    "risk is NOT PRIVATE; the tables say of how many it was done.",
     tuning=TUNING,
     quick=("ijcnn1, logistic-l2", _BALL.name),
 )  # fmt: skip

@@ -22,9 +22,9 @@ STEP_DISTANCE, RECORDS = 0.1, 35_000
 _SEED, _BATCH, _NAN = 2021, 10_000, float("nan")
 _COUNTS = np.unique(np.geomspace(1, 100 * RECORDS, 61).round().astype(int))
 _TOLD = (1, 100, 1_000, RECORDS, 10 * RECORDS)
-_COMPARED = (2, 22, 100)
 # What a row of the table is of: its problem.
-BALL, DRAWN, STEPS, RECORD = "ball", "ball, drawn", "steps", "publishing random records"
+BALL, CHECKED, DRAWN, ERROR = "ball", "ball, checked", "ball, drawn", "ball, standard error"
+STEPS, RECORD = "steps", "publishing random records"
 GAUSS = {0: "Gaussian, epsilon 0", 1: "Gaussian, epsilon 1"}
 
 
@@ -62,71 +62,67 @@ def computed(draws: int, points: int) -> list[Row]:
 
     Args:
       draws: of noise in each dimension, for the check.
-      points: distances in each dimension.
+      points: distances in each dimension that it is made at.
     """
-    rows = []
+    rows, even = [], 2 * np.arange(1, points + 1) / (points + 1)
+    fine = sorted({*even.tolist(), *np.geomspace(1e-3, 1.999, 61).tolist()})
+    counts = sorted({*_COUNTS.tolist(), *_TOLD})
+
+    def add(what: str, d: int, value: float, distance: float, step: float = _NAN) -> None:
+        rows.append(Row("perturbed", what, RECORDS, d, f"d = {d}" if d else what,
+                        f"D = {distance:.6g}", _NAN, _NAN, step, "delta", float(value)))  # fmt: skip
+
     for d in DIMENSIONS:
-
-        def add(what: str, step: float, metric: str, value: float, distance: float, d: int = d):
-            words = f"D = {distance:.6g}"
-            rows.append(Row("perturbed", what, RECORDS, d, f"d = {d}", words, _NAN, _NAN, step,
-                            metric, float(value)))  # fmt: skip
-
         squares, along = noise(d, draws)
-        for distance in 2 * np.arange(1, points + 1) / (points + 1):
-            exact = ball_delta(float(distance), 1.0, d)
-            outside = squares + 2 * distance * along + distance**2 > 1
-            for what, value in ((BALL, exact), (DRAWN, outside.mean())):
-                add(what, _NAN, "delta", value, distance)
-                add(what, _NAN, "distance", distance, distance)
-            # Where hardly a draw is expected to miss, one that does is no evidence.
-            error = max(math.sqrt(exact * (1 - exact) / draws), 2 / draws)
-            add(DRAWN, _NAN, "standard_error", error, distance)
-        for distance in np.geomspace(1e-3, 1.999, 61) if d in _COMPARED else ():
-            add(f"{BALL}, fine", _NAN, "delta", ball_delta(float(distance), 1.0, d), distance)
+        for distance in fine:
+            exact = ball_delta(distance, 1.0, d)
+            add(BALL, d, exact, distance)
             for epsilon, what in GAUSS.items():
-                add(what, _NAN, "delta", gaussian_delta(float(distance), d, epsilon), distance)
-            for what in (f"{BALL}, fine", *GAUSS.values()):
-                add(what, _NAN, "distance", distance, distance)
+                add(what, d, gaussian_delta(distance, d, epsilon), distance)
+            if distance in even:
+                outside = squares + 2 * distance * along + distance**2 > 1
+                # Where hardly a draw is expected to miss, one that does is no evidence.
+                error = max(math.sqrt(exact * (1 - exact) / draws), 2 / draws)
+                for what, value in ((CHECKED, exact), (DRAWN, outside.mean()), (ERROR, error)):
+                    add(what, d, value, distance)
         each = ball_delta(STEP_DISTANCE, 1.0, d)
-        for count in sorted({*_COUNTS.tolist(), *_TOLD}):
-            after = ball_composition(each, int(count), 1 / RECORDS)
-            add(STEPS, count, "delta", after, STEP_DISTANCE)
-    for count in sorted({*_COUNTS.tolist(), *_TOLD}):
-        after = -math.expm1(count * math.log1p(-1 / RECORDS))
-        rows.append(Row("perturbed", RECORD, RECORDS, 0, RECORD, "", _NAN, _NAN, count, "delta",
-                        after))  # fmt: skip
+        for count in counts:
+            add(STEPS, d, ball_composition(each, int(count), 1 / RECORDS), STEP_DISTANCE, count)
+    for count in counts:
+        add(RECORD, 0, -math.expm1(count * math.log1p(-1 / RECORDS)), STEP_DISTANCE, count)
     return rows
 
 
-def _deltas(results: Results, what: str, d: int, metric: str = "delta") -> np.ndarray:
-    return results.where(problem=what, dimension=d, metric=metric).column("value")
+def _deltas(results: Results, what: str) -> np.ndarray:
+    """A row a dimension, a column a distance."""
+    found = [results.where(problem=what, dimension=float(d)).column("value") for d in DIMENSIONS]
+    return np.array(found)
+
+
+def _after(results: Results, what: str, d: int) -> dict[int, float]:
+    found = results.where(problem=what, dimension=float(d))
+    return {t: float(found.where(step=float(t)).column("value")[0]) for t in _TOLD}
 
 
 def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
-    distances = _deltas(results, BALL, 1, "distance")
-    shown = [distances[round(i * (len(distances) - 1) / 4)] for i in range(5)]
-    place = {one: int(np.argmin(np.abs(distances - one))) for one in shown}
-    rows = [
-        {"": f"d = {d}"}
-        | {f"D = {one:g}": number(_deltas(results, BALL, d)[place[one]]) for one in shown}
-        for d in DIMENSIONS
-    ]
+    words = results.where(problem=DRAWN).each("settings")
+    exact, drawn = _deltas(results, CHECKED), _deltas(results, DRAWN)
+    shown = [round(i * (len(words) - 1) / 4) for i in range(5)]
+    rows = [{"": f"d = {d}"} | {words[i]: number(row[i]) for i in shown}
+            for d, row in zip(DIMENSIONS, exact, strict=True)]  # fmt: skip
     compared = [
-        {"d": d, "D": f"{one:g}",
-         "ball, every epsilon": number(_deltas(results, BALL, d)[place[one]]),
-         "ball, drawn": number(_deltas(results, DRAWN, d)[place[one]])}
-        | {words: number(gaussian_delta(one, d, epsilon)) for epsilon, words in GAUSS.items()}
-        for d in _COMPARED
-        for one in shown[:2]
+        {"": f"d = {DIMENSIONS[k]}, {words[i]}", "ball, every epsilon": number(exact[k, i]),
+         "ball, drawn": number(drawn[k, i])}
+        | {name: number(gaussian_delta(float(words[i][4:]), DIMENSIONS[k], epsilon))
+           for epsilon, name in GAUSS.items()}
+        for k in (1, 4, 5)
+        for i in shown[:2]
     ]  # fmt: skip
-
-    def after(what: str, **cells: float) -> dict[str, str]:
-        found = results.where(problem=what, metric="delta", **cells)
-        return {f"T = {t:,}": number(found.where(step=float(t)).column("value")[0]) for t in _TOLD}
-
-    steps = [{"": "publishing T random records"} | after(RECORD)]
-    steps += [{"": f"d = {d}"} | after(STEPS, dimension=d) for d in DIMENSIONS]
+    steps = [
+        {"": f"d = {d}" if d else "publishing T random records"}
+        | {f"T = {t:,}": number(v) for t, v in _after(results, STEPS if d else RECORD, d).items()}
+        for d in (0, *DIMENSIONS)
+    ]
     return [
         "Delta of one release, the same at every epsilon:", "", *page.table(rows), "",
         "Beside Gaussian noise of the same standard deviation:", "", *page.table(compared), "",
@@ -136,47 +132,43 @@ def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
 
 
 def _claims(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-    table, drawn, errors = (
-        np.array([_deltas(results, what, d, metric) for d in DIMENSIONS])
-        for what, metric in ((BALL, "delta"), (DRAWN, "delta"), (DRAWN, "standard_error"))
-    )
+    table, drawn, errors = (_deltas(results, what) for what in (CHECKED, DRAWN, ERROR))
     off = np.abs(drawn - table) / errors
-    up, wide = np.diff(table, axis=1) > 0, np.diff(table, axis=0) > 0
+    distances = np.array([float(w[4:]) for w in results.where(problem=DRAWN).each("settings")])
     # Beyond 1 - 1e-12 all are 1 in float64.
-    wide |= table[1:] > 1 - 1e-12
-    up |= table[:, 1:] > 1 - 1e-12
-    after = results.where(problem=STEPS, dimension=22)
-    counts = (1_000, RECORDS, 10 * RECORDS)
-    values = [float(after.where(step=float(t)).column("value")[0]) for t in counts]
-    words = ", ".join(f"{number(v)} after T = {t:,}" for v, t in zip(values, counts, strict=True))
+    wide = (np.diff(table, axis=0) > 0) | (table[1:] > 1 - 1e-12)
+    up = (np.diff(table, axis=1) > 0) | (table[:, 1:] > 1 - 1e-12)
+    after = {t: v for t, v in _after(results, STEPS, 22).items() if t >= 1_000}
+    words = ", ".join(f"{number(v)} after T = {t:,}" for t, v in after.items())
     return [
         counted("Equation 6 is the total variation of the noise drawn.",
                 (off < stats.norm.isf(5e-4 / off.size)).ravel(),
                 f"The farthest of the points is {number(off.max())} standard errors away."),
         counted("For d = 1 delta is D / 2, that of uniform noise.",
-                np.abs(table[0] - _deltas(results, BALL, 1, "distance") / 2) < 1e-8),
+                np.abs(table[0] - distances / 2) < 1e-5),
         counted("Delta grows with the dimension.", wide.ravel()),
         counted("Delta grows with the distance.", up.ravel()),
         counted("The noise that escapes saddle points also gives privacy (held where delta is "
-                "below 1/n).", [value < 1 / RECORDS for value in values],
+                "below 1/n).", [value < 1 / RECORDS for value in after.values()],
                 f"With D = {STEP_DISTANCE:g}, d = 22 and n = {RECORDS:,} delta is {words}; "
                 f"publishing one random record in full has {number(1 / RECORDS)}."),
     ]  # fmt: skip
 
 
 _DISTANCE = "distance D of the centres, R = 1"
+_FEW = {"dimension": (2.0, 22.0, 100.0)}
 _PICTURE = Picture(
     "Noise uniform in the unit ball hides little: the delta of its (0, delta) guarantee, the same "
     "at every epsilon, by dimension d (lower is more private)\nlines: closed form; dots: share of "
     "drawn noise that tells two centres apart",
     (
-        Lines("delta", "Delta of one release\n(1: nothing is hidden)", _DISTANCE, x="distance",
+        Lines("delta", "Delta of one release\n(1: nothing is hidden)", _DISTANCE, x="settings",
               where={"problem": BALL}, xscale="linear", yscale="linear", centre="line",
               layers=(({"problem": DRAWN}, "o", ""),)),
         Lines("delta", "Beside Gaussian noise\nof the same standard deviation", _DISTANCE,
-              where={"problem": f"{BALL}, fine"}, x="distance", xscale="log", centre="line",
-              layers=(({"problem": GAUSS[0]}, "--", "dashed: Gaussian, epsilon 0"),
-                      ({"problem": GAUSS[1]}, ":", "dotted: Gaussian, epsilon 1"))),
+              where=_FEW | {"problem": BALL}, x="settings", xscale="log", centre="line",
+              layers=((_FEW | {"problem": GAUSS[0]}, "--", "dashed: Gaussian, epsilon 0"),
+                      (_FEW | {"problem": GAUSS[1]}, ":", "dotted: Gaussian, epsilon 1"))),
         Lines("delta", f"Delta after T steps\n(n = {RECORDS:,}, D = {STEP_DISTANCE:g})",
               "steps T, each on one random record", x="step", where={"problem": STEPS},
               xscale="log", centre="line", least=1e-9,

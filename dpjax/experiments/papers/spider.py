@@ -153,9 +153,9 @@ def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
             f"{bound.words} + sqrt(d/n), the last term for the way from the records to the "
             "population (uniform convergence, Liu and Talwar, section 4), all constants and "
             f"logarithms 1. With d = {d} and epsilon = {e:g} it is {crossed or 'never crossed'}; "
-            f"at n = {n:,} {SPIDER if better else name} has the smaller bound. n^(-1/3) falls slower "
-            "than sqrt(d/n), so a large d, not a large n, is what the bound is for; on the records "
-            f"alone, without sqrt(d/n), "
+            f"at n = {n:,} {SPIDER if better else name} has the smaller bound. n^(-1/3) falls "
+            "slower than sqrt(d/n), so a large d, not a large n, is what the bound is for; on the "
+            "records alone, without sqrt(d/n), "
             + (f"Spider's is below {name}'s {alone}." if alone else "they do not cross."),
             "",
         ]
@@ -372,9 +372,9 @@ def _group(words: str, methods: tuple[str, ...]) -> Lines:
 
 _RATES_PICTURE = Picture(
     "How near to a second-order stationary point the outputs are: the least alpha of an "
-    "alpha-SOSP, lower is better; epsilon {epsilons}, {relation}; {exact}\nmedian of {seeds} seeds, bars: "
-    "quartiles; hollow: half of the seeds or more did not leave the saddle; wedge: slopes of the "
-    "theory, n^(-1/3) to n^(-4/7), its height is free",
+    "alpha-SOSP, lower is better; epsilon {epsilons}, {relation}; {exact}\nmedian of {seeds} "
+    "seeds, bars: quartiles; hollow: half of the seeds or more did not leave the saddle; wedge: "
+    "slopes of the theory, n^(-1/3) to n^(-4/7), its height is free",
     (
         _group("Methods that read records many times", MANY),
         _group("Methods that read each record at most once", ONCE),
