@@ -327,7 +327,7 @@ def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, left, tried, monkeypa
     monkeypatch.setattr(runner, "_trained", trained)
     own = dataclasses.replace(two(), tuning=Tuning(seeds=1, further=left))
     grid = tuple({"step_size": step} for step in (1.0, 2.0, 4.0))
-    bench = runner.Bench(own, Problem("m", "logistic"), *[None] * 8)
+    bench = runner.Bench(experiments.plan(own), Problem("m", "logistic"), *[None] * 6)
     every, taken = runner._tuned(bench, Method("GD", "dp-gd", grids={"": grid}), 1.0)
     assert sorted(one["step_size"] for one, _ in every) == tried
     assert abs(taken["step_size"] - best) == min(abs(step - best) for step in tried)
@@ -354,7 +354,7 @@ def test_a_step_size_above_the_theorem_is_taken_in_silence():
     (method,) = (one for one in erm.METHODS if one.label == erm.SVRG)
     settings = {"epochs": 2, "epoch_length": 5, "step_size": 99.0, "batch_size": 50}
     problem = Problem("made", logistic_l2(), records=records(500))
-    bench = runner.Bench(two(), problem, problem.load(), *[None] * 7)
+    bench = runner.Bench(experiments.plan(two()), problem, problem.load(), *[None] * 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         runner.build(bench, method, 1.0, settings)
@@ -426,7 +426,8 @@ def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, c
     (tmp_path / "t.csv").write_text("\n".join(["a,b,sick", *lines]) + "\n")
     (tmp_path / "b.json").write_text('{"a": [0, 1], "b": [0, 1]}')
     words = """compare --data t.csv --label sick --classes no,yes --bounds b.json
-        --objective logistic --algorithms dp-gd,dp-tr --epsilons 1,4 --seeds 2 --delta 1e-3 --out made --json c.json"""
+        --objective logistic --algorithms dp-gd,dp-tr --epsilons 1,4 --seeds 2
+        --delta 1e-3 --out made --json c.json"""
     assert main(words.split()) == 0
     printed = capsys.readouterr()
     assert "NOT PRIVATE" in printed.err and "a release" in printed.err

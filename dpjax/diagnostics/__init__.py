@@ -2,8 +2,6 @@
 
 from dpjax.diagnostics.landscape import exact_escape, exact_landscape, exact_saddle
 from dpjax.diagnostics.optimum import (
-    WIDEST,
-    Optimum,
     exact_certified_optimum,
     exact_descent,
     exact_gradient_norms,
@@ -19,8 +17,6 @@ from dpjax.diagnostics.stationarity import (
 )
 
 __all__ = [
-    "WIDEST",
-    "Optimum",
     "exact_accuracy",
     "exact_certified_optimum",
     "exact_descent",

@@ -14,6 +14,8 @@ from dpjax.experiments.spec import Problem
 
 # Accuracies that an axis of errors is labelled with.
 _TICKS = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015, 0.01, 0.005)
+# Of a level's name, beside its line.
+_SIDES = {"minimum": "right"}
 # Such an axis begins at so many times the largest error at the end: before, all rise steeply.
 _RISEN = 1.6
 
@@ -168,10 +170,7 @@ class Lines(Panel):
             plotting.percent(axes.yaxis)
         if self.wedge:
             middles = np.concatenate([_each(np.nanmedian, v) for _, v in every.values()])
-            _wedge(axes, where, 2.5 * middles.max(), self.wedge)
-            shown = plotting.in_view(1 / middles[middles > 0], gap=10)
-            axes.set_ylim(middles[middles > 0][shown].min() / 2, 4 * middles.max())
-            axes.set_xlim(where[0] / 1.15, where[-1] * 1.15)
+            _wedge(axes, where, middles, self.wedge)
 
     def _named(self, axes: Any, ends: dict[str, float]) -> None:
         named = {}
@@ -196,14 +195,17 @@ def _level_by_n(axes: Any, found: Results, name: str) -> None:
                       fontsize="x-small")  # fmt: skip
 
 
-def _wedge(axes: Any, x: np.ndarray, start: float, exponents: tuple[float, ...]) -> None:
-    """The fastest and the slowest fall that theory promises."""
-    ends = [start * (x / x[0]) ** -one for one in (max(exponents), min(exponents))]
+def _wedge(axes: Any, x: np.ndarray, every: np.ndarray, exponents: tuple[float, ...]) -> None:
+    """The fastest and the slowest fall that theory promises, above all that is drawn."""
+    ends = [2.5 * every.max() * (x / x[0]) ** -one for one in (max(exponents), min(exponents))]
     axes.fill_between(x, *ends, color="0.9", linewidth=0, zorder=0)
     axes.annotate(
         "slopes of the theory", (x[-1], ends[1][-1]), textcoords="offset points",
         xytext=(0, 3), ha="right", va="bottom", fontsize="x-small", color="0.4",
     )  # fmt: skip
+    shown = plotting.in_view(1 / every[every > 0], gap=10)
+    axes.set(ylim=(every[every > 0][shown].min() / 2, 4 * every.max()))
+    axes.set(xlim=(x[0] / 1.15, x[-1] * 1.15))
 
 
 def _error_axis(axes: Any, longest: float, every: Mapping[str, Any]) -> None:
@@ -339,7 +341,10 @@ class Dots(Panel):
             tick.set_color(look(label).color)
         axes.set_ylim(len(order) - 0.1, -0.5)
         for metric, name in self.levels.items():
-            _level(axes, results.where(metric=metric).column("value")[0], name)
+            where, ha = results.where(metric=metric).column("value")[0], _SIDES.get(name, "left")
+            axes.axvline(where, color="grey", linestyle=":")
+            axes.text(where, 0.005, f" {name} ", transform=axes.get_xaxis_transform(), ha=ha,
+                      va="bottom", fontsize="x-small")  # fmt: skip
         axes.set(xlabel=self.xlabel)
         if self.percent:
             axes.set_xlim(-0.06, 1.06)
@@ -358,14 +363,6 @@ class Dots(Panel):
 
 def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
-
-
-def _level(axes: Any, where: float, name: str) -> None:
-    axes.axvline(where, color="grey", linestyle=":")
-    axes.annotate(
-        f" {name} ", (where, 0.005), xycoords=axes.get_xaxis_transform(), fontsize="x-small",
-        ha="right" if name == "minimum" else "left", va="bottom",
-    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

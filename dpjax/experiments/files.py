@@ -93,9 +93,7 @@ def run(
     )
     rows = [] if experiment.computed is None else experiment.computed(chosen.quick)
     for problem in chosen.problems:
-        needed = chosen.epsilons(problem)
-        together = not chosen.quick
-        rows += problem_rows(experiment, problem, needed, cache, chosen.seeds, together, advance)
+        rows += problem_rows(chosen, problem, cache, advance)
     found = Results(rows)
     if out is not None:
         results.write(chosen.paths(out)[-2], found)

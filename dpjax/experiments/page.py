@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from dpjax.diagnostics import WIDEST
+from dpjax.diagnostics.optimum import WIDEST
 from dpjax.experiments.claims import Verdict, number, reference
 from dpjax.experiments.results import Results
 from dpjax.experiments.spec import Figure, Plan, Problem

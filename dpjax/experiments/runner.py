@@ -21,7 +21,7 @@ from dpjax.driver import trajectory
 from dpjax.experiments.cache import Cache
 from dpjax.experiments.metrics import COST, REFERENCES, Measured, Trained, measured
 from dpjax.experiments.results import Row
-from dpjax.experiments.spec import SEED, Experiment, Method, Problem, Settings
+from dpjax.experiments.spec import SEED, Experiment, Method, Plan, Problem, Settings
 from dpjax.oracles import GradientQuery, MinimizerQuery
 
 Advance = Callable[[str, int], None]
@@ -33,19 +33,21 @@ _NAN = math.nan
 class Bench(NamedTuple):
     """One problem at one n, and what its cells need."""
 
-    experiment: Experiment
+    plan: Plan
     problem: Problem
     data: Dataset
     """The records, or a random subset of them."""
     whole: Dataset
-    seeds: int
-    together: bool
-    """Whether seeds may be trained in one program; that may be one more to compile."""
     cache: Cache
     advance: Advance
     shared: dict[str, Any]
     """What every result depends on."""
     reference: dict[str, float]
+
+    @property
+    def experiment(self) -> Experiment:
+        """What it is a part of."""
+        return self.plan.experiment
 
     @property
     def dimension(self) -> int:
@@ -54,15 +56,7 @@ class Bench(NamedTuple):
         return sum(leaf.size for leaf in jax.tree.leaves(first))
 
 
-def problem_rows(
-    experiment: Experiment,
-    problem: Problem,
-    epsilons: tuple[float, ...],
-    cache: Cache,
-    seeds: int,
-    together: bool,
-    advance: Advance,
-) -> list[Row]:
+def problem_rows(plan: Plan, problem: Problem, cache: Cache, advance: Advance) -> list[Row]:
     """Returns the rows of one problem, computing what the cache does not hold. NOT PRIVATE.
 
     Raises:
@@ -82,19 +76,17 @@ def problem_rows(
         advance(f"{problem.name}: n = {data.size:,}, what outputs are held against", 0)
         find = REFERENCES.get(problem.reference, lambda problem, data: {})
         reference = cache.found(shared, lambda data=data, find=find: find(problem, data))
-        most = min(seeds, problem.most_seeds or seeds)
-        bench = Bench(experiment, problem, data, whole, most, together, cache, advance, shared,
-                      reference)  # fmt: skip
-        rows += _bench_rows(bench, epsilons)
+        bench = Bench(plan, problem, data, whole, cache, advance, shared, reference)
+        rows += _bench_rows(bench)
     return rows
 
 
-def _bench_rows(bench: Bench, epsilons: tuple[float, ...]) -> list[Row]:
+def _bench_rows(bench: Bench) -> list[Row]:
     problem, reference = bench.problem, dict(bench.reference)
     cells: list[tuple[Method, float, Settings, Measured]] = []
     chosen: list[tuple[Method, Settings]] = []
     for method in bench.experiment.methods_on(problem):
-        for epsilon in epsilons:
+        for epsilon in bench.plan.epsilons(problem):
             tried, best = _tuned(bench, method, epsilon)
             cells += [(method, epsilon, settings, found) for settings, found in tried]
             cells.append((method, epsilon, best, _trained(bench, method, epsilon, best)))
@@ -168,7 +160,8 @@ def _trained(
     bench: Bench, method: Method, epsilon: float, settings: Settings, tuning: int = 0
 ) -> Measured:
     """What trainings with one setting gave, each group of seeds read from disk or put there."""
-    problem, experiment, seeds = bench.problem, bench.experiment, tuning or bench.seeds
+    problem, experiment = bench.problem, bench.experiment
+    seeds = tuning or min(bench.plan.seeds, problem.most_seeds or bench.plan.seeds)
     arguments = method.arguments(problem, bench.data.size, settings)
     asked, looks = _asked(bench, epsilon, tuning)
     keys = experiment.keys(jax.random.key(SEED), seeds, tuning > 0 if experiment.tuning else None)
@@ -201,7 +194,8 @@ def _trained(
         return [[None if s != s else s + group[0], None if t != t else t, name, v]
                 for s, t, name, v in measured(trained)]  # fmt: skip
 
-    alone = problem.start is not None or not bench.together
+    # In a quick run one program for many seeds would be one more to compile.
+    alone = problem.start is not None or bench.plan.quick
     if not alone and bench.data.size > _BUSY_ROWS:
         made.append(build(bench, method, epsilon, arguments))
         alone = not all(isinstance(q, GradientQuery | MinimizerQuery) for q in made[0].queries)
@@ -265,14 +259,8 @@ def follow(
 ) -> Path:
     """Returns the iterates after the steps ``at``, and the outputs, of a run with each key.
 
-    Args:
-      algorithm: calibrated.
-      examples: the records.
-      keys: one per seed; several are trained in one program.
-      at: step numbers, growing, the last one that of the algorithm.
-      start: first parameters; None for 0.
-      most: step numbers that one program is to serve.
-      private: whether it has noise; of a run without any, records are not counted.
+    The last step is that of the algorithm. Several keys are trained in one program, and one program
+    serves up to ``most`` steps. Of a run without noise, records are not counted.
 
     Privacy: iterates and outputs are covered by the guarantee of the run.
 

@@ -69,8 +69,10 @@ def computed(draws: int, points: int) -> list[Row]:
     counts = sorted({*_COUNTS.tolist(), *_TOLD})
 
     def add(what: str, d: int, value: float, distance: float, step: float = _NAN) -> None:
-        rows.append(Row("perturbed", what, RECORDS, d, f"d = {d}" if d else what,
-                        f"D = {distance:.6g}", _NAN, _NAN, step, "delta", float(value)))  # fmt: skip
+        words = f"d = {d}" if d else what, f"D = {distance:.6g}"
+        rows.append(
+            Row("perturbed", what, RECORDS, d, *words, _NAN, _NAN, step, "delta", float(value))
+        )
 
     for d in DIMENSIONS:
         squares, along = noise(d, draws)
