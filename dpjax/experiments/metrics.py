@@ -19,7 +19,7 @@ from dpjax.experiments.spec import Problem
 from dpjax.objectives import Objective
 
 # A descent on so many rows takes seconds: the first outputs stand for all.
-_MANY_ROWS, _DESCENTS = 100_000, 3
+_MANY_ROWS, DESCENTS = 100_000, 3
 # Images that a network looks at at once.
 _IMAGES = 250
 
@@ -59,7 +59,7 @@ def _lowest(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
 
 
 def _local(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
-    some = params[: _DESCENTS if data.size > _MANY_ROWS else None]
+    some = params[: DESCENTS if data.size > _MANY_ROWS else None]
     return np.array([diagnostics.exact_descent(problem.loss, w, data.examples)[1] for w in some])
 
 

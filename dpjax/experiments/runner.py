@@ -19,7 +19,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import trajectory
 from dpjax.experiments.cache import Cache
-from dpjax.experiments.metrics import COST, REFERENCES, Measured, Trained, measured
+from dpjax.experiments.metrics import COST, DESCENTS, REFERENCES, Measured, Trained, measured
 from dpjax.experiments.results import Row
 from dpjax.experiments.spec import SEED, Experiment, Method, Plan, Problem, Settings
 from dpjax.oracles import GradientQuery, MinimizerQuery
@@ -186,8 +186,9 @@ def _trained(
         some, most = keys[group[0] : group[-1] + 1], problem.checkpoints
         path = follow(made[0], bench.data.examples, some, at, start, most, method.private)
         wanted = asked
-        if group[0]:  # what belongs to all seeds is known from the first
-            own = tuple(name for name in asked.metrics if name not in COST)
+        if group[0]:  # what belongs to all seeds is known from the first, and few descents do
+            left_out = {*COST, *(["exact_local_value"] if group[0] >= DESCENTS else [])}
+            own = tuple(name for name in asked.metrics if name not in left_out)
             wanted = dataclasses.replace(asked, metrics=own)
         trained = Trained(made[0], method.private, wanted, bench.data, bench.whole,
                           bench.reference, *path, {})  # fmt: skip

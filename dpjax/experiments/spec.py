@@ -59,7 +59,7 @@ class Problem:
       timed: whether one training of each method is timed, at the first of ``traced``.
       note: from n to more words on the data for the page.
       quick: fields that a quick run changes.
-      stand_in: fields that it changes where the data are not on this machine.
+      stand_in: fields that it changes where the data are not here; empty where they must be.
       stands_for: the data that these records are in place of.
     """
 
@@ -151,7 +151,7 @@ class Problem:
         small = dataclasses.replace(self, **self.quick)
         here = {info.name for info in datasets.describe() if info.available}
         named = {info.name for info in datasets.describe()}
-        if self.data in here or self.data not in named:
+        if self.data in here or self.data not in named or not self.stand_in:
             return small
         return dataclasses.replace(small, stands_for=self.data, **self.stand_in)
 

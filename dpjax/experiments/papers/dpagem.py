@@ -170,7 +170,7 @@ _MADE = {"data": MADE, "records": made, "note": lambda n: "Drawn from a publishe
 _MNIST = _problem("mnist", "CNN", 70, 256, (2, 5), epsilons=(8.0,), checkpoints=15, counted=10_000,
                   stand_in=_MADE)  # fmt: skip
 _CIFAR = _problem("cifar10", "ResNet20", 9, 128, (1, 1), epsilons=(10.0,), checkpoints=5,
-                  counted=2_000, records=colours, most_seeds=1)  # fmt: skip
+                  counted=2_000, records=colours, most_seeds=1, stand_in={})  # fmt: skip
 
 
 # Tables.
