@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize
 
 from dpjax._typing import Array, Params
 from dpjax.diagnostics.stationarity import exact_gradient_norm, exact_objective
+from dpjax.linalg import trust_region_step
 from dpjax.objectives import L1, L2, L1Ball, Objective
 
 Examples = tuple[Array | np.ndarray, Array | np.ndarray]
@@ -23,7 +23,7 @@ WIDEST = 1_000.0
 _HESSIAN_ROWS = 50_000
 # Between minima on unit rows the distance is larger: a descent stays in the basin of its start.
 _FIRST_RADIUS = 1.0
-_FLAT, _LOOSE = 1e-7, 1e-5
+_FLAT, _LOOSE = 1e-8, 1e-5
 _TIGHT = 1e-9
 _STEPS, _NEWTON, _SWEEPS, _ACCELERATED = 200, 100, 400, 20_000
 # Margins that are held at once: 128 MiB.
@@ -249,20 +249,30 @@ def _regular(objective: Objective, order: int, mean: np.ndarray, point: np.ndarr
 
 
 def _descend(objective: Objective, data: _Data, start: np.ndarray) -> tuple[np.ndarray, float]:
-    every = max(1, len(data.signed) // _HESSIAN_ROWS)
+    every = max(1, data.signed.shape[0] // _HESSIAN_ROWS)
 
-    def value(w: np.ndarray) -> float:
-        return float(data.values(w[None])[0] + _penalty(objective.regularizer, w[None])[0])
+    def at(point: np.ndarray) -> tuple[float, np.ndarray]:
+        value = data.values(point[None])[0] + _penalty(objective.regularizer, point[None])[0]
+        return float(value), _regular(objective, 1, data.gradients(point[None])[0], point)
 
-    found = optimize.minimize(
-        value,
-        start,
-        jac=lambda w: _regular(objective, 1, data.gradients(w[None])[0], w),
-        hess=lambda w: _regular(objective, 2, data.hessian(w, every), w),
-        method="trust-exact",
-        options={"initial_trust_radius": _FIRST_RADIUS, "gtol": _FLAT, "maxiter": _STEPS},
-    )
-    return found.x, float(found.fun)
+    params, radius = start, _FIRST_RADIUS
+    value, gradient = at(params)
+    for _ in range(_STEPS):
+        hessian = _regular(objective, 2, data.hessian(params, every), params)
+        with jax.enable_x64(True):
+            move = np.asarray(_step(jnp.asarray(gradient), jnp.asarray(hessian), radius)[0])
+        model = -float(gradient @ move + move @ hessian @ move / 2)
+        if model < _FLAT:
+            break
+        there, slope = at(params + move)
+        ratio = (value - there) / model
+        if ratio > 0.1:
+            params, value, gradient = params + move, there, slope
+        radius *= 2 if ratio > 0.7 else 1 / 4 if ratio < 0.3 else 1
+    return params, value
+
+
+_step = jax.jit(trust_region_step)
 
 
 def _newton(data: _Data, objective: Objective) -> Optimum:

@@ -13,7 +13,8 @@ from dpjax.experiments.results import Results, quartiles
 from dpjax.experiments.spec import Problem
 
 # Accuracies that an axis of errors is labelled with.
-_TICKS = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015, 0.01, 0.005)
+_TICKS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015,
+          0.01, 0.005)  # fmt: skip
 # Of a level's name, beside its line.
 _SIDES = {"minimum": "right"}
 # Such an axis begins at so many times the largest error at the end: before, all rise steeply.
@@ -88,7 +89,7 @@ class Lines(Panel):
             if not len(x):
                 continue
             every[label] = x, values
-            middle = _each(np.nanmedian if self.centre == "median" else np.nanmean, values)
+            middle = _each(_median if self.centre == "median" else np.nanmean, values)
             if self.only and label not in self.only:
                 axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
                 continue
@@ -129,7 +130,7 @@ class Lines(Panel):
               values: list[np.ndarray], table: Results) -> None:  # fmt: skip
         color, line = look(label).color, {"linestyle": look(label).line, "label": label}
         if self.centre == "median":
-            low, middle, high = np.array([quartiles(v) for v in values]).T
+            low, _, high = np.array([quartiles(v) for v in values]).T
             axes.plot(x, middle, color=color, linewidth=1.2, label=label)
             axes.vlines(x, low, high, color=color, linewidth=1.5, alpha=0.7)
             for one, value in zip(x, middle, strict=True):
@@ -169,7 +170,7 @@ class Lines(Panel):
         elif self.percent:
             plotting.percent(axes.yaxis)
         if self.wedge:
-            middles = np.concatenate([_each(np.nanmedian, v) for _, v in every.values()])
+            middles = np.concatenate([_each(_median, v) for _, v in every.values()])
             _wedge(axes, where, middles, self.wedge)
 
     def _named(self, axes: Any, ends: dict[str, float]) -> None:
@@ -184,6 +185,10 @@ class Lines(Panel):
 
 def _each(function: Callable[[np.ndarray], Any], values: list[np.ndarray]) -> np.ndarray:
     return np.array([float(function(one)) for one in values])
+
+
+def _median(values: np.ndarray) -> float:
+    return quartiles(values)[1]
 
 
 def _level_by_n(axes: Any, found: Results, name: str) -> None:
@@ -227,15 +232,11 @@ def _error_axis(axes: Any, longest: float, every: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Front(Panel):
-    """A marker for each method: its mean against its cost, and the front that none beats.
-
-    Args:
-      x: the metric of the cost.
-      least: where means are cut, as less is rounding of float32 parameters.
-    """
+    """A marker for each method: its mean against its cost ``x``, and the front that none beats."""
 
     x: str = "gradients"
     least: float = 1e-7
+    """Where means are cut, as less is rounding of float32 parameters."""
 
     def draw(self, axes: Any, results: Results) -> None:
         """Draws the rows of one problem."""
