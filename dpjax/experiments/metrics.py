@@ -193,10 +193,10 @@ def measured(trained: Trained) -> Measured:
         values = POINT[name](problem, data, trained.output) if point else RUN[name](trained)
         found += [(seed, np.nan, name, float(value)) for seed, value in enumerate(values)]
     for name in problem.path_metrics:
-        for i in range(trained.steps.shape[1]):
-            place = jax.tree.map(lambda leaf, i=i: leaf[:, i], trained.path)
-            values, steps = POINT[name](problem, data, place), trained.steps[:, i].tolist()
-            found += [(s, steps[s], name, float(value)) for s, value in enumerate(values)]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trained.path)
+        values = POINT[name](problem, data, flat).reshape(trained.steps.shape)
+        for (seed, place), value in np.ndenumerate(values):
+            found.append((seed, float(trained.steps[seed, place]), name, float(value)))
     return found
 
 
