@@ -1,13 +1,11 @@
 """``dpjax compare``: algorithms side by side on a table, by exact values. NOT PRIVATE."""
 
 import argparse
-import json
-import pathlib
 import sys
 
 import dpjax
 from dpjax import _validate
-from dpjax.cli import outputs, problem, reproduce
+from dpjax.cli import outputs, problem, report, reproduce
 
 _WARNING = (
     "warning: NOT PRIVATE: dpjax compare prints exact values of the data. Use it only on data that "
@@ -40,14 +38,16 @@ def command(arguments: argparse.Namespace) -> int:
     for method in results.each("method"):
         for epsilon in results.each("epsilon"):
             at = [r for r in rows if (r["algorithm"], r["epsilon"]) == (method, epsilon)]
-            cells = [f"{r['mean']:.4g} ({r['standard_error']:.1g})" for r in at]
+            cells = [
+                f"{r['mean']:.4g} ({r['standard_error']:.1g})".replace(" (nan)", "") for r in at
+            ]
             print("  ".join(f"{cell:>24}" for cell in (method, f"{epsilon:g}", *cells)))
     if arguments.json:
         content = {"releasable": False, "data": data.name, "n": data.size, "p": data.dimension,
                    "objective": objective.name, "relation": arguments.relation,
                    "delta": chosen.problems[0].budget(1.0, data.size).delta,
                    "seeds": chosen.seeds, "exact_results": rows}  # fmt: skip
-        pathlib.Path(arguments.json).write_text(json.dumps(content, indent=2) + "\n")
+        report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     return 0
 
