@@ -144,7 +144,7 @@ def test_the_front_and_the_refusals_are_told():
     assert erm.dominated(found, 1.0) == [erm.GD]
     lines = figure.sections[0](found, [problem])
     assert any(line.startswith("- DP-TR: n/a, it has no proximal step") for line in lines)
-    assert "| DP-GD | 4 (0.0e+00) | 1 (0.0e+00) |" in lines
+    assert "| DP-GD | 4 (0) | 1 (0) |" in lines
     assert "| DP-GD | 0.009 (0.018) | 0.009 (0.018) | steps 3 (best of 1) |" in lines
 
 

@@ -46,7 +46,7 @@ def number(value: float | np.floating) -> str:
     >>> number(0.00123), number(0.3), number(12.3), number(math.inf)
     ('0.0012', '0.3', '12', 'inf')
     """
-    return f"{value:.2g}" if 1e-4 <= abs(value) < 100 else f"{value:.1e}"
+    return f"{value:.2g}" if value == 0 or 1e-4 <= abs(value) < 100 else f"{value:.1e}"
 
 
 def percent(share: float | np.floating) -> str:
@@ -82,6 +82,7 @@ class Smaller:
     epsilons: tuple[float, ...] = ()
     ratios: bool = False
     """Whether ratios are told in place of the numbers."""
+    form: Callable[[float], str] = number
 
     def __call__(self, results: Results, problems: Sequence[Problem]) -> list[Verdict]:
         """Returns the verdict; none where a method is missing."""
@@ -95,7 +96,8 @@ class Smaller:
                 ours, theirs = (self.read(found, m, epsilon) for m in (self.low, self.high))
                 if math.isnan(ours) or math.isnan(theirs):
                     continue
-                pair = " against ".join(map(_known, (ours, theirs)))
+                known = [self.form(v) if math.isfinite(v) else "never" for v in (ours, theirs)]
+                pair = " against ".join(known)
                 told.append(f"{number(ours / theirs) if self.ratios else pair} at {epsilon:g}")
                 equal = (self.or_equal or self.ratios) and ours == self.limit * theirs
                 held.append(ours < self.limit * theirs or equal)
@@ -103,10 +105,6 @@ class Smaller:
             words.append(start + ", ".join(told))
         start = "Ratio by epsilon:" if self.ratios else "Measured"
         return [counted(self.text, held, f"{start} {'; '.join(words)}.")] if held else []
-
-
-def _known(value: float) -> str:
-    return number(value) if math.isfinite(value) else "never"
 
 
 def reference(found: Results, metric: str, **cells: float) -> float:

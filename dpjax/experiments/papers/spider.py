@@ -250,7 +250,7 @@ _PASSES, _STEPS = median("exact_passes_until_out"), median("exact_iterations_unt
 
 def _less(other: str) -> Smaller:
     words = f"Adaptive batches leave it more often than {other}."
-    return Smaller(words, lambda *of: -_OUT(*of), SPIDER, other)
+    return Smaller(words, _OUT, other, SPIDER, form="{:.0%}".format)
 
 
 def _leaves(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
@@ -267,7 +267,7 @@ _ESCAPE_CLAIMS = (
     _less(BOOST),
     _less(FIXED),
     *(
-        Smaller(text.format(other), read, SPIDER, other, or_equal=equal)
+        Smaller(text.format(other), read, SPIDER, other, equal, form="{:.3g}".format)
         for other in (GD, TR)
         for text, read, equal in (
             ("Spider reads fewer records than {} until it is out (passes).", _PASSES, False),
@@ -275,7 +275,7 @@ _ESCAPE_CLAIMS = (
         )
     ),
     Smaller("Second-order steps escape in fewer iterations than first-order ones: DP-TR before "
-            "DP-GD.", _STEPS, TR, GD),
+            "DP-GD.", _STEPS, TR, GD, form="{:.3g}".format),
 )  # fmt: skip
 
 
