@@ -311,6 +311,19 @@ def test_the_first_iterate_below_halfway_is_found():
 
 
 @pytest.mark.parametrize(
+    ("name", "settings", "passes"),
+    [("dp-newton", {"steps": 5}, 5), ("dp-str", {"batch_size": 50, "steps": 8}, 8 * 50 / 1_000)],
+)
+def test_a_batch_is_counted_as_its_share_of_a_pass(name, settings, passes):
+    algorithm = Method(name, name).make(
+        logistic_l2(), BUDGET, data_size=1_000, dimension=3, **settings
+    )
+    assert metrics.COST["passes"](algorithm) == pytest.approx(passes)
+    assert metrics.COST["gradients"](algorithm) == pytest.approx(1_000 * passes)
+    assert metrics.COST["gradients_computed"](algorithm) > 1_000 * passes
+
+
+@pytest.mark.parametrize(
     ("best", "left", "tried"),
     [
         (3.0, 3, [1.0, 2.0, 4.0]),
