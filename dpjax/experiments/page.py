@@ -44,8 +44,8 @@ class Grid:
       columns: ``"epsilon"`` or ``"rows"``.
       corner: head of the column of methods.
       more: further columns: head and, from all rows of a method, the cell.
+      epsilons: the only ones that are shown; empty for all.
       about: head of a column with each method's ``about``; empty for none.
-      last: rows below, from the problem's rows.
     """
 
     words: str
@@ -53,14 +53,15 @@ class Grid:
     columns: str = "epsilon"
     corner: str = ""
     more: tuple[tuple[str, Cell], ...] = ()
+    epsilons: tuple[float, ...] = ()
     about: tuple[str, Mapping[str, str]] | None = None
 
     def __call__(self, results: Results, problems: Sequence[Problem]) -> list[str]:
         """Returns the lines, problem after problem."""
         lines = []
         for problem in problems:
-            found = results.where(problem=problem.name)
-            rows = []
+            found, rows = results.where(problem=problem.name), []
+            found = found.where(epsilon=self.epsilons) if self.epsilons else found
             for label in found.each("method"):
                 own = found.where(method=label)
                 row = {self.corner: label}
@@ -158,32 +159,3 @@ def about_reference(problem: Problem, found: Results) -> str:
     if abs(off) <= 1e-4:
         return f"{text} It agrees with the known {problem.known:.5f}."
     return f"{text} It does NOT agree with the known {problem.known:.5f}: off by {off:+.5f}."
-
-
-def costs(epsilon: float) -> Callable[[Results, Sequence[Problem]], list[str]]:
-    """Returns what writes, for each method, what it costs and reaches at one epsilon."""
-
-    def lines(results: Results, problems: Sequence[Problem]) -> list[str]:
-        rows = []
-        for problem in problems:
-            for label in results.where(problem=problem.name).each("method"):
-                found = results.where(problem=problem.name, method=label, epsilon=epsilon)
-                seconds = found.where(metric="seconds").column("value")
-                local = found.mean("exact_gap_to_local_minimum")
-                rows.append(
-                    {
-                        "problem": problem.name,
-                        "n": int(found.each("rows")[-1]),
-                        "p": int(found.each("dimension")[-1]),
-                        "method": label,
-                        "steps": f"{found.mean('steps'):.0f}",
-                        "passes": f"{found.mean('passes'):.3g}",
-                        "seconds": f"{seconds[-1]:.3g}" if len(seconds) else "",
-                        "exact gap": number(found.mean("exact_gap")),
-                        "exact gap to local minimum": number(local) if local == local else "",
-                        "exact gradient norm": number(found.mean("exact_gradient_norm")),
-                    }
-                )
-        return [f"At epsilon {epsilon:g}:", "", *table(rows), ""]
-
-    return lines
