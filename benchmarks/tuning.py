@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
-from dpjax.reproduce.exact import exact_optimum, exact_values
+from dpjax.diagnostics import exact_optimum, exact_values
 
 CONFIGURATIONS, TUNED_ON = 48, 4
 # So many trainings at once: more gains nothing and takes memory.
@@ -39,7 +39,7 @@ def gaps(name, configurations, objective, budget, data, keys, optimum):
             some = members[first : first + rows]
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(a for _, a in some))
             for (i, _), one in zip(some, many(stacked, data.examples, keys), strict=True):
-                found[i] = exact_values(objective, one, data.examples)[0] - optimum
+                found[i] = exact_values(objective, one, data.examples) - optimum
     return found
 
 

@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpjax
-from dpjax.reproduce.optimum import certified_optimum, exact_risks
+from dpjax.diagnostics import exact_certified_optimum, exact_values
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # safe for colour-blind eyes
 plt.rcParams.update(
@@ -52,8 +52,8 @@ print(f"{data.size:,} records, {data.dimension} features; one record is a {data.
 # %%
 # NOT PRIVATE: the exact minimum.
 objective = dpjax.objectives.logistic_l2(regularization=1e-3)
-optimum = certified_optimum(objective, data.examples)
-start = exact_risks(objective, np.zeros((1, data.dimension)), data.examples)[0] - optimum.value
+optimum = exact_certified_optimum(objective, data.examples)
+start = exact_values(objective, np.zeros((1, data.dimension)), data.examples)[0] - optimum.value
 print(f"F at the minimum {optimum.value:.6f}, slack {optimum.slack:.0e}")
 print(f"F at w = 0 is {start:.4f} higher; the minimum is {np.linalg.norm(optimum.params):.1f} away")
 
@@ -84,7 +84,7 @@ def measure(algorithm):
     """Work in multiples of n, and the excess risk of each seed; nothing is trained twice."""
     name = algorithm.title, float(algorithm.declared.epsilon), int(algorithm.steps)
     if name not in known:
-        values = exact_risks(objective, train(algorithm).params, data.examples)
+        values = exact_values(objective, train(algorithm).params, data.examples)
         known[name] = values - optimum.value
     return algorithm.evaluations.declared / data.size, known[name]
 

@@ -105,7 +105,7 @@ def subclasses(base):
 
 
 for _, module, _ in pkgutil.walk_packages(dpjax.__path__, "dpjax."):
-    if ".reproduce" not in module and ".cli" not in module and "__main__" not in module:
+    if ".cli" not in module and "__main__" not in module:
         __import__(module)
 # Kind -> the file that defines it. That something is a noise, a sampler or a release may be asked.
 KINDS = {

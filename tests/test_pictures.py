@@ -2,7 +2,6 @@
 
 import itertools
 import pathlib
-import shutil
 
 import matplotlib.colors
 import matplotlib.figure
@@ -10,26 +9,24 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from dpjax import plotting
-from dpjax.reproduce import looks, paper
+from dpjax import experiments, plotting
+from dpjax.experiments import figures, looks
 
 GALLERY = pathlib.Path(__file__).parent.parent / "benchmarks" / "gallery"
 PICTURES = [(path.parent.name, path.stem) for path in sorted(GALLERY.glob("*/*.png"))]
-COMPARED = [name for name in paper.PAPERS if paper.PAPERS[name].study.curves()]
+COMPARED = [name for name, paper in experiments.PAPERS.items() if paper.methods]
 
 
 @pytest.fixture(scope="module", params=PICTURES, ids="/".join)
-def picture(request, tmp_path_factory):
+def picture(request):
     """Name of the paper, and the figure that its tables in the gallery give."""
     name, figure = request.param
-    folder = tmp_path_factory.mktemp(figure)
-    for table in (GALLERY / name).glob(f"{figure}*.csv"):
-        shutil.copy(table, folder)
-    saved = []
+    tables = [GALLERY / name / f"{table}.csv" for table in (name, figure)]
+    results = experiments.read(next(table for table in tables if table.exists()))
+    shown, saved = experiments.PAPERS[name].figures[figure], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matplotlib.figure.Figure, "savefig", lambda one, *_, **__: saved.append(one))
-        (path,) = paper.redraw(paper.plan(name, figure), folder)
-    assert path == folder / f"{figure}.png"
+        figures.draw(shown.picture, shown.problems, results, f"{figure}.png")
     return name, saved[0]
 
 
@@ -94,10 +91,10 @@ def test_names_beside_the_lines_do_not_overlap(picture):
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_no_two_methods_of_a_paper_share_a_colour_or_a_marker(name):
-    curves = paper.PAPERS[name].study.curves()
+    curves = experiments.PAPERS[name].methods
     for one, other in itertools.combinations(curves, 2):
         first, second = looks.look(one.label), looks.look(other.label)
-        if name == "trust-region" and one.method == other.method:
+        if name == "trust-region" and one.factory == other.factory:
             # The published noise is dashed.
             assert first.line != second.line
         elif {one.label, other.label} not in APART:
@@ -110,8 +107,8 @@ APART = [{"DP-SVRG", "DP-AccMD"}]
 
 
 def test_a_method_looks_the_same_in_all_papers():
-    every = {looks.look(label)[:2]: label for label in looks._LOOKS}
-    assert len(every) == len(looks._LOOKS) - len(SAME)
+    compared = [label for label in looks._LOOKS if looks.look(label).marker]
+    assert len({looks.look(label)[:2] for label in compared}) == len(compared) - len(SAME)
     for first, second in SAME:
         assert looks.look(first) == looks.look(second)
 

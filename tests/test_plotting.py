@@ -9,7 +9,6 @@ import pytest
 
 import dpjax
 from dpjax import plotting
-from dpjax.reproduce import annotations
 
 
 def size(path: pathlib.Path) -> tuple[int, int]:
@@ -115,7 +114,7 @@ def test_names_stand_at_the_ends_of_their_lines_and_apart(tmp_path):
     with plotting.panels(tmp_path / "one.png", 1, 1, "Title", legend="none") as ((axes,),):
         axes.set(xlim=(0, 1), ylim=(0.1, 1000), yscale="log")
         ends = {"low": 1.0, "high": 100.0, "twin": 100.1, "out": 1e9}
-        annotations.name_ends(axes, {name: (y, "black") for name, y in ends.items()})
+        plotting.name_ends(axes, {name: (y, "black") for name, y in ends.items()})
     at = {text.get_text(): text.get_position()[1] for text in axes.texts}
     assert at["low"] == pytest.approx(0.25)
     assert at["low"] < at["high"] < at["twin"] < at["out"] <= 1
@@ -136,7 +135,7 @@ def test_names_stand_at_the_ends_of_their_lines_and_apart(tmp_path):
     ],
 )
 def test_what_diverged_is_out_of_view(values, shown):
-    assert annotations.in_view(np.array(values)).tolist() == shown
+    assert plotting.in_view(np.array(values)).tolist() == shown
 
 
 def test_titles_say_what_is_shown(tmp_path, pictures):

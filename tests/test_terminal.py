@@ -92,7 +92,7 @@ def reproduce(endless=False):
             advance("training", total / 10**5 if endless else 1)
         return ()
 
-    dpjax.reproduce.reproduce = made
+    dpjax.experiments.run = made
     main(["reproduce", "erm", "table3", "--quick"])
 
 

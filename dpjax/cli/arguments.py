@@ -5,7 +5,7 @@ import textwrap
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import audit, calibrate, data, ledger, problem, reproduce, run
+from dpjax.cli import audit, calibrate, compare, data, ledger, problem, reproduce, run
 from dpjax.cli.main import COMMANDS, overview
 
 
@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
     _data_parser(commands)
     _ledger_parser(commands)
     audit.add_parser(commands)
+    _compare_parser(commands)
     reproduce.add_parser(commands)
     return whole
 
@@ -126,28 +127,8 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         help="one of those listed below (default: dp-tr)",
     )
     one.epilog = f"algorithms, and what a step asks of the data:\n{_listed()}\n\n{one.epilog}"
-    one.add_argument(
-        "--data", default="randhie", help="a name, or a CSV or NPZ file (default: randhie)"
-    )
-    one.add_argument(
-        "--objective",
-        default="logistic-nonconvex",
-        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex); "
-        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
-    )
-    one.add_argument(
-        "--regularization",
-        type=float,
-        help="strength of the objective's penalty, a public number (default: the objective's; for "
-        "welsch, the one published for the data)",
-    )
+    _objective_arguments(one)
     one.add_argument("--epsilon", type=float, default=1.0, help="budget (default: 1)")
-    one.add_argument("--delta", type=float, help="budget (default: 1/(10 n))")
-    one.add_argument(
-        "--relation",
-        default="zero_out",
-        help=f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
-    )
     one.add_argument("--accountant", default="pld", help="pld, rdp or paper (default: pld)")
     one.add_argument(
         "--data-size",
@@ -164,6 +145,61 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     )
     _step_arguments(one)
     _table_arguments(one)
+
+
+def _compare_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser(
+        "compare",
+        help=COMMANDS["compare"],
+        description="Train algorithms with their defaults at several epsilons, and write a CSV, a "
+        "picture and a page of exact values. NOT PRIVATE: for data that may be looked at. After "
+        "an interruption, the same command continues where it stopped.",
+    )
+    one.set_defaults(command=compare.command)
+    one.epilog = f"algorithms, and what a step asks of the data:\n{_listed()}\n\n{one.epilog}"
+    one.add_argument(
+        "--algorithms",
+        default="dp-tr,dp-adam",
+        metavar="A,B",
+        help="some of those listed below (default: dp-tr,dp-adam)",
+    )
+    one.add_argument(
+        "--epsilons", default="0.5,1,2", metavar="E,F", help="budgets (default: 0.5,1,2)"
+    )
+    one.add_argument("--seeds", type=int, default=10, help="runs for each point (default: 10)")
+    one.add_argument(
+        "--out",
+        default="dpjax-compare",
+        metavar="DIR",
+        help="folder to write to (default: dpjax-compare)",
+    )
+    one.add_argument("--json", metavar="FILE", help="write means and standard errors as JSON")
+    _objective_arguments(one)
+    _table_arguments(one)
+
+
+def _objective_arguments(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--data", default="randhie", help="a name, or a CSV or NPZ file (default: randhie)"
+    )
+    one.add_argument(
+        "--objective",
+        default="logistic-nonconvex",
+        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex); "
+        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
+    )
+    one.add_argument(
+        "--regularization",
+        type=float,
+        help="strength of the objective's penalty, a public number (default: the objective's; for "
+        "welsch, the one published for the data)",
+    )
+    one.add_argument("--delta", type=float, help="budget (default: 1/(10 n))")
+    one.add_argument(
+        "--relation",
+        default="zero_out",
+        help=f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
+    )
 
 
 def _listed() -> str:

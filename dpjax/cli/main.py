@@ -14,6 +14,7 @@ COMMANDS = {
     "data": "list the data sets, their sources and checksums",
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",
+    "compare": "train algorithms side by side on a table and print exact values: NOT PRIVATE",
     "reproduce": "reproduce a paper's tables and figures on public data, beside the published ones",
 }
 """Every command, and what it does in a line."""

@@ -44,6 +44,10 @@ _EXAMPLES = {
         dpjax audit gaussian --seed 0 --plot audit.png
         dpjax audit --all --quick --json audits.json
     """,
+    "dpjax compare": """
+        dpjax compare --algorithms dp-tr,dp-adam --epsilons 0.5,1,2
+        dpjax compare --data patients.csv --label sick --classes no,yes --bounds b.json
+    """,
     "dpjax reproduce": """
         dpjax reproduce erm table1 --quick
         dpjax reproduce trust-region --out pictures

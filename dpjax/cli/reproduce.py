@@ -32,12 +32,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument(
         "--quick",
         action="store_true",
-        help="few rows, seeds and epsilons, under a minute; the numbers are not results",
+        help="few rows, seeds and epsilons, about a minute; the numbers are not results",
     )
     one.add_argument(
         "--redraw",
         action="store_true",
-        help="draw the pictures again from the tables in --out, without training",
+        help="make the pictures and the page again from the table in --out, without training",
     )
     one.add_argument(
         "--out", metavar="DIR", help="folder to write to (default: dpjax-reproduce/PAPER)"
@@ -49,30 +49,37 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Makes what was asked for, says where it is, and returns 0."""
-    reproduce = dpjax.reproduce
-    chosen = reproduce.plan(
+    experiments = dpjax.experiments
+    chosen = experiments.plan(
         arguments.paper, arguments.figure, quick=arguments.quick, seeds=arguments.seeds
     )
-    folder = arguments.out or f"dpjax-reproduce/{chosen.paper}{'-quick' * chosen.quick}"
+    name = chosen.experiment.name
+    folder = arguments.out or f"dpjax-reproduce/{name}{'-quick' * chosen.quick}"
     if arguments.redraw:
-        for path in reproduce.redraw(chosen, folder):
+        for path in experiments.redraw(chosen, folder):
             print(f"wrote {path}")
         return 0
-    begin = time.perf_counter()
-    for wanted, found in dict.fromkeys((p.stands_for, p.substitute) for p in chosen.problems):
-        if wanted:
-            print(f"{wanted} is not on this machine (set DPJAX_DATA); {found} for it.")
+    for absent, found in dict.fromkeys((p.stands_for, p.data) for p in chosen.problems):
+        if absent:
+            print(f"{absent} is not on this machine (set DPJAX_DATA); {found} stands in for it.")
     if chosen.left_out:
         print(f"left out of the quick run: {', '.join(chosen.left_out)}")
-    with Bar(chosen.paper, chosen.trainings, shown=True, keep=False) as bar:
+    make(chosen, folder)
+    return 0
+
+
+def make(chosen: dpjax.experiments.Plan, folder: str) -> dpjax.experiments.Results:
+    """Runs a plan under a progress bar, and says where its files are."""
+    begin = time.perf_counter()
+    with Bar(chosen.experiment.name, chosen.trainings, shown=True, keep=False) as bar:
         try:
-            paths = reproduce.reproduce(
+            results = dpjax.experiments.run(
                 chosen, folder, advance=lambda what, more: bar.advance(more, what)
             )
         except KeyboardInterrupt:
             words = "interrupted; run the same command again to continue."
             raise KeyboardInterrupt(words) from None
-    for path in paths:
+    for path in chosen.paths(folder):
         print(f"wrote {path}")
     print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
-    return 0
+    return results

@@ -1,0 +1,80 @@
+"""``dpjax compare``: algorithms side by side on a table, by exact values. NOT PRIVATE."""
+
+import argparse
+import sys
+
+import dpjax
+from dpjax import _validate
+from dpjax.cli import outputs, problem, report, reproduce
+
+_WARNING = (
+    "warning: NOT PRIVATE: dpjax compare prints exact values of the data. Use it only on data that "
+    "may be looked at; an algorithm chosen by it on private data is a release."
+)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Trains all that is compared, prints a table, and returns 0."""
+    outputs.check(arguments)
+    _validate.positive_int("seeds", arguments.seeds)
+    data, objective = problem.load(arguments), problem.objective(arguments)
+    problem.say_labels(arguments, objective, data)
+    experiment = dpjax.experiments.compare(
+        data,
+        objective,
+        [name.strip() for name in arguments.algorithms.split(",")],
+        numbers(arguments.epsilons),
+        delta=arguments.delta,
+        relation=arguments.relation,
+        seeds=arguments.seeds,
+    )
+    print(_WARNING, file=sys.stderr, flush=True)
+    chosen = dpjax.experiments.plan(experiment)
+    results = reproduce.make(chosen, arguments.out)
+    rows = summary(results)
+    print("\nNOT PRIVATE: exact values, mean (standard error) over the seeds")
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    print("  ".join(f"{name:>24}" for name in ("algorithm", "epsilon", *metrics)))
+    for method in results.each("method"):
+        for epsilon in results.each("epsilon"):
+            at = [r for r in rows if (r["algorithm"], r["epsilon"]) == (method, epsilon)]
+            cells = [
+                f"{r['mean']:.4g} ({r['standard_error']:.1g})".replace(" (nan)", "") for r in at
+            ]
+            print("  ".join(f"{cell:>24}" for cell in (method, f"{epsilon:g}", *cells)))
+    if arguments.json:
+        content = {"releasable": False, "data": data.name, "n": data.size, "p": data.dimension,
+                   "objective": objective.name, "relation": arguments.relation,
+                   "delta": chosen.problems[0].budget(1.0, data.size).delta,
+                   "seeds": chosen.seeds, "exact_results": rows}  # fmt: skip
+        report.write_json(arguments.json, content)
+        print(f"wrote {arguments.json}")
+    return 0
+
+
+def summary(results: dpjax.experiments.Results) -> list[dict]:
+    """Returns mean and standard error of each exact metric, by algorithm and epsilon."""
+    return [
+        {"algorithm": method, "epsilon": epsilon, "metric": metric,
+         "mean": results.mean(metric, method=method, epsilon=epsilon),
+         "standard_error": results.error(metric, method=method, epsilon=epsilon)}
+        for method in results.each("method")
+        for epsilon in results.each("epsilon")
+        for metric in results.where(method=method).each("metric")
+        if metric.startswith("exact_")
+    ]  # fmt: skip
+
+
+def numbers(text: str) -> list[float]:
+    """Returns the numbers that a list names.
+
+    Raises:
+      ValueError: naming the option, for what is no number.
+
+    >>> numbers("0.5, 1,2")
+    [0.5, 1.0, 2.0]
+    """
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--epsilons must be numbers such as 0.5,1,2, got {text!r}.") from None

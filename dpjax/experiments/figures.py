@@ -1,0 +1,450 @@
+"""NOT PRIVATE: pictures as data, drawn from the table: lines, risk against cost, rows of dots."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from dpjax import plotting
+from dpjax.experiments.looks import look, mark
+from dpjax.experiments.results import Results, quartiles
+from dpjax.experiments.spec import Problem
+
+# Accuracies that an axis of errors is labelled with.
+_TICKS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015,
+          0.01, 0.005)  # fmt: skip
+# Of a level's name, beside its line.
+_SIDES = {"minimum": "right"}
+# Such an axis begins at so many times the largest error at the end: before, all rise steeply.
+_RISEN = 1.6
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """What all kinds of panels have."""
+
+    y: str
+    """The metric that is drawn."""
+    title: str = "{problem}"
+    """With ``{data}``, ``{problem}``, ``{n}``, ``{p}`` of the problem."""
+    xlabel: str = "epsilon"
+    ylabel: str = ""
+    where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Cells of the rows that are drawn."""
+    levels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Metrics of the problem that lines are drawn at, and their names."""
+    percent: bool = False
+    """Whether the metric is a share."""
+
+    def draw(self, axes: Any, results: Results) -> None:
+        """Draws the rows of one problem."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines(Panel):
+    """A line for each method.
+
+    Args:
+      x: a column (of settings their last number), or ``"seconds"``, which is joined by step.
+      yscale: ``"error"`` is a logarithmic axis of 1 - y, upside down, with the seeds' range and the
+        names at the ends.
+      xscale: ``"places"`` labels the values alone, on a logarithmic axis.
+      centre: of the seeds; with the mean goes a band of the middle 80 %, with the median bars to
+        the quartiles and names at the ends; a line has neither.
+      beside: whether methods at one x stand beside each other.
+      only: methods that are drawn in colour, the others in grey; empty for all.
+      layers: further cells of rows that are drawn, how (a style of lines, or a marker), and a name.
+      hollow: a metric whose mean is at most 1/2 where the marker is hollow.
+      wedge: exponents between which a wedge is drawn.
+      least: where values are cut, as less is rounding.
+    """
+
+    x: str = "epsilon"
+    yscale: Literal["log", "linear", "error"] = "log"
+    xscale: Literal["places", "log", "linear"] = "places"
+    centre: Literal["mean", "median", "line"] = "mean"
+    beside: bool = False
+    only: tuple[str, ...] = ()
+    layers: tuple[tuple[Mapping[str, Any], str, str], ...] = ()
+    hollow: str = ""
+    wedge: tuple[float, ...] = ()
+    least: float = 1e-6
+
+    def draw(self, axes: Any, results: Results) -> None:
+        """Draws the rows of one problem."""
+        table, sign = results.where(**self.where), -1 if self.percent else 1
+        # The legend lists the lines as they lie.
+        labels = best_first(table, self.y, sign)[::-sign]
+        for (metric, name), line in zip(self.levels.items(), ("-.", ":"), strict=False):
+            if self.x != "rows":
+                level = results.where(metric=metric).column("value")[0]
+                color = "black" if line == "-." else "grey"
+                axes.axhline(level, color=color, linestyle=line, label=name)
+        ends, every = {}, {}
+        for place, label in enumerate(labels):
+            x, values = self._series(table.where(method=label))
+            if not len(x):
+                continue
+            every[label] = x, values
+            middle = _each(_median if self.centre == "median" else np.nanmean, values)
+            if self.only and label not in self.only:
+                axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
+                continue
+            shift = np.exp(0.25 * (place / max(1, len(labels) - 1) - 0.5)) if self.beside else 1.0
+            self._line(axes, label, x * shift, middle, values, table)
+            ends[label] = middle[-1]
+        for cells, style, name in self.layers:
+            self._layer(axes, results.where(**cells), style, name)
+        if every:
+            self._axes(axes, every)
+            for metric, name in self.levels.items() if self.x == "rows" else ():
+                _level_by_n(axes, results.where(metric=metric), name)
+            if self.yscale == "error" or self.centre == "median":
+                self._named(axes, ends)
+
+    def _series(self, table: Results) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Each x, and the values of the seeds there."""
+        rows = table.where(metric=self.y)
+        path = self.x in ("step", "seconds")
+        kept = (np.isnan(rows.column("step")) != path) & ~(rows.column("seed") < 0)
+        y = rows.column("value")[kept]
+        if self.x in ("epsilon", "step", "rows"):
+            x = rows.column(self.x)[kept]
+        elif self.x == "settings":
+            x = np.array([float(words.split()[-1]) for words in rows.column("settings")[kept]])
+        else:
+            other = table.where(metric=self.x)
+            at = dict(zip(other.column("step").tolist(), other.column("value"), strict=True))
+            x = np.array([at.get(cell, np.nan) for cell in rows.column("step")[kept].tolist()])
+        y = 1 - y if self.yscale == "error" else y
+        if self.yscale != "linear":
+            y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
+        x = np.where(np.isnan(y), np.nan, x)
+        where = np.unique(x[~np.isnan(x)])
+        return where, [y[x == one] for one in where]
+
+    def _line(self, axes: Any, label: str, x: np.ndarray, middle: np.ndarray,
+              values: list[np.ndarray], table: Results) -> None:  # fmt: skip
+        color, line = look(label).color, {"linestyle": look(label).line, "label": label}
+        if self.centre == "median":
+            low, _, high = np.array([quartiles(v) for v in values]).T
+            axes.plot(x, middle, color=color, linewidth=1.2, label=label)
+            axes.vlines(x, low, high, color=color, linewidth=1.5, alpha=0.7)
+            for one, value in zip(x, middle, strict=True):
+                solid = table.mean(self.hollow, **{"method": label, self.x: float(one)}) > 0.5
+                axes.plot([one], [value], **mark(label, filled=solid), linestyle="none")
+        elif self.centre == "line" or self.yscale == "error":
+            axes.plot(x, middle, color=color, **line)
+            axes.plot(x[-1:], middle[-1:], **mark(label), linestyle="none")
+        else:
+            ends = np.array([np.nanquantile(v, [0.1, 0.9]) for v in values]).T
+            plotting.band(axes, x, middle, ends, **mark(label, 5), **line)
+
+    def _layer(self, axes: Any, table: Results, style: str, name: str) -> None:
+        for label in table.each("method"):
+            x, values = self._series(table.where(method=label))
+            y, few, line = _each(np.nanmean, values), slice(None), {"linestyle": style}
+            if style == "o":
+                few = slice(None, None, max(1, len(x) // 10))
+                line = {"linestyle": "none", "marker": "o", "markersize": 4}
+            axes.plot(x[few], y[few], color=look(label).color, **line)
+        if name:
+            axes.plot([], [], color="grey", linestyle=style, label=f" {name}")
+
+    def _axes(self, axes: Any, every: Mapping[str, tuple[np.ndarray, list[np.ndarray]]]) -> None:
+        where = np.unique(np.concatenate([x for x, _ in every.values()]))
+        axes.set(xlabel=self.xlabel, ylabel=self.ylabel or self.y)
+        if self.xscale == "places":
+            plotting.places(axes, tuple(where))
+        elif self.xscale == "log":
+            axes.set_xscale("log")
+            _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
+        if self.yscale == "log":
+            axes.set_yscale("log")
+            _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
+        elif self.yscale == "error":
+            _error_axis(axes, where[-1], every)
+        elif self.percent:
+            plotting.percent(axes.yaxis)
+        if self.wedge:
+            middles = np.concatenate([_each(_median, v) for _, v in every.values()])
+            _wedge(axes, where, middles, self.wedge)
+
+    def _named(self, axes: Any, ends: dict[str, float]) -> None:
+        named = {}
+        for label, value in ends.items():
+            text = f"{label}  {100 * (1 - value):.1f} %" if self.yscale == "error" else label
+            below = self.yscale == "log" and value < min(axes.get_ylim())
+            text += f": {value:.1e}\n(out of view)" * bool(below)
+            named[text] = (value, look(label).color)
+        plotting.name_ends(axes, named)
+
+
+def _each(function: Callable[[np.ndarray], Any], values: list[np.ndarray]) -> np.ndarray:
+    return np.array([float(function(one)) for one in values])
+
+
+def _median(values: np.ndarray) -> float:
+    return quartiles(values)[1]
+
+
+def _level_by_n(axes: Any, found: Results, name: str) -> None:
+    """A dotted line of the problem's own numbers, where it is in view."""
+    n, values = found.column("rows"), found.column("value")
+    if values.min() > min(axes.get_ylim()):
+        axes.plot(n, values, color="grey", linestyle=(0, (1, 1)), linewidth=2)
+        axes.annotate(name, (n[0], values[0]), textcoords="offset points", xytext=(0, -11),
+                      fontsize="x-small")  # fmt: skip
+
+
+def _wedge(axes: Any, x: np.ndarray, every: np.ndarray, exponents: tuple[float, ...]) -> None:
+    """The fastest and the slowest fall that theory promises, above all that is drawn."""
+    ends = [2.5 * every.max() * (x / x[0]) ** -one for one in (max(exponents), min(exponents))]
+    axes.fill_between(x, *ends, color="0.9", linewidth=0, zorder=0)
+    axes.annotate(
+        "slopes of the theory", (x[-1], ends[1][-1]), textcoords="offset points",
+        xytext=(0, 3), ha="right", va="bottom", fontsize="x-small", color="0.4",
+    )  # fmt: skip
+    shown = plotting.in_view(1 / every[every > 0], gap=10)
+    axes.set(ylim=(every[every > 0][shown].min() / 2, 4 * every.max()))
+    axes.set(xlim=(x[0] / 1.15, x[-1] * 1.15))
+
+
+def _error_axis(axes: Any, longest: float, every: Mapping[str, Any]) -> None:
+    """Labels errors as accuracies; shows the seeds' range at the end of each path."""
+    worst = 0.0
+    for place, (label, (x, values)) in enumerate(every.items()):
+        color, last = look(label).color, values[-1]
+        if x[-1] < longest:
+            axes.plot([x[-1], longest], [last.mean()] * 2, color=color, linestyle=(0, (1, 3)))
+        axes.vlines((1.03 + 0.012 * place) * longest, last.min(), last.max(), color=color)
+        worst = max(worst, _RISEN * float(last.mean()), 1.05 * float(last.max()))
+    low = 0.85 * min(float(np.min(line.get_ydata())) for line in axes.lines)
+    # Upside down, as the axis is one of errors.
+    axes.set(yscale="log", xlim=(0, 1.15 * longest), ylim=(worst, low))
+    ticks = [error for error in _TICKS if low < error < worst]
+    axes.set_yticks(ticks, [f"{100 * (1 - error):.4g} %" for error in ticks])
+    axes.set_yticks([], minor=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Front(Panel):
+    """A marker for each method: its mean against its cost ``x``, and the front that none beats."""
+
+    x: str = "gradients"
+    least: float = 1e-7
+    """Where means are cut, as less is rounding of float32 parameters."""
+
+    def draw(self, axes: Any, results: Results) -> None:
+        """Draws the rows of one problem."""
+        table = results.where(**self.where)
+        labels = best_first(table, self.y)
+        means = np.array([max(table.mean(self.y, method=m), self.least) for m in labels])
+        errors = 2 * np.nan_to_num([table.error(self.y, method=m) for m in labels])
+        costs = np.array([table.mean(self.x, method=m) for m in labels])
+        shown = plotting.in_view(means)
+        for i in np.flatnonzero(shown):
+            axes.errorbar(
+                costs[i : i + 1], means[i : i + 1],
+                # On a logarithmic axis the lower end has to stay above 0.
+                yerr=[[min(errors[i], 0.9 * means[i])], [errors[i]]], **mark(labels[i], 8),
+                markeredgecolor="white", markeredgewidth=0.5, elinewidth=1.2, capsize=3,
+                linestyle="none",
+            )  # fmt: skip
+        for label in labels:
+            axes.plot([], [], **mark(label, 8), linestyle="none", label=label)
+        axes.plot([], [], color="0.7", linewidth=4, label="no method is both\nbetter and cheaper")
+        axes.set(xscale="log", yscale="log", xlabel=self.xlabel, ylabel=self.ylabel)
+        axes.margins(x=0.12)
+        axes.update_datalim(np.column_stack([costs, means])[~shown], updatey=False)
+        axes.autoscale_view()
+        if not shown.all():
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high * (high / low) ** 0.25)
+        _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
+        _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
+        for i in np.flatnonzero(~shown):
+            text = f"off the scale:\n{labels[i]} {means[i]:.2g}"
+            plotting.point_beyond(axes, costs[i], text, mark(labels[i], 8))
+        _front(axes, costs[shown], means[shown])
+
+
+def _front(axes: Any, costs: np.ndarray, means: np.ndarray) -> None:
+    """A line of steps through the points that no other beats in both cost and risk."""
+    order = np.lexsort((means, costs))
+    kept = order[means[order] <= np.minimum.accumulate(means[order])]
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    axes.set(xlim=(left, right), ylim=(low, high))
+    axes.step(
+        [costs[kept[0]], *costs[kept], right], [high, *means[kept], means[kept[-1]]],
+        where="post", color="0.85", linewidth=4, zorder=0.5, solid_joinstyle="round",
+    )  # fmt: skip
+
+
+def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
+    """Shows so many decades at least; from 1.2 on powers of ten are the only labels."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    low, high = limits()
+    short = decades - np.log10(high / low)
+    if short > 0:
+        fix(low / 10 ** (short / 2), high * 10 ** (short / 2))
+    if np.log10(np.divide(*limits()[::-1])) > 1.2:
+        axis.set_minor_formatter(NullFormatter())
+        return
+    axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Dots(Panel):
+    """A row for each method, in which epsilon grows downwards: medians, and bars to the quartiles.
+
+    Of a share the mean is drawn. Rows are sorted by the share of runs that escaped a saddle, and
+    then by their gap; a marker is hollow where half of the runs or more did not escape.
+
+    Args:
+      xscale: on a logarithmic axis 0 is not drawn.
+    """
+
+    xscale: Literal["linear", "log"] = "log"
+
+    def draw(self, axes: Any, results: Results) -> None:
+        """Draws the rows of one problem."""
+        epsilons, last = results.each("epsilon"), results.each("epsilon")[-1]
+        ranks = {m: (-results.mean("exact_escaped", method=m),
+                     results.median("exact_gap", method=m, epsilon=last))
+                 for m in results.each("method")}  # fmt: skip
+        order = sorted(ranks, key=ranks.__getitem__)
+        for row, label in enumerate(order):
+            heights = row + 0.6 * (np.arange(len(epsilons)) / max(1, len(epsilons) - 1) - 0.5)
+            tables = [results.where(method=label, epsilon=epsilon) for epsilon in epsilons]
+            three = [self._three(table.values(self.y)) for table in tables]
+            low, middle, high = np.array(three, float).T
+            color = look(label).color
+            # A quartile of runs that never get there has no end: the bar is drawn to the median.
+            high = np.where(np.isfinite(high), high, middle)
+            axes.plot(_finite(middle), heights, color=color, linewidth=1, alpha=0.6)
+            axes.hlines(heights, _finite(low), _finite(high), color=color, linewidth=1.5, alpha=0.7)
+            for i, table in enumerate(tables):
+                size, solid = 4 + 4 * i / max(1, len(tables) - 1), table.mean("exact_escaped") > 0.5
+                place = _finite(middle[i : i + 1]), heights[i : i + 1]
+                axes.plot(*place, **mark(label, size, solid), linestyle="none")
+            if not np.isfinite(middle).any():
+                never = {"transform": axes.get_yaxis_transform(), "va": "center"}
+                axes.text(0.02, row, "never", **never, fontsize="x-small", color=color)
+        axes.set_yticks(range(len(order)), order, fontsize="small")
+        for tick, label in zip(axes.get_yticklabels(), order, strict=True):
+            tick.set_color(look(label).color)
+        axes.set_ylim(len(order) - 0.1, -0.5)
+        for metric, name in self.levels.items():
+            where, ha = results.where(metric=metric).column("value")[0], _SIDES.get(name, "left")
+            axes.axvline(where, color="grey", linestyle=":")
+            axes.text(where, 0.005, f" {name} ", transform=axes.get_xaxis_transform(), ha=ha,
+                      va="bottom", fontsize="x-small")  # fmt: skip
+        axes.set(xlabel=self.xlabel)
+        if self.percent:
+            axes.set_xlim(-0.06, 1.06)
+            plotting.percent(axes.xaxis)
+        elif self.xscale == "linear":
+            axes.locator_params(axis="x", nbins=5)
+        elif any((np.asarray(line.get_xdata(), float) > 0).any() for line in axes.lines):
+            axes.set_xscale("log")
+
+    def _three(self, values: np.ndarray) -> tuple[float, ...]:
+        if self.percent:
+            return (float(values.mean()),) * 3
+        # A logarithm cannot show 0.
+        return quartiles(np.where(values > 0, values, np.inf) if self.xscale == "log" else values)
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """Panels in a grid.
+
+    Args:
+      title: above all, with ``{seeds}`` and ``{epsilons}`` and what a panel's title may have.
+      panels: of each problem.
+      columns: of the grid; 0 for as many as there are problems, or panels of one problem.
+      panels_first: whether a row of the grid is one panel of all problems.
+      size: of a panel in inches.
+      legend: as in ``plotting.panels``.
+      extra: one more panel at the end of the first row: draws on axes, from all rows.
+    """
+
+    title: str
+    panels: tuple[Panel, ...]
+    columns: int = 0
+    panels_first: bool = False
+    size: tuple[float, float] = (4.7, 4.0)
+    legend: Literal["below", "right", "inside", "none"] = "below"
+    extra: Callable[[Any, Results], None] | None = None
+
+
+def draw(
+    picture: Picture, problems: tuple[Problem, ...], results: Results, path: str | os.PathLike
+) -> None:
+    """Writes a picture of problems, or of all rows at once where there are none. NOT PRIVATE.
+
+    Raises:
+      ImportError: if matplotlib is not installed.
+      ValueError: if the path's ending names no format.
+    """
+    shown: tuple[Problem | None, ...] = problems or (None,)
+    if picture.panels_first:
+        pairs = [(panel, problem) for panel in picture.panels for problem in shown]
+    else:
+        pairs = [(panel, problem) for problem in shown for panel in picture.panels]
+    cells = [(panel, problem, results if problem is None else results.where(problem=problem.name))
+             for panel, problem in pairs]  # fmt: skip
+    # A quick run leaves epsilons out.
+    cells = [cell for cell in cells if len(cell[2].where(metric=cell[0].y, **cell[0].where))]
+    columns = picture.columns or (len(shown) if len(shown) > 1 else len(picture.panels))
+    columns = min(columns, len(cells))
+    wide = columns + (picture.extra is not None)
+    title = picture.title.format(**_names(next(iter(shown)), results))
+    size, legend = picture.size, picture.legend
+    with plotting.panels(path, -(-len(cells) // columns), wide, title, size=size,
+                         legend=legend) as grid:  # fmt: skip
+        for place, (panel, problem, table) in enumerate(cells):
+            axes = grid[place // columns, place % columns]
+            panel.draw(axes, table)
+            names = _names(problem, table) | {"epsilon": panel.where.get("epsilon", "")}
+            axes.set_title(panel.title.format(**names), fontsize="medium")
+        if picture.extra is not None:
+            picture.extra(grid[0, -1], results)
+
+
+def _names(problem: Problem | None, results: Results) -> dict[str, Any]:
+    found = results if problem is None else results.where(problem=problem.name)
+    own: dict[str, Any] = {}
+    if problem is not None:
+        own = {"problem": problem.name, "data": problem.where, "delta": problem.delta}
+        own["relation"] = problem.relation
+    return own | {
+        "exact": plotting.EXACT,
+        "seeds": len([seed for seed in found.each("seed") if seed >= 0]),
+        "epsilons": ", ".join(f"{epsilon:g}" for epsilon in found.each("epsilon")),
+        "n": int(max(found.each("rows"), default=0)),
+        "p": int(max(found.each("dimension"), default=0)),
+    }
+
+
+def best_first(results: Results, metric: str, sign: int = 1) -> list[str]:
+    """Returns the methods by their mean at the largest epsilon, the least first; or the largest."""
+    known = results.each("epsilon")
+    last = results.where(epsilon=known[-1]) if known else results
+    means = {}
+    for label in last.each("method"):
+        outputs = last.values(metric, method=label)
+        on_the_way = last.where(metric=metric, method=label).column("value")
+        means[label] = sign * float(np.nanmean(outputs if len(outputs) else on_the_way))
+    return sorted(means, key=means.__getitem__)

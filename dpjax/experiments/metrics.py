@@ -1,0 +1,245 @@
+"""NOT PRIVATE: what is measured of trainings, by name, and what outputs are held against."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax import diagnostics
+from dpjax._typing import Array, Params
+from dpjax.accounting import epsilon
+from dpjax.algorithms import Algorithm
+from dpjax.algorithms.base import recount_accountant
+from dpjax.datasets import Dataset
+from dpjax.experiments.spec import Problem
+from dpjax.objectives import Objective
+
+# A descent on so many rows takes seconds: the first outputs stand for all.
+_MANY_ROWS, DESCENTS = 100_000, 3
+# Images that a network looks at at once.
+_IMAGES = 250
+
+
+class Trained(NamedTuple):
+    """Trainings of one algorithm, one for each seed."""
+
+    algorithm: Algorithm
+    private: bool
+    problem: Problem
+    data: Dataset
+    """The records that it was trained on."""
+    whole: Dataset
+    """All records, of which those are some."""
+    reference: dict[str, float]
+    path: Params
+    """(seeds, m, ...) iterates."""
+    steps: np.ndarray
+    """(seeds, m) steps taken by then."""
+    read: np.ndarray
+    """(seeds, m) records read by then."""
+    output: Params
+    """(seeds, ...)"""
+    held: dict[str, Any]
+    """What one metric computed for another."""
+
+
+def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
+    count = len(jax.tree.leaves(params)[0])
+    picked = (jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), params) for i in range(count))
+    return np.array([float(function(one)) for one in picked])
+
+
+def _lowest(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
+    lowest = functools.partial(diagnostics.exact_min_eigenvalue, problem.loss)
+    return _each(lambda w: lowest(w, data.examples), params)
+
+
+def _local(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
+    some = params[: DESCENTS if data.size > _MANY_ROWS else None]
+    return np.array([diagnostics.exact_descent(problem.loss, w, data.examples)[1] for w in some])
+
+
+def _accuracy(part: str, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
+    tested = part == "test" or (not part and data.test_x is not None)
+    x, y = (data.test_x, data.test_y) if tested else data.examples
+    few = slice(problem.counted)
+    return _each(lambda w: exact_share(problem.loss, w, x[few], y[few]), params)  # pyright: ignore
+
+
+def exact_share(objective: Objective, params: Params, x: Array, y: Array) -> float:
+    """Returns the share of records whose label a model or a network predicts. NOT PRIVATE.
+
+    Parameters of a network that are not finite predict nothing.
+
+    >>> from dpjax.objectives import cross_entropy
+    >>> network = cross_entropy(lambda w, x: x * w)
+    >>> exact_share(network, jnp.ones(2), jnp.eye(2), jnp.array([0.0, 0.0]))
+    0.5
+    """
+    if objective.predicts:
+        return float(diagnostics.exact_accuracy(objective, params, x, y))
+    apply = objective.loss.apply  # pyright: ignore[reportFunctionMemberAccess]
+    pieces = range(0, len(y), _IMAGES)
+    hits = [_hits(apply, params, x[i : i + _IMAGES], y[i : i + _IMAGES]) for i in pieces]
+    return sum(map(int, hits)) / len(y)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _hits(apply: Callable[..., Array], params: Params, x: Array, y: Array) -> Array:
+    logits = jax.vmap(functools.partial(apply, params))(x)
+    return jnp.sum((jnp.argmax(logits, axis=1) == y) & jnp.isfinite(logits).all(axis=1))
+
+
+# Of (m, ...) parameters: from problem and records to (m,) numbers.
+POINT: dict[str, Callable[[Problem, Dataset, Params], np.ndarray]] = {
+    "exact_value": lambda p, data, w: diagnostics.exact_values(p.loss, w, data.examples),
+    "exact_gradient_norm": lambda p, data, w: diagnostics.exact_gradient_norms(
+        p.loss, w, data.examples
+    ),
+    "exact_min_eigenvalue": _lowest,
+    "exact_local_value": _local,
+    "exact_accuracy": functools.partial(_accuracy, ""),
+    "exact_train_accuracy": functools.partial(_accuracy, "train"),
+    "exact_test_accuracy": functools.partial(_accuracy, "test"),
+}
+
+
+def _until_out(trained: Trained, counted: np.ndarray) -> np.ndarray:
+    """What each seed had counted when it was first below the value halfway to the minimum."""
+    if "out" not in trained.held:
+        flat = np.asarray(trained.path)
+        points = flat.reshape(-1, flat.shape[-1])
+        values = POINT["exact_value"](trained.problem, trained.data, points)
+        trained.held["out"] = values.reshape(flat.shape[:2]) < trained.reference["halfway"]
+    below = trained.held["out"]
+    first = counted[np.arange(len(below)), below.argmax(axis=1)]
+    return np.where(below.any(axis=1), first, np.inf)
+
+
+def _alpha(trained: Trained, data: Dataset) -> np.ndarray:
+    norms, lowest = (
+        POINT[name](trained.problem, data, trained.output)
+        for name in ("exact_gradient_norm", "exact_min_eigenvalue")
+    )
+    return least_alpha(norms, lowest, trained.reference["hessian_lipschitz"])
+
+
+def least_alpha(norms: Any, lowest: Any, hessian_lipschitz: float) -> Any:
+    """Returns the least alpha with |g| <= alpha and lambda_min >= -sqrt(rho alpha).
+
+    >>> print(least_alpha(np.array([0.1, 0.1]), np.array([0.3, -0.5]), 1.0))
+    [0.1  0.25]
+    """
+    return np.maximum(norms, np.minimum(lowest, 0) ** 2 / hessian_lipschitz)
+
+
+# Of trainings: (seeds,) numbers.
+RUN: dict[str, Callable[[Trained], np.ndarray]] = {
+    "exact_escaped": lambda t: (
+        POINT["exact_value"](t.problem, t.data, t.output) < t.reference["halfway"]
+    ),
+    "exact_iterations_until_out": lambda t: _until_out(t, t.steps),
+    "exact_passes_until_out": lambda t: _until_out(t, t.read / t.data.size),
+    "exact_alpha": lambda t: _alpha(t, t.data),
+    "exact_alpha_on_all_records": lambda t: _alpha(t, t.whole),
+    "records": lambda t: t.read[:, -1],
+}
+
+
+def _spent(algorithm: Algorithm) -> float:
+    accountant, delta = recount_accountant(algorithm.accountant), float(algorithm.declared.delta)
+    return float(epsilon(algorithm.event, delta, algorithm.relation, accountant))
+
+
+def _query(algorithm: Algorithm) -> Any:
+    return algorithm.queries[0]
+
+
+# Of an algorithm: one number. A Hessian beside the gradient is no other pass.
+COST: dict[str, Callable[[Algorithm], Any]] = {
+    "steps": lambda algorithm: algorithm.steps,
+    "gradients": lambda algorithm: algorithm.evaluations.declared,
+    "gradients_computed": lambda algorithm: algorithm.evaluations.padded,
+    "passes": lambda algorithm: algorithm.evaluations.declared / _query(algorithm).data_size,
+    "batch_size": lambda algorithm: _query(algorithm).divisor,
+    "noise_multiplier": lambda algorithm: _query(algorithm).noise_multiplier,
+    "promised_alpha": lambda algorithm: getattr(algorithm, "tolerances", [math.nan])[0],
+    "epsilon_of_the_noise": _spent,
+}
+# Without noise there is no epsilon, nor a count that rests on its event.
+_NOISELESS = {"epsilon_of_the_noise": math.inf, "noise_multiplier": 0.0, "gradients": math.nan}
+
+METRICS = (*POINT, *RUN, *COST)
+"""The names of what can be measured; ``exact_gap`` is ``exact_value`` minus the best one known."""
+
+Measured = list[tuple[float, float, str, float]]
+"""Seed, step, metric and value; NaN where a seed or a step means nothing."""
+
+
+def measured(trained: Trained) -> Measured:
+    """Returns what the problem asks for; values that belong to all seeds have none."""
+    problem, data, found = trained.problem, trained.data, []
+    for name in problem.metrics:
+        if name in COST:
+            known = {} if trained.private else _NOISELESS
+            value = known[name] if name in known else COST[name](trained.algorithm)
+            found.append((np.nan, np.nan, name, float(value)))
+            continue
+        point = name in POINT
+        values = POINT[name](problem, data, trained.output) if point else RUN[name](trained)
+        found += [(seed, np.nan, name, float(value)) for seed, value in enumerate(values)]
+    for name in problem.path_metrics:
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trained.path)
+        values = POINT[name](problem, data, flat).reshape(trained.steps.shape)
+        for (seed, place), value in np.ndenumerate(values):
+            found.append((seed, float(trained.steps[seed, place]), name, float(value)))
+    return found
+
+
+def _descents(problem: Problem, data: Dataset) -> dict[str, float]:
+    params, value = diagnostics.exact_optimum(problem.loss, data.examples, problem.starts)
+    found = {"optimum": value, "searched": value}
+    if problem.loss.predicts:
+        y = np.asarray(data.y if data.test_y is None else data.test_y)
+        share = float(np.mean(y > 0))
+        at = np.asarray(params, np.float32)[None]
+        found["accuracy_of_the_optimum"] = float(_accuracy("", problem, data, at)[0])
+        found["share_of_the_larger_class"] = max(share, 1 - share)
+    return found
+
+
+def _certified(problem: Problem, data: Dataset) -> dict[str, float]:
+    found = diagnostics.exact_certified_optimum(problem.loss, data.examples)
+    return {"optimum": found.value, "slack": found.slack}
+
+
+def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:
+    land, constants = (
+        diagnostics.exact_landscape(problem.loss, data.examples),
+        problem.loss.constants,
+    )
+    if constants is None:
+        raise ValueError(f"{problem.name} has no Hessian-Lipschitz constant.")
+    lowest, rho = land.saddle.min_eigenvalue, float(constants.hessian_lipschitz)
+    return {
+        "optimum": land.minimum.value,
+        "saddle": land.saddle.value,
+        "saddle_gap": land.saddle.value - land.minimum.value,
+        "saddle_min_eigenvalue": lowest,
+        "minimum_min_eigenvalue": land.minimum.min_eigenvalue,
+        "halfway": land.halfway,
+        "hessian_lipschitz": rho,
+        "saddle_alpha": float(least_alpha(0.0, lowest, rho)),
+    }
+
+
+REFERENCES: dict[str, Callable[[Problem, Dataset], dict[str, float]]] = {
+    "descents": _descents,
+    "certified": _certified,
+    "landscape": _landscape,
+}
+"""Name -> function of problem and records: the best value that is known, and what comes with it."""

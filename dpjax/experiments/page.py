@@ -1,0 +1,161 @@
+"""NOT PRIVATE: the page of an experiment and its tables, all from the results."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from dpjax.diagnostics.optimum import WIDEST
+from dpjax.experiments.claims import Verdict, number, reference
+from dpjax.experiments.results import Results
+from dpjax.experiments.spec import Figure, Plan, Problem
+
+Cell = Callable[[Results], str]
+"""From the rows of one method, at one epsilon or n, to a cell of a table."""
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """Returns rows as lines of a Markdown table.
+
+    >>> table([{"a": 1, "b": "x"}])
+    ['| a | b |', '|---|---|', '| 1 | x |']
+    """
+    head = list(rows[0])
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return lines + [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
+
+
+def mean(metric: str, form: Callable[[float], str] = number, error: bool = False) -> Cell:
+    """Returns what writes the mean over the seeds, perhaps with its standard error."""
+
+    def cell(found: Results) -> str:
+        spread = found.error(metric)
+        more = f" ({number(spread)})" if error and spread == spread else ""
+        return form(found.mean(metric)) + more
+
+    return cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A table of methods by epsilon, or by n.
+
+    Args:
+      words: above it.
+      cell: what is in it.
+      columns: ``"epsilon"`` or ``"rows"``.
+      corner: head of the column of methods.
+      more: further columns: head and, from all rows of a method, the cell.
+      epsilons: the only ones that are shown; empty for all.
+      about: head of a column with each method's ``about``; empty for none.
+    """
+
+    words: str
+    cell: Cell
+    columns: str = "epsilon"
+    corner: str = ""
+    more: tuple[tuple[str, Cell], ...] = ()
+    epsilons: tuple[float, ...] = ()
+    about: tuple[str, Mapping[str, str]] | None = None
+
+    def __call__(self, results: Results, problems: Sequence[Problem]) -> list[str]:
+        """Returns the lines, problem after problem."""
+        lines = []
+        for problem in problems:
+            found, rows = results.where(problem=problem.name), []
+            found = found.where(epsilon=self.epsilons) if self.epsilons else found
+            for label in found.each("method"):
+                own = found.where(method=label)
+                row = {self.corner: label}
+                if self.about is not None:
+                    row[self.about[0]] = self.about[1].get(label, "")
+                for value in own.each(self.columns):
+                    head = (
+                        f"epsilon {value:g}" if self.columns == "epsilon" else f"n = {value:,.0f}"
+                    )
+                    row[head] = self.cell(own.where(**{self.columns: value}))
+                rows.append(row | {head: cell(own) for head, cell in self.more})
+            words = self.words.format(problem=problem.name)
+            lines += [*([words, ""] if words else []), *table(rows), ""]
+        return lines
+
+
+def write(plan: Plan, results: Results) -> str:
+    """Returns the page of a plan, from all rows. NOT PRIVATE."""
+    lines = _head(plan, results)
+    for name, figure in plan.figures.items():
+        lines += [f"## {name}: {figure.caption}", ""]
+        lines += [] if figure.picture is None else [f"![{name}]({name}.png)", ""]
+        lines += [line for part in figure.sections for line in part(results, figure.problems)]
+        said = verdicts(results, figure)
+        if said:
+            lines += ["What the paper says, held against these numbers:", "", *map(str, said), ""]
+    return "\n".join(lines) + "\n"
+
+
+def verdicts(results: Results, figure: Figure) -> list[Verdict]:
+    """Returns the verdicts on what is claimed of a figure."""
+    return [one for claim in figure.claims for one in claim(results, figure.problems)]
+
+
+def _head(plan: Plan, results: Results) -> list[str]:
+    experiment, values, seeds, few = plan.experiment, "", "", "draws"
+    if plan.problems:
+        values = (
+            " Gaps, gradient norms and accuracies are exact values of the records: NOT PRIVATE."
+        )
+        seeds, few = f" {plan.seeds} seeds; {experiment.trained}.", "rows, seeds and epsilons"
+    source = f"{experiment.reference}. " if experiment.reference else ""
+    lines = [
+        f"# {experiment.title} (NOT PRIVATE)", "",
+        f"{source}Made by `{plan.command}`, with every number in `{plan.name}.csv`.{values}", "",
+        f"{experiment.conventions}{seeds}".strip(), "", experiment.settings, "",
+    ]  # fmt: skip
+    if plan.quick:
+        lines += [f"**A quick run: few {few}. Its numbers are no results.**", ""]
+    if plan.left_out:
+        lines += [f"Left out of the quick run: {', '.join(plan.left_out)}.", ""]
+    for problem in plan.problems:
+        found = results.where(problem=problem.name)
+        n, p = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
+        note = problem.note(n) if problem.note else ""
+        words = f"- {problem.name}: n = {n:,}, p = {p}. {about_reference(problem, found)} {note}"
+        lines.append(words.rstrip().replace("  ", " "))
+        if problem.stands_for:
+            lines.append(
+                f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
+                f"{problem.data} stands in for it."
+            )
+    return [*lines, ""]
+
+
+def about_reference(problem: Problem, found: Results) -> str:
+    """Returns where the best value comes from, and whether it is the one known before."""
+    best = reference(found, "exact_optimum")
+    if problem.reference == "certified":
+        slack = reference(found, "exact_slack")
+        among = "" if problem.loss.regularizer else f" of all points of norm at most {WIDEST:g}"
+        return (
+            f"The optimum{among} is {best:.8f} (float64), proven to be the least value up to "
+            f"{max(slack, 1e-12):.0e}."
+        )
+    if problem.reference == "landscape":
+        at = {name: reference(found, f"exact_{name}") for name in (
+            "saddle", "saddle_min_eigenvalue", "minimum_min_eigenvalue", "hessian_lipschitz",
+            "saddle_alpha")}  # fmt: skip
+        return (
+            f"The saddle has the value {at['saddle']:.5f} and lambda_min "
+            f"{at['saddle_min_eigenvalue']:.4f}, the minimum {best:.5f} and "
+            f"{at['minimum_min_eigenvalue']:.4f}; rho = {at['hessian_lipschitz']:.3g}, so the "
+            f"saddle itself is an alpha-SOSP for alpha = {at['saddle_alpha']:.2g}."
+        )
+    if problem.reference != "descents":
+        return ""
+    text = (
+        f"L* = {best:.5f}, the least value found by {problem.starts} exact descents from fixed "
+        f"starts ({reference(found, 'exact_searched'):.5f}) and from every output."
+    )
+    if problem.known is None:
+        return text
+    off = best - problem.known
+    if abs(off) <= 1e-4:
+        return f"{text} It agrees with the known {problem.known:.5f}."
+    return f"{text} It does NOT agree with the known {problem.known:.5f}: off by {off:+.5f}."

@@ -1,0 +1,194 @@
+"""NOT PRIVATE: perturbed gradient descent (Tholeti et al. 2021): its figure, from closed forms."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from dpjax.accounting import ball_composition, ball_delta
+from dpjax.experiments import page
+from dpjax.experiments.claims import Verdict, counted, number
+from dpjax.experiments.figures import Lines, Picture
+from dpjax.experiments.results import Results, Row
+from dpjax.experiments.spec import Experiment, Figure, Problem
+from dpjax.mechanisms import add_ball, seed_key
+
+DIMENSIONS = (1, 2, 3, 10, 22, 100)
+# Steps are composed at one distance, on as many records as IJCNN1 has.
+STEP_DISTANCE, RECORDS = 0.1, 35_000
+_SEED, _BATCH, _NAN = 2021, 10_000, float("nan")
+_COUNTS = np.unique(np.geomspace(1, 100 * RECORDS, 61).round().astype(int))
+_TOLD = (1, 100, 1_000, RECORDS, 10 * RECORDS)
+# What a row of the table is of: its problem.
+BALL, CHECKED, DRAWN, ERROR = "ball", "ball, checked", "ball, drawn", "ball, standard error"
+STEPS, RECORD = "steps", "publishing random records"
+GAUSS = {0: "Gaussian, epsilon 0", 1: "Gaussian, epsilon 1"}
+
+
+def gaussian_delta(distance: float, dimension: int, epsilon: float) -> float:
+    """Returns delta of Gaussian noise with the standard deviation of the unit ball's.
+
+    >>> round(gaussian_delta(0.5, 10, 0.0), 4)
+    0.6135
+    """
+    mu = distance * math.sqrt(dimension + 2)
+    tail = math.exp(epsilon) * stats.norm.cdf(-epsilon / mu - mu / 2)
+    return float(stats.norm.cdf(-epsilon / mu + mu / 2) - tail)
+
+
+def noise(dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns squared length and first coordinate of noise as dpjax draws it."""
+    zero = jnp.zeros(dimension)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        drawn = add_ball(key, zero, 1.0)
+        return jnp.sum(drawn**2), drawn[0]
+
+    pieces = []
+    for start in range(0, draws, _BATCH):
+        key = jax.random.fold_in(jax.random.fold_in(seed_key(_SEED), dimension), start)
+        pieces.append(draw(jax.random.split(key, min(_BATCH, draws - start))))
+    squares, along = (np.concatenate(part).astype(float) for part in zip(*pieces, strict=True))
+    return squares, along
+
+
+def computed(draws: int, points: int) -> list[Row]:
+    """Returns the table: delta by what it is of, dimension and distance, and after steps.
+
+    Args:
+      draws: of noise in each dimension, for the check.
+      points: distances in each dimension that it is made at.
+    """
+    rows, even = [], 2 * np.arange(1, points + 1) / (points + 1)
+    fine = sorted({*even.tolist(), *np.geomspace(1e-3, 1.999, 61).tolist()})
+    counts = sorted({*_COUNTS.tolist(), *_TOLD})
+
+    def add(what: str, d: int, value: float, distance: float, step: float = _NAN) -> None:
+        words = f"d = {d}" if d else what, f"D = {distance:.6g}"
+        rows.append(
+            Row("perturbed", what, RECORDS, d, *words, _NAN, _NAN, step, "delta", float(value))
+        )
+
+    for d in DIMENSIONS:
+        squares, along = noise(d, draws)
+        for distance in fine:
+            exact = ball_delta(distance, 1.0, d)
+            add(BALL, d, exact, distance)
+            for epsilon, what in GAUSS.items():
+                add(what, d, gaussian_delta(distance, d, epsilon), distance)
+            if distance in even:
+                outside = squares + 2 * distance * along + distance**2 > 1
+                # Where hardly a draw is expected to miss, one that does is no evidence.
+                error = max(math.sqrt(exact * (1 - exact) / draws), 2 / draws)
+                for what, value in ((CHECKED, exact), (DRAWN, outside.mean()), (ERROR, error)):
+                    add(what, d, value, distance)
+        each = ball_delta(STEP_DISTANCE, 1.0, d)
+        for count in counts:
+            add(STEPS, d, ball_composition(each, int(count), 1 / RECORDS), STEP_DISTANCE, count)
+    for count in counts:
+        add(RECORD, 0, -math.expm1(count * math.log1p(-1 / RECORDS)), STEP_DISTANCE, count)
+    return rows
+
+
+def _deltas(results: Results, what: str) -> np.ndarray:
+    """A row a dimension, a column a distance."""
+    found = [results.where(problem=what, dimension=float(d)).column("value") for d in DIMENSIONS]
+    return np.array(found)
+
+
+def _after(results: Results, what: str, d: int) -> dict[int, float]:
+    found = results.where(problem=what, dimension=float(d))
+    return {t: float(found.where(step=float(t)).column("value")[0]) for t in _TOLD}
+
+
+def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
+    words = results.where(problem=DRAWN).each("settings")
+    exact, drawn = _deltas(results, CHECKED), _deltas(results, DRAWN)
+    shown = [round(i * (len(words) - 1) / 4) for i in range(5)]
+    rows = [{"": f"d = {d}"} | {words[i]: number(row[i]) for i in shown}
+            for d, row in zip(DIMENSIONS, exact, strict=True)]  # fmt: skip
+    compared = [
+        {"": f"d = {DIMENSIONS[k]}, {words[i]}", "ball, every epsilon": number(exact[k, i]),
+         "ball, drawn": number(drawn[k, i])}
+        | {name: number(gaussian_delta(float(words[i][4:]), DIMENSIONS[k], epsilon))
+           for epsilon, name in GAUSS.items()}
+        for k in (1, 4, 5)
+        for i in shown[:2]
+    ]  # fmt: skip
+    steps = [
+        {"": f"d = {d}" if d else "publishing T random records"}
+        | {f"T = {t:,}": number(v) for t, v in _after(results, STEPS if d else RECORD, d).items()}
+        for d in (0, *DIMENSIONS)
+    ]
+    return [
+        "Delta of one release, the same at every epsilon:", "", *page.table(rows), "",
+        "Beside Gaussian noise of the same standard deviation:", "", *page.table(compared), "",
+        f"After T steps, each on one record in n = {RECORDS:,}, at D = {STEP_DISTANCE:g}:", "",
+        *page.table(steps), "",
+    ]  # fmt: skip
+
+
+def _claims(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+    table, drawn, errors = (_deltas(results, what) for what in (CHECKED, DRAWN, ERROR))
+    off = np.abs(drawn - table) / errors
+    distances = np.array([float(w[4:]) for w in results.where(problem=DRAWN).each("settings")])
+    # Beyond 1 - 1e-12 all are 1 in float64.
+    wide = (np.diff(table, axis=0) > 0) | (table[1:] > 1 - 1e-12)
+    up = (np.diff(table, axis=1) > 0) | (table[:, 1:] > 1 - 1e-12)
+    after = {t: v for t, v in _after(results, STEPS, 22).items() if t >= 1_000}
+    words = ", ".join(f"{number(v)} after T = {t:,}" for t, v in after.items())
+    return [
+        counted("Equation 6 is the total variation of the noise drawn.",
+                (off < stats.norm.isf(5e-4 / off.size)).ravel(),
+                f"The farthest of the points is {number(off.max())} standard errors away."),
+        counted("For d = 1 delta is D / 2, that of uniform noise.",
+                np.abs(table[0] - distances / 2) < 1e-5),
+        counted("Delta grows with the dimension.", wide.ravel()),
+        counted("Delta grows with the distance.", up.ravel()),
+        counted("The noise that escapes saddle points also gives privacy (held where delta is "
+                "below 1/n).", [value < 1 / RECORDS for value in after.values()],
+                f"With D = {STEP_DISTANCE:g}, d = 22 and n = {RECORDS:,} delta is {words}; "
+                f"publishing one random record in full has {number(1 / RECORDS)}."),
+    ]  # fmt: skip
+
+
+_DISTANCE = "distance D of the centres, R = 1"
+_FEW = {"dimension": (2.0, 22.0, 100.0)}
+_PICTURE = Picture(
+    "Noise uniform in the unit ball hides little: the delta of its (0, delta) guarantee, the same "
+    "at every epsilon, by dimension d (lower is more private)\nlines: closed form; dots: share of "
+    "drawn noise that tells two centres apart",
+    (
+        Lines("delta", "Delta of one release\n(1: nothing is hidden)", _DISTANCE, x="settings",
+              where={"problem": BALL}, xscale="linear", yscale="linear", centre="line",
+              layers=(({"problem": DRAWN}, "o", ""),)),
+        Lines("delta", "Beside Gaussian noise\nof the same standard deviation", _DISTANCE,
+              where=_FEW | {"problem": BALL}, x="settings", xscale="log", centre="line",
+              layers=((_FEW | {"problem": GAUSS[0]}, "--", "dashed: Gaussian, epsilon 0"),
+                      (_FEW | {"problem": GAUSS[1]}, ":", "dotted: Gaussian, epsilon 1"))),
+        Lines("delta", f"Delta after T steps\n(n = {RECORDS:,}, D = {STEP_DISTANCE:g})",
+              "steps T, each on one random record", x="step", where={"problem": STEPS},
+              xscale="log", centre="line", least=1e-9,
+              layers=(({"problem": RECORD}, "-.", "publishing T random records"),)),
+    ),
+)  # fmt: skip
+
+EXPERIMENT = Experiment(
+    "perturbed",
+    "On the Differentially Private Nature of Perturbed Gradient Descent",
+    (),
+    {"fig2": Figure("Delta against the distance of gradients, and after T sampled steps.", (),
+                    _PICTURE, (_tables,), (_claims,))},
+    "Tholeti et al., 2021, figure 2 and theorem 1",
+    "Neighbours are replace_one, as in the paper: the distance D is that of the gradients of two "
+    "records, 2 C where they are clipped at C. R = 1. No data are read: closed forms, and noise as "
+    "dpjax draws it.",
+    "The noise is uniform in the unit ball of d dimensions; a Gaussian beside it has the same "
+    "standard deviation in every coordinate, 1 / sqrt(d + 2).",
+    computed=lambda quick: computed(*((20_000, 9) if quick else (1_000_000, 39))),
+)  # fmt: skip

@@ -1,0 +1,232 @@
+"""NOT PRIVATE: the trust-region paper (Wang and Xu 2020): its problems, curves and claims."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpjax.experiments import page
+from dpjax.experiments.claims import Smaller, Verdict, counted, mean, number, percent, reference
+from dpjax.experiments.figures import Lines, Picture
+from dpjax.experiments.results import Results
+from dpjax.experiments.spec import Experiment, Figure, Method, Problem, grid
+
+_EPSILONS = (0.2, 0.5, 1.0, 1.5, 2.0)
+# On the large data a point takes minutes.
+_FEWER = (0.2, 0.5, 1.0, 2.0)
+# Where times are measured and local minima are looked for.
+_TRACED = 1.0
+
+
+def _problem(data: str, objective: str, batch: int, epsilons: tuple[float, ...], known=None):
+    traced = known is not None
+    return Problem(
+        data,
+        objective,
+        "{data}, " + objective,
+        epsilons=epsilons,
+        delta_times_n=1.0,
+        relation="replace_one",
+        settings={"batch_size": batch},
+        keys=(f"{data}, {objective}",),
+        reference="descents",
+        known=known,
+        metrics=("exact_value", "exact_gradient_norm", "exact_accuracy", "exact_local_value",
+                 "steps", "passes", "epsilon_of_the_noise"),
+        path_metrics=("exact_value",),
+        checkpoints=12,
+        traced=(_TRACED,) if traced else (float("inf"),),
+        timed=traced,
+        quick={"rows": 4_000, "epsilons": (0.5, 1.0), "known": None, "starts": 2},
+    )  # fmt: skip
+
+
+_COVTYPE_LOGISTIC = _problem("covtype", "logistic-nonconvex", 50_000, _FEWER, 0.53800)
+_IJCNN1_LOGISTIC = _problem("ijcnn1", "logistic-nonconvex", 5_000, _EPSILONS, 0.20713)
+_COVTYPE_SIGMOID = _problem("covtype", "sigmoid-l2", 50_000, _FEWER, 0.43747)
+_IJCNN1_SIGMOID = _problem("ijcnn1", "sigmoid-l2", 5_000, _EPSILONS, 0.17507)
+# The paper's 86 % needs classes 1 and 2 against the rest; its other figures do not say.
+_COVTYPE_12 = _problem("covtype-12", "sigmoid-l2", 50_000, _FEWER)
+
+
+def _tuned(names: str, every: str) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Settings by problem, from their names and, divided by blanks, the values of each problem."""
+    problems = ("ijcnn1, logistic-nonconvex", "covtype, logistic-nonconvex", "ijcnn1, sigmoid-l2",
+                "covtype, sigmoid-l2", "covtype-12, sigmoid-l2")  # fmt: skip
+    values = (grid(names, one) for one in every.split())
+    return dict(zip(problems, values, strict=True))
+
+
+# The paper tuned its methods, so the curves with its noise are tuned here, at epsilon 1 on these
+# very problems, and gradient descent in both; dpjax's others run with defaults, tuned on none.
+_DESCENT = _tuned("steps step_size", "512/32.0 512/16.0 128/8.0 128/32.0 128/32.0")
+_RADII = "radius final_radius damping"
+_REGION = _tuned(_RADII, "12.0/1.0/0.5 12.0/1.0/0.5 8.0/1.0/2.0 8.0/1.0/2.0 8.0/1.0/2.0")
+_SUBSETS = _tuned(f"steps {_RADII}", "16/2.0/1.0/1.0 40/2.0/1.0/0.5 16/2.0/1.0/1.0 40/6.0/1.0/1.0 "
+                  "40/6.0/1.0/1.0")  # fmt: skip
+_PAPER = {"accountant": "paper"}
+_BATCH = {"batch_size": "batch_size"}
+_GD, _TR = "DP-GD, published noise", "DP-TR, published noise"
+_STR, _OURS = "DP-STR, published noise, corrected", "DP-STR, dpjax"
+METHODS = (
+    Method(_GD, "dp-gd", _PAPER, grids=_DESCENT),
+    Method("DP-GD, dpjax", "dp-gd", grids=_DESCENT),
+    Method(_TR, "dp-tr", _PAPER, grids=_REGION),
+    Method("DP-TR, dpjax", "dp-tr"),
+    Method(_STR, "dp-str", _PAPER, takes=_BATCH, grids=_SUBSETS),
+    Method(_OURS, "dp-str", takes=_BATCH),
+    Method("DP-Adam, dpjax", "dp-adam"),
+)
+
+_GAP = "optimality gap L(w) - L*"
+_SEEDS = "mean of {seeds} seeds, band: the middle 80 %; dashed and hollow: noise as published"
+_PANELS = Picture(
+    f"{{problem}}: n = {{n:,}}, p = {{p}}, delta = 1/n, {{relation}}; {{exact}}\n{_SEEDS}",
+    (
+        Lines("exact_gap", "Optimality gap\n(0 at the best loss known)", ylabel=_GAP),
+        Lines("exact_gradient_norm", "Gradient norm\n(0 at a stationary point)",
+              ylabel="exact gradient norm"),
+        Lines("exact_gap", f"Optimality gap over time\n(epsilon {_TRACED:g})",
+              "time of one training (seconds, without compiling)", _GAP,
+              {"epsilon": _TRACED}, x="seconds", xscale="log"),
+    ),
+)  # fmt: skip
+_ACCURACY = Picture(
+    f"Accuracy against epsilon, delta = 1/n, {{relation}}; {{exact}}\n{_SEEDS}; points at one "
+    "epsilon stand beside each other",
+    (
+        Lines("exact_accuracy", ylabel="accuracy (test set, or else training set)",
+              levels={"exact_accuracy_of_the_optimum": "non-private optimum",
+                      "exact_share_of_the_larger_class": "majority class"},
+              percent=True, yscale="linear", beside=True),
+    ),
+)  # fmt: skip
+
+_NOISE = "(published noise)"
+
+
+def _fastest(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+    found = results.where(problem=problems[0].name, metric="seconds")
+    known = [m for m in (_GD, _TR, _STR) if m in found.each("method")]
+    spent = {m: float(found.where(method=m).column("value").max()) for m in known}
+    words = ", ".join(f"{m.split(',')[0]} {number(value)} s" for m, value in spent.items())
+    least = min(spent, key=spent.__getitem__, default="")
+    text = "DP-STR takes the least time."
+    return [counted(text, [least == _STR], f"Measured {words}.")] if _STR in known else []
+
+
+_PANEL_CLAIMS = (
+    Smaller(f"DP-TR has a smaller gap than DP-GD. {_NOISE}", mean("exact_gap"), _TR, _GD),
+    Smaller(f"DP-TR has a smaller gradient norm than DP-GD. {_NOISE}", mean("exact_gradient_norm"),
+            _TR, _GD),
+    Smaller(f"DP-STR has a larger gap than DP-TR, for its noise is larger. {_NOISE}",
+            mean("exact_gap"), _TR, _STR),
+    Smaller(f"DP-STR has a larger gap than DP-GD. {_NOISE}", mean("exact_gap"), _GD, _STR),
+    _fastest,
+    Smaller("DP-STR's accuracy is an open problem: with the noise that privacy needs and no more, "
+            "the gap is smaller than with the published noise.", mean("exact_gap"), _OURS, _STR,
+            epsilons=(_TRACED,)),
+)  # fmt: skip
+
+
+def _growth(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+    """Accuracy grows with epsilon, and ends near that of the optimum and what the paper says."""
+    said = []
+    for problem in problems:
+        found = results.where(problem=problem.name)
+        best = reference(found, "exact_accuracy_of_the_optimum")
+        first, *_, last = found.each("epsilon")
+        ends = [
+            [found.mean("exact_accuracy", method=m, epsilon=e) for e in (first, last)]
+            for m in found.each("method")
+            if "published" in m
+        ]
+        grows, near = [b >= a for a, b in ends], [best - b <= 0.01 for _, b in ends]
+        text = f"{problem.name}: accuracy grows with epsilon {_NOISE}."
+        beside = f"{problem.name}: at epsilon {last:g} it is within a point of the non-private one."
+        said += [counted(text, grows), counted(beside, near)]
+        claimed = {"ijcnn1": 0.95, "covtype": 0.86, "covtype-12": 0.86}.get(problem.data)
+        if claimed is not None:
+            said.append(counted(
+                f"{problem.name}: the non-private accuracy is {percent(claimed)}.",
+                [abs(best - claimed) <= 0.01],
+                f"Measured {percent(best)}; always guessing the larger class gives "
+                f"{percent(reference(found, 'exact_share_of_the_larger_class'))}.",
+            ))  # fmt: skip
+    return said
+
+
+def _shapes(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+    """What the paper's table 1 says of n and p."""
+    said = []
+    for problem in problems:
+        data = problem.stands_for or problem.data
+        n, p = {"covtype": (581_012, 54), "ijcnn1": (35_000, 22)}.get(data, (0, 0))
+        found = results.where(problem=problem.name)
+        ours = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
+        text = f"{data} has n = {n:,} and p = {p}."
+        said.append(counted(text, [ours == (n, p)], f"Used here: n = {ours[0]:,}, p = {ours[1]}."))
+    return said
+
+
+def _seconds(found: Results) -> str:
+    spent = found.where(metric="seconds").column("value")
+    return f"{spent.max():.3g}" if len(spent) else ""
+
+
+def _local(found: Results) -> str:
+    gap = found.mean("exact_gap_to_local_minimum")
+    return number(gap) if gap == gap else ""
+
+
+_COSTS = page.Grid(
+    f"{{problem}}: exact gap at epsilon {_TRACED:g}, and what it costs:", page.mean("exact_gap"),
+    corner="method", epsilons=(_TRACED,),
+    more=(("gap to local minimum", _local),
+          ("gradient norm", page.mean("exact_gradient_norm")),
+          ("steps", page.mean("steps", "{:.0f}".format)),
+          ("passes", page.mean("passes", "{:.3g}".format)), ("seconds", _seconds)),
+)  # fmt: skip
+_TABLES = (
+    page.Grid("Mean gap:", page.mean("exact_gap")),
+    page.Grid("Mean gradient norm:", page.mean("exact_gradient_norm")),
+    _COSTS,
+)
+
+
+def _panels(caption: str, problem: Problem) -> Figure:
+    return Figure(caption, (problem,), _PANELS, _TABLES, _PANEL_CLAIMS)
+
+
+EXPERIMENT = Experiment(
+    "trust-region",
+    "Escaping Saddle Points of Empirical Risk Privately and Scalably via DP-Trust Region Method",
+    METHODS,
+    {
+        "fig2": Figure(
+            "Accuracy of the sigmoid loss with l2 against epsilon.",
+            (_IJCNN1_SIGMOID, _COVTYPE_SIGMOID, _COVTYPE_12),
+            _ACCURACY,
+            (page.Grid("Mean accuracy, {problem}:", page.mean("exact_accuracy", percent)),),
+            (_growth,),
+        ),
+        "fig4": _panels("Covertype, logistic loss, nonconvex regularizer.", _COVTYPE_LOGISTIC),
+        "fig6": _panels("IJCNN1, logistic loss, nonconvex regularizer.", _IJCNN1_LOGISTIC),
+        "fig8": _panels("Covertype, sigmoid loss with l2.", _COVTYPE_SIGMOID),
+        "fig10": _panels("IJCNN1, sigmoid loss with l2.", _IJCNN1_SIGMOID),
+        "table1": Figure(
+            "The data sets, and what each method costs and reaches on them at epsilon 1.",
+            (_COVTYPE_LOGISTIC, _IJCNN1_LOGISTIC),
+            None,
+            (_COSTS,),
+            (_shapes,),
+            (_TRACED,),
+        ),
+    },
+    "Wang and Xu, ECML PKDD 2020, section 5",
+    "Neighbours are replace_one with delta = 1/n, as in the paper;",
+    "Where the noise is the paper's formula, radius, damping, steps and step size are tuned on "
+    "these very problems at epsilon 1, since the paper tuned its methods; so are DP-GD's steps and "
+    "step size in both its curves. dpjax's other curves run with one set of defaults, tuned on "
+    "none of them. `benchmarks/fair.py` ranks methods that are tuned alike.",
+    # One problem serves two figures; each other one compiles every method anew.
+    quick=("ijcnn1, logistic-nonconvex",),
+)

@@ -1,0 +1,199 @@
+"""NOT PRIVATE: the one table that all pictures, pages and verdicts are made from."""
+
+import csv
+import io
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from dpjax import _durable
+
+
+class Row(NamedTuple):
+    """One number. Where a column means nothing the cell is empty, in numbers NaN."""
+
+    experiment: str
+    problem: str
+    rows: int
+    """n."""
+    dimension: int
+    """p."""
+    method: str
+    """Empty where the number belongs to the problem."""
+    settings: str
+    """What the method was given, in words."""
+    epsilon: float
+    seed: float
+    """Counted from 0; those of the tuning are -1, -2, ..."""
+    step: float
+    """NaN for the output."""
+    metric: str
+    """What begins with ``exact`` is an exact value of the records: NOT PRIVATE."""
+    value: float
+
+
+_NUMBERS = ("rows", "dimension", "epsilon", "seed", "step", "value")
+
+
+class Results:
+    """The table of an experiment, and questions to it.
+
+    Args:
+      rows: one ``Row`` each.
+
+    Privacy: NOT PRIVATE; it holds exact values of the records.
+
+    >>> rows = [Row("e", "p", 9, 2, "DP-GD", "", 1.0, seed, np.nan, "exact_gap", gap)
+    ...         for seed, gap in enumerate([0.25, 0.75])]
+    >>> results = Results(rows)
+    >>> results.mean("exact_gap", method="DP-GD"), results.each("method")
+    (0.5, ('DP-GD',))
+    """
+
+    def __init__(self, rows: Iterable[Row]):
+        columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+        self._columns = {
+            name: np.array(column, float if name in _NUMBERS else str)
+            for name, column in zip(Row._fields, columns, strict=True)
+        }
+
+    def __len__(self) -> int:
+        return len(self._columns["value"])
+
+    def rows(self) -> list[Row]:
+        """Returns the rows."""
+        return [Row(*cells) for cells in zip(*self._columns.values(), strict=True)]
+
+    def where(self, **cells: str | float | tuple) -> "Results":
+        """Returns the rows with these cells; of a tuple with any of them."""
+        kept = np.ones(len(self), bool)
+        for name, wanted in cells.items():
+            column = self._columns[name]
+            every = wanted if isinstance(wanted, tuple) else (wanted,)
+            kept &= np.any([column == one for one in every], axis=0)
+        found = Results(())
+        found._columns = {name: column[kept] for name, column in self._columns.items()}
+        return found
+
+    def each(self, column: str) -> tuple:
+        """Returns the different cells of a column: numbers growing, words in the rows' order."""
+        found = self._columns[column]
+        if column in _NUMBERS:
+            return tuple(float(value) for value in np.unique(found[~np.isnan(found)]))
+        return tuple(dict.fromkeys(cell for cell in found.tolist() if cell))
+
+    def column(self, name: str) -> np.ndarray:
+        """Returns a column."""
+        return self._columns[name]
+
+    def values(self, metric: str, **cells: str | float | tuple) -> np.ndarray:
+        """Returns the values of outputs, by seed, without those of the tuning."""
+        found = self.where(metric=metric, **cells)
+        kept = np.isnan(found.column("step")) & ~(found.column("seed") < 0)
+        return found.column("value")[kept]
+
+    def mean(self, metric: str, **cells: str | float | tuple) -> float:
+        """Returns the mean of ``values`` that are not NaN; NaN if there are none."""
+        found = self.values(metric, **cells)
+        return float(np.mean(found[~np.isnan(found)])) if (~np.isnan(found)).any() else float("nan")
+
+    def median(self, metric: str, **cells: str | float | tuple) -> float:
+        """Returns the median of ``values``; where some are infinite that of ``quartiles``."""
+        found = self.values(metric, **cells)
+        return float(np.median(found)) if np.isfinite(found).all() else quartiles(found)[1]
+
+    def error(self, metric: str, **cells: str | float | tuple) -> float:
+        """Returns the standard error of ``mean``; NaN with one seed, or one that diverged."""
+        found = self.values(metric, **cells)
+        known = len(found) > 1 and np.isfinite(found).all()
+        return float(found.std(ddof=1) / len(found) ** 0.5) if known else float("nan")
+
+    def tried(self, metric: str, **cells: str | float | tuple) -> dict[str, float]:
+        """Returns the mean over the seeds of the tuning, by settings."""
+        found = self.where(metric=metric, **cells)
+        found = Results(row for row in found.rows() if row.seed < 0)
+        return {
+            words: float(found.where(settings=words).column("value").mean())
+            for words in found.each("settings")
+        }
+
+
+def quartiles(values: np.ndarray) -> tuple[float, float, float]:
+    """Returns the three quartiles; infinite ones are those of runs that never got there.
+
+    >>> quartiles(np.array([1.0, 2.0, np.inf]))
+    (1.0, 2.0, inf)
+    """
+    # Of infinite numbers none is between two others, so no interpolation.
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], method="nearest")
+    return float(low), float(middle), float(high)
+
+
+class Difference(NamedTuple):
+    """How far one mean is above another, its standard error by Welch, and degrees of freedom."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def clear(self, luck: float = 0.05) -> bool:
+        """Returns whether Student's t puts it beyond the spread, on two sides."""
+        return abs(self.value) > float(student_t.ppf(1 - luck / 2, self.freedom)) * self.error
+
+
+def difference(*samples: np.ndarray) -> Difference:
+    """Returns the first mean minus the second, plus the fourth minus the third if there are four.
+
+    >>> difference(np.array([3.0, 5.0]), np.array([1.0, 3.0]))[:2]
+    (2.0, 1.4142135623730951)
+    """
+    signs = (1, -1, -1, 1)
+    value = sum(sign * float(s.mean()) for sign, s in zip(signs, samples, strict=False))
+    if min(map(len, samples)) < 2:
+        return Difference(value, float("nan"), float("nan"))
+    squares = [float(np.var(s, ddof=1)) / len(s) for s in samples]
+    total = sum(squares)
+    weights = sum(square**2 / (len(s) - 1) for square, s in zip(squares, samples, strict=True))
+    return Difference(value, total**0.5, total**2 / weights if total else float("inf"))
+
+
+def write(path: str | os.PathLike, results: Results) -> None:
+    """Writes the table as CSV, all of it or nothing."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows([_text(cell) for cell in row] for row in results.rows())
+    _durable.replace_private(pathlib.Path(path), text.getvalue().encode())
+
+
+def read(path: str | os.PathLike) -> Results:
+    """Returns what ``write`` wrote.
+
+    Raises:
+      FileNotFoundError: if there is no such file, naming how to make it.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is missing: make it by the same command without --redraw.")
+    with open(path, newline="") as file:
+        head, *lines = csv.reader(file)
+    if tuple(head) != Row._fields:
+        raise ValueError(f"{path} must have the columns {', '.join(Row._fields)}; make it anew.")
+    found = Results(())
+    columns = dict(zip(Row._fields, zip(*lines, strict=True), strict=True)) if lines else {}
+    found._columns |= {
+        name: np.array([cell or "nan" for cell in column], float)
+        if name in _NUMBERS
+        else np.array(column, str)
+        for name, column in columns.items()
+    }
+    return found
+
+
+def _text(cell: str | float) -> str:
+    if isinstance(cell, str):
+        return cell
+    return "" if np.isnan(cell) else f"{cell:.9g}"

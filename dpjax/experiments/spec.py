@@ -1,0 +1,400 @@
+"""NOT PRIVATE: an experiment as data: problems, methods, what is measured, drawn and claimed."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import _validate, datasets
+from dpjax._typing import Array, Params, Relation
+from dpjax.accounting import PrivacyBudget
+from dpjax.algorithms import ALGORITHMS, Algorithm
+from dpjax.baselines import BASELINES, ONE_RELEASE
+from dpjax.datasets import Dataset
+from dpjax.objectives import OBJECTIVES, Objective
+
+FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
+"""Name on the command line -> factory of every method that can be compared."""
+
+Settings = Mapping[str, Any]
+NOTHING: Settings = {}
+SEED, QUICK_SEEDS = 2020, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Records, an objective, budgets, and what is measured on them.
+
+    Args:
+      data: what the records are called; a name of ``dpjax.datasets.load`` unless there are
+        ``records``.
+      objective: an ``Objective``, a name in ``OBJECTIVES``, or a function from the data's name.
+      title: what the problem is called, with ``{data}`` for the data; unique in the experiment.
+      records: a ``Dataset``, or a function that returns one; None for data that have a name.
+      rows: so many of the first records; None for all.
+      sizes: n of random subsets of them; 0 for all.
+      epsilons: where the methods are compared.
+      delta: of every budget; None for ``delta_times_n`` / n.
+      delta_times_n: see ``delta``.
+      relation: the neighbours.
+      methods: labels of the methods that are compared; empty for all of the experiment's.
+      settings: numbers that methods take from the problem; a ``batch_size`` is at most n / 7.
+      keys: under which the methods' settings are looked up, the first one that is there.
+      tries: how many settings of a grid are tried at most; None for all.
+      start: from seed and data to the first parameters; None for 0.
+      reference: name in ``metrics.REFERENCES`` of what outputs are held against; empty for none.
+      known: the optimal value as known before, or None.
+      starts: descents in a search for the optimum.
+      metrics: names in ``metrics.METRICS`` of what is measured of every output.
+      path_metrics: names of what is measured on the way too, if there are ``checkpoints``.
+      checkpoints: how many iterates on the way are looked at.
+      spacing: of their step numbers.
+      traced: the only epsilons with checkpoints; empty for all.
+      counted: records that training and test accuracy are measured on, the first so many.
+      most_seeds: seeds at most, where a training takes long.
+      timed: whether one training of each method is timed, at the first of ``traced``.
+      note: from n to more words on the data for the page.
+      quick: fields that a quick run changes.
+      stand_in: fields that it changes where the data are not here; empty where they must be.
+      stands_for: the data that these records are in place of.
+    """
+
+    data: str
+    objective: Objective | str | Callable[[str], Objective]
+    title: str = ""
+    records: Dataset | Callable[[], Dataset] | None = None
+    rows: int | None = None
+    sizes: tuple[int, ...] = (0,)
+    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0)
+    delta: float | None = None
+    delta_times_n: float = 0.1
+    relation: Relation = "zero_out"
+    methods: tuple[str, ...] = ()
+    settings: Settings = dataclasses.field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    tries: int | None = None
+    start: Callable[[int, Dataset], Params] | None = None
+    reference: str = ""
+    known: float | None = None
+    starts: int = 4
+    metrics: tuple[str, ...] = ("exact_value", "epsilon_of_the_noise")
+    path_metrics: tuple[str, ...] = ()
+    checkpoints: int = 0
+    spacing: Literal["log", "even"] = "log"
+    traced: tuple[float, ...] = ()
+    counted: int | None = None
+    most_seeds: int | None = None
+    timed: bool = False
+    note: Callable[[int], str] | None = None
+    quick: Settings = dataclasses.field(default_factory=dict)
+    stand_in: Settings = dataclasses.field(default_factory=lambda: {"data": "randhie"})
+    stands_for: str = ""
+
+    @property
+    def where(self) -> str:
+        """The data, for people."""
+        return f"{self.data} (for {self.stands_for})" if self.stands_for else self.data
+
+    @property
+    def name(self) -> str:
+        """Data and objective, for people.
+
+        >>> Problem("ijcnn1", "logistic").name
+        'ijcnn1, logistic'
+        """
+        return (self.title or f"{{data}}, {self.loss.name}").format(data=self.where)
+
+    @property
+    def loss(self) -> Objective:
+        """The objective.
+
+        Raises:
+          ValueError: for a name that there is not.
+        """
+        if isinstance(self.objective, str):
+            return OBJECTIVES[_validate.choice("objective", self.objective, OBJECTIVES)]()
+        return (
+            self.objective if isinstance(self.objective, Objective) else self.objective(self.data)
+        )
+
+    def load(self) -> Dataset:
+        """Returns the records as JAX arrays.
+
+        Raises:
+          FileNotFoundError: naming what to set, if they are not on this machine.
+        """
+        whole = self.records() if callable(self.records) else self.records
+        whole = datasets.load(self.data) if whole is None else whole
+        few = slice(self.rows)
+        parts = {"x": whole.x[few], "y": whole.y[few]}
+        parts |= {"test_x": whole.test_x, "test_y": whole.test_y}
+        arrays = {n: None if v is None else jnp.asarray(v) for n, v in parts.items()}
+        return dataclasses.replace(whole, **arrays)
+
+    def first_params(self, seed: int, data: Dataset) -> Params:
+        """Returns where a training starts."""
+        if self.start is None:
+            return jnp.zeros(self.loss.parameters(data.dimension))
+        return self.start(seed, data)
+
+    def budget(self, epsilon: float, size: int) -> PrivacyBudget:
+        """Returns the budget of trainings on ``size`` records."""
+        delta = self.delta_times_n / size if self.delta is None else self.delta
+        return PrivacyBudget(epsilon, delta, self.relation)
+
+    def made_quick(self) -> "Problem":
+        """Returns the small version; on other records where its own are not on this machine."""
+        small = dataclasses.replace(self, **self.quick)
+        here = {info.name for info in datasets.describe() if info.available}
+        named = {info.name for info in datasets.describe()}
+        if self.data in here or self.data not in named or not self.stand_in:
+            return small
+        return dataclasses.replace(small, stands_for=self.data, **self.stand_in)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """An algorithm with settings, as a line of a figure.
+
+    Args:
+      label: what legends and tables call it.
+      factory: name in ``FACTORIES``, or a function that is called like one.
+      settings: what the factory is given besides objective, budget and sizes.
+      takes: arguments of the factory whose values are in ``Problem.settings``: by argument, the
+        name there.
+      grids: by one of ``Problem.keys``, or ``""`` for every problem: settings, of which the best
+        is taken if there are several.
+      refused: by one of ``Problem.keys``, why the method is not there.
+      private: whether it has noise; if not, its outputs must not be released.
+      about: what a page says beside the label.
+
+    >>> Method("DP-TR", "dp-tr").make.__name__
+    'dp_trust_region'
+    """
+
+    label: str
+    factory: str | Callable[..., Algorithm]
+    settings: Settings = dataclasses.field(default_factory=dict)
+    takes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    grids: Mapping[str, tuple[Settings, ...]] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    private: bool = True
+    about: str = ""
+
+    @property
+    def make(self) -> Callable[..., Algorithm]:
+        """The factory.
+
+        Raises:
+          ValueError: for a name that there is not.
+        """
+        if callable(self.factory):
+            return self.factory
+        return FACTORIES[_validate.choice("algorithm", self.factory, FACTORIES)]
+
+    def compared_on(self, problem: Problem) -> bool:
+        """Returns whether there are results of it on ``problem``."""
+        wanted = not problem.methods or self.label in problem.methods
+        return wanted and _found(self.refused, problem.keys) is None
+
+    def grid(self, problem: Problem) -> tuple[Settings, ...]:
+        """Returns the settings of which the best is taken; one of them may be empty."""
+        grid = _found(self.grids, (*problem.keys, "")) or (NOTHING,)
+        return grid[: problem.tries]
+
+    def arguments(self, problem: Problem, size: int, chosen: Settings) -> dict[str, Any]:
+        """Returns what the factory is given, with ``size`` records and one setting of the grid."""
+        taken = {name: problem.settings[own] for name, own in self.takes.items()}
+        if "batch_size" in taken:
+            taken["batch_size"] = min(taken["batch_size"], max(size // 7, 1))
+        return {**taken, **self.settings, **chosen}
+
+
+def _found(by_key: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((by_key[key] for key in keys if key in by_key), None)
+
+
+def grid(names: str, every: str) -> tuple[dict[str, Any], ...]:
+    """Returns settings from their names and values: 1 is a whole number, 1.0 is not.
+
+    >>> grid("steps step_size", "8/1.0 16/0.5")
+    ({'steps': 8, 'step_size': 1.0}, {'steps': 16, 'step_size': 0.5})
+    """
+
+    def value(word: str) -> Any:
+        return int(word) if word.isdigit() else float(word) if word[0].isdigit() else word
+
+    names_ = names.split()
+    return tuple(
+        dict(zip(names_, map(value, one.split("/")), strict=True)) for one in every.split()
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the best of a method's settings is found, by exact values: NOT PRIVATE.
+
+    Args:
+      metric: the name of what is compared, by its mean over the seeds.
+      seeds: trainings of each setting, with seeds that no result has.
+      largest: whether the largest is best.
+      further: how many settings more are tried where the best is at an end of a grid of numbers.
+    """
+
+    metric: str = "exact_value"
+    seeds: int = 4
+    largest: bool = False
+    further: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A section of the page: a picture, tables and verdicts, all made from the results' table.
+
+    Args:
+      caption: one line.
+      problems: what it shows.
+      picture: a ``figures.Picture``, or None.
+      sections: from results and problems to lines of Markdown, in order.
+      claims: from results and problems to ``claims.Verdict``, such as ``claims.Smaller``.
+      epsilons: the only ones that it needs; empty for all of the problems'.
+    """
+
+    caption: str
+    problems: tuple[Problem, ...] = ()
+    picture: Any = None
+    sections: tuple[Callable[..., list[str]], ...] = ()
+    claims: tuple[Callable[..., list], ...] = ()
+    epsilons: tuple[float, ...] = ()
+
+
+def split_keys(root: Array, seeds: int, tuning: bool | None) -> Array:
+    """Returns the keys of trainings; those of the tuning are others; None where there is none."""
+    own = root if tuning is None else jax.random.fold_in(root, 0 if tuning else 1)
+    return jax.random.split(own, seeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Methods, figures of problems, and the words of the page.
+
+    Args:
+      name: of the page and the table.
+      title: of the page.
+      methods: what is compared.
+      figures: by name.
+      reference: where the claims are from.
+      conventions: of privacy, for the page.
+      settings: how settings were chosen, for the page.
+      trained: where trainings start, and which of them are private, for the page.
+      seeds: runs of each point, unless asked for otherwise.
+      tuning: how settings are chosen; None where no method has several.
+      keys: from a root key, a number of seeds and whether they are for tuning, to keys.
+      computed: in place of trainings: from whether the run is quick to rows of the table.
+      quick: figures that a quick run of all keeps, each with the problems of these keys; None for
+        all.
+
+    Privacy: NOT PRIVATE: results hold exact values of the records.
+
+    >>> import dpjax
+    >>> experiments = dpjax.experiments
+    >>> problem = Problem("randhie", "logistic", rows=500, epsilons=(1.0,), reference="descents",
+    ...                   metrics=("exact_value", "exact_accuracy"))
+    >>> methods = (Method("DP-GD", "dp-gd", {"steps": 8}), Method("DP-TR", "dp-tr", {"steps": 4}))
+    >>> drawn = {"gap": experiments.against_epsilon(problem)}
+    >>> mine = Experiment("mine", "Two methods", methods, drawn)
+    >>> results = experiments.run(experiments.plan(mine, seeds=2))
+    >>> bool((results.values("exact_gap", method="DP-TR", epsilon=1.0) >= 0).all())
+    True
+    """
+
+    name: str
+    title: str
+    methods: tuple[Method, ...]
+    figures: Mapping[str, Figure]
+    reference: str = ""
+    conventions: str = ""
+    settings: str = ""
+    trained: str = "every training starts at 0 and is private at its epsilon by an exact accountant"
+    seeds: int = 10
+    tuning: Tuning | None = None
+    keys: Callable[[Array, int, bool | None], Array] = split_keys
+    computed: Callable[[bool], list] | None = None
+    quick: tuple[str, ...] | None = None
+
+    def methods_on(self, problem: Problem) -> tuple[Method, ...]:
+        """Returns the methods that there are results of on ``problem``."""
+        return tuple(method for method in self.methods if method.compared_on(problem))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What will be made, checked before anything is computed.
+
+    Args:
+      experiment: what it is a part of.
+      figures: by name.
+      seeds: runs of each point.
+      quick: whether this is the small version.
+      left_out: figures that the small version leaves out, by name.
+      words: the command that makes it, without its arguments; empty where Python does.
+    """
+
+    experiment: Experiment
+    figures: Mapping[str, Figure]
+    seeds: int
+    quick: bool = False
+    left_out: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all figures were asked for."""
+        return len(self.figures) + len(self.left_out) == len(self.experiment.figures)
+
+    @property
+    def name(self) -> str:
+        """Of table and page; one figure has its own, so that it leaves those of all as they are."""
+        return self.experiment.name if self.whole else "-".join(self.figures)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Each problem once, in the order of the figures."""
+        every = {problem.name: problem for f in self.figures.values() for problem in f.problems}
+        return tuple(every.values())
+
+    @property
+    def command(self) -> str:
+        """What makes this."""
+        default = QUICK_SEEDS if self.quick else self.experiment.seeds
+        words = [self.words, self.experiment.name, "all" if self.whole else self.name]
+        words += ["--quick"] * self.quick + [f"--seeds {self.seeds}"] * (self.seeds != default)
+        return " ".join(words) if self.words else "dpjax.experiments.run"
+
+    def paths(self, folder: str | os.PathLike) -> list[pathlib.Path]:
+        """Returns the pictures, the table and the page in a folder."""
+        drawn = [f"{name}.png" for name, one in self.figures.items() if one.picture is not None]
+        return [
+            pathlib.Path(folder, name) for name in (*drawn, f"{self.name}.csv", f"{self.name}.md")
+        ]
+
+    def epsilons(self, problem: Problem) -> tuple[float, ...]:
+        """Returns where ``problem`` is needed: a figure may take few epsilons."""
+        needs = [f.epsilons for f in self.figures.values() if problem in f.problems]
+        return problem.epsilons if () in needs else tuple(sorted(set().union(*needs)))
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings that is, if nothing is on the disk."""
+        total = 0
+        for problem in self.problems:
+            seeds = min(self.seeds, problem.most_seeds or self.seeds)
+            for method in self.experiment.methods_on(problem):
+                tried, tuning = len(method.grid(problem)), self.experiment.tuning
+                tuned = tuning.seeds * tried if tuning is not None and tried > 1 else 0
+                total += len(self.epsilons(problem)) * len(problem.sizes) * (seeds + tuned)
+        return total
