@@ -20,6 +20,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 shapes.install()
 compiling.install()
+compiling.share()
 
 # A compiled program takes about 14 mappings of memory, of which Linux allows a process 65,530; one
 # more, and the compiler crashes. Programs shared by the tests of a file are rarely older than this.
