@@ -220,7 +220,6 @@ def test_no_mutant_survives(bug):
     assert KILLED_BY[bug] and not survived(bug)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("name", REFUTES)
 def test_an_audit_refutes_the_bug_of_its_row(name):
     """An algorithm's noise and claim, from end to end: a bug in either contradicts the claim.
