@@ -92,6 +92,7 @@ ENTRIES: tuple[Entry, ...] = (
             data_size=10,
             full=Power(200_000, 0.80),
             quick=Power(40_000, 0.75),
+            kills="no clipping",
         ),
     ),
     Entry(
