@@ -30,7 +30,7 @@ import dpjax
 from dpjax.accounting import Event, Ledger, LedgerError, Release, epsilon
 from dpjax.driver import checkpoint, holds_run, progress, resume
 
-ROWS, WIDTH, STEPS = 6_000, 6, 3_000
+ROWS, WIDTH, STEPS = 500, 6, 2_000
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-5)
 LOG = np.dtype([("run", "<i4"), ("step", "<i4"), ("booked", "u1"), ("output", "V16")])
 PIECE = -(-STEPS // progress._UPDATES)

@@ -27,7 +27,7 @@ N, P, CLASSES, DELTA = 60, 4, 3, 1e-3
 BUDGET = dpjax.PrivacyBudget(20.0, DELTA)
 KEY = jax.random.wrap_key_data(np.array([314_159, 271_828], np.uint32), impl="threefry2x32")
 START = jnp.zeros((P, CLASSES))
-SGD = optax.sgd(0.3, momentum=0.5)
+SGD, SAME = (optax.sgd(0.3, momentum=0.5) for _ in range(2))
 
 
 def linear(params, x):
@@ -107,8 +107,12 @@ def test_every_kind_of_model_learns_and_predicts(model):
     outputs = trained.outputs(x)
     assert outputs.shape == (700, CLASSES)
     np.testing.assert_allclose(trained.model(x), outputs, atol=1e-5)
+
+
+def test_without_classes_nothing_is_predicted():
+    x, _ = records()
     with pytest.raises(ValueError, match="outputs"):
-        fitted(model, (x[:N], outputs[:N]), loss=squared, steps=1, epochs=None).predict(x)
+        fitted(data=(x, np.ones((N, CLASSES), np.float32)), loss=squared).predict(x)
 
 
 def test_an_nnx_module_is_left_as_it_was():
@@ -399,7 +403,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_so_is_its_table(step, tmp_pa
         fitted(**given, checkpoint=tmp_path / "c")
     crash(None)
     # Another object of the same optimizer; the start is made again from the checkpoint's key.
-    same = {"key": None, "optimizer": optax.sgd(0.3, momentum=0.5), "checkpoint": tmp_path / "c"}
+    same = {"key": None, "optimizer": SAME, "checkpoint": tmp_path / "c"}
     for _ in range(2):
         resumed = fitted(**(given | same))
         assert bits(resumed.solution) == bits(whole.solution)
@@ -650,7 +654,7 @@ def test_mnist_trains_the_cnn(real_data):
         budget=dpjax.PrivacyBudget(50.0, 1e-5),
         optimizer=optax.sgd(1.0, momentum=0.5),
         batch_size=64,
-        steps=16,
+        steps=10,
         epochs=None,
         bounds=(0, 255),
         held_out=held_out,

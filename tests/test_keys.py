@@ -150,7 +150,7 @@ def test_unsafe_noise_is_said_by_event_and_solution(name):
     assert all(release.unsafe_fast_noise for release in algorithm.event.releases)
     said = dpjax.driver.guarantee.statement(algorithm, "row")
     assert said.startswith("NOT FOR RELEASE: unsafe_fast_noise")
-    if name in ("dp-gd", "spider"):
+    if name == "dp-gd":
         solution = dpjax.solve(algorithm, records(), key=dpjax.random_key())
         assert not solution.releasable and solution.guarantee() == said
     with pytest.raises(ValueError, match="unsafe_fast_noise must be True or False"):

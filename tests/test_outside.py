@@ -197,6 +197,7 @@ def test_a_ledger_of_gaussians_says_that_it_cannot_book_another_law(tmp_path):
         dpjax.run(build(L1ClippedQuery), records(), key=KEY, ledger=tmp_path / "l", label="x")
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_audit_proves_nine_tenths_of_the_claim(kind):
     algorithm = build(kind, canaries.winding(), data_size=2, dimension=1)

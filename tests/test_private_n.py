@@ -21,8 +21,6 @@ from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Setting
 from dpjax.sampling import gaps
 
-pytestmark = pytest.mark.optimised
-
 DECLARED = 200
 BUDGET = PrivacyBudget(1.0, 1e-5, "add_or_remove_one")
 LINEAR = Objective(lambda w, x: w @ x, name="linear")
@@ -59,7 +57,7 @@ def test_c55_an_audit_with_twice_the_declared_records_stays_below_the_claim(othe
     by twice what is accounted.
     """
     game = game_of(others, 2 * DECLARED)
-    scores = games.play(game, jax.random.key(0), 20_000)
+    scores = games.play(game, jax.random.key(0), 10_000)
     found = estimators.estimate(*scores, game.claim, 1e-5, level=1e-4)
     ratio = found.epsilon_curve / game.claim.epsilon(1e-5)
     assert ratio <= 1
@@ -67,8 +65,16 @@ def test_c55_an_audit_with_twice_the_declared_records_stays_below_the_claim(othe
         assert ratio > 0.7  # the attack is a good one
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("n", [DECLARED, DECLARED + 1, 2 * DECLARED, 5 * DECLARED - 7])
+@pytest.mark.parametrize(
+    ("n", "exact"),
+    [
+        (DECLARED, False),
+        (DECLARED + 1, True),
+        (2 * DECLARED, False),
+        (2 * DECLARED, True),
+        (5 * DECLARED - 7, False),
+    ],
+)
 def test_c55_every_record_is_drawn_with_the_probability_declared(n, exact):
     """The last one as the first, however many there are; fails by chance with probability 1e-6."""
     sampler = half_of_them()

@@ -38,8 +38,7 @@ class Scenario:
       relation: of the budget and of the data sets.
       full: power of a full audit.
       quick: power of a quick audit, for CI.
-      short: power of the audit that the mutation suite runs.
-      kills: name of the planted bug that the short audit has to refute, see ``tests/mutants.py``.
+      kills: name of a planted bug that an audit of few runs refutes, see ``tests/mutants.py``.
 
     Privacy: settings of a synthetic attack; no data.
     """
@@ -53,8 +52,7 @@ class Scenario:
     relation: Relation = "zero_out"
     full: Power = Power(100_000, 0.90)
     quick: Power = Power(20_000, 0.75)
-    short: Power = Power(20_000, 0.75)
-    kills: str = "noise x0.8"
+    kills: str = "noise x0.5"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
