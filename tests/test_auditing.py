@@ -319,12 +319,12 @@ def test_the_score_of_either_form_of_matrix_noise(isometric):
 # Planted bugs: each is another mechanism that takes the place of the right one.
 
 
-def too_quiet(factor):
-    return lambda key, tree, stddev: add_gaussian(key, tree, factor * stddev)
+def too_quiet(key, tree, stddev):
+    return add_gaussian(key, tree, 0.95 * stddev)
 
 
-def small_ball(factor):
-    return lambda key, vector, radius: add_ball(key, vector, factor * radius)
+def small_ball(key, vector, radius):
+    return add_ball(key, vector, 0.95 * radius)
 
 
 def sphere(key, vector, radius):
@@ -456,13 +456,14 @@ def descent_with_one_key():
 
 
 REFUTED = {
-    "noise x0.95, gaussian": (lambda: games.gaussian(too_quiet(0.95)), 400_000),
-    "noise x0.9, subsampled": (lambda: games.sampled_gaussian(too_quiet(0.9)), 400_000),
-    "noise x0.8, composed": (
-        lambda: games.sampled_gaussian(too_quiet(0.8), 0.8, 0.05, 50), 40_000,
+    "noise x0.95, gaussian": (lambda: games.gaussian(too_quiet), 400_000),
+    "noise x0.95, subsampled": (lambda: games.sampled_gaussian(too_quiet), 2_000_000),
+    "noise x0.95, composed": (
+        lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 400_000,
     ),
-    "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball(0.95)), 200_000),
-    "radius x0.9, ball of 100": (lambda: games.ball(100, small_ball(0.9)), 40_000),
+    "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball), 200_000),
+    "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 200_000),
+    "radius x0.95, ball of 100": (lambda: games.ball(100, small_ball), 200_000),
     "the sphere, 2": (lambda: games.ball(2, sphere), 5_000),
     "the sphere, 100": (lambda: games.ball(100, sphere), 5_000),
     "c27 diagonal too quiet": (lambda: games.symmetric("diagonal", ratio_wrong(0.8, 1.0)), 30_000),
@@ -495,7 +496,11 @@ REFUTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", REFUTED)
+# Errors of 5 %, for which so many runs are made that optimised programs pay.
+SMALL = [pytest.param(bug, marks=pytest.mark.computes) for bug in REFUTED if "x0.95" in bug]
+
+
+@pytest.mark.parametrize("bug", SMALL + [bug for bug in REFUTED if "x0.95" not in bug])
 def test_a_planted_bug_is_refuted(bug):
     make, runs = REFUTED[bug]
     found = attack(make(), runs)
