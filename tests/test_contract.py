@@ -626,7 +626,7 @@ def tree_records():
     return x[:, 1:], y
 
 
-@each_algorithm
+@pytest.mark.parametrize("name", [*CARRIES, "dp-accmd", "dp-gd-selected", "prgd"])
 def test_warm_start_from_public_params(name):
     algorithm = dataclasses.replace(build(name), steps=1)
     start = jnp.full(P, 2.0)

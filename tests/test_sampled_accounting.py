@@ -84,8 +84,10 @@ def test_c42_published_epsilons_by_two_accountants(setting, known, relation):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
-@pytest.mark.parametrize("setting", PUBLISHED)
+@pytest.mark.parametrize(
+    ("setting", "delta"),
+    [*((setting, 1e-5) for setting in PUBLISHED), *((min(PUBLISHED), d) for d in (1e-3, 1e-9))],
+)
 def test_c42_epsilon_agrees_with_the_accountant_of_the_declared_relation(setting, relation, delta):
     """Both are upper bounds, on different grids."""
     event = of(poisson(*setting), relation)
@@ -116,7 +118,7 @@ def test_c42_unsampled_and_sampled_releases_mix_under_every_relation():
 
 
 @pytest.mark.parametrize(
-    ("eps", "two_events", "joint"), [(0.5, 8.704, 6.282), (1.0, 4.822, 3.542), (2.0, 2.767, 2.095)]
+    ("eps", "two_events", "joint"), [(0.5, 8.704, 6.282), (2.0, 2.767, 2.095)]
 )
 def test_c42_known_multipliers_of_subsets_under_replace_one(eps, two_events, joint):
     """PM 3: multipliers over the difference of two records, 5,000 of 35,000, T = 40."""
@@ -236,7 +238,7 @@ def test_no_noise_scale_builds_a_huge_grid(scale, relation):
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
-@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("eps", [0.1, 8.0])
 @pytest.mark.parametrize(
     ("sampler", "relation"),
     [

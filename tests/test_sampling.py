@@ -66,8 +66,8 @@ def test_c36_the_probability_is_the_threshold_to_the_last_bit(expected, n):
 
 
 def test_c36_tiny_probabilities_are_drawn_as_declared():
-    """At 1e-8, 3 of 3e8 coins: the float32 coin, a planted bug, gives 12 times as many."""
-    q, n, steps = 1e-8, 2**20, 256
+    """At 1e-10, none of 7e7 coins: the float32 coin, a planted bug, has 2^-23 and gives 8."""
+    q, n, steps = 1e-10, 2**20, 64
     sampler = raw(q, n, 64)
     trials = n * steps
     keys = jax.random.split(jax.random.key(3), steps)

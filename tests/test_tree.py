@@ -35,7 +35,7 @@ def increments(noise, runs, dimension=1, key=KEY):
 
 
 @pytest.mark.parametrize(
-    ("horizon", "kind"), [*((64, kind) for kind in KINDS), (256, "square_root"), (256, "tree")]
+    ("horizon", "kind"), [*((64, kind) for kind in KINDS), (256, "square_root")]
 )
 def test_the_noise_on_every_prefix_sum_has_its_closed_form(kind, horizon):
     """40,000 draws a sum: 2 % are 5.6 standard errors, and all sums are asked at once."""
