@@ -117,9 +117,7 @@ def test_c42_unsampled_and_sampled_releases_mix_under_every_relation():
         assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("eps", "two_events", "joint"), [(0.5, 8.704, 6.282), (2.0, 2.767, 2.095)]
-)
+@pytest.mark.parametrize(("eps", "two_events", "joint"), [(0.5, 8.704, 6.282), (2.0, 2.767, 2.095)])
 def test_c42_known_multipliers_of_subsets_under_replace_one(eps, two_events, joint):
     """PM 3: multipliers over the difference of two records, 5,000 of 35,000, T = 40."""
     budget = PrivacyBudget(eps, 1 / 35_000, "replace_one")
