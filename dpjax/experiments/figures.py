@@ -82,11 +82,10 @@ class Lines(Panel):
         table, sign = results.where(**self.where), -1 if self.percent else 1
         # The legend lists the lines as they lie.
         labels = best_first(table, self.y, sign)[::-sign]
-        levels = {results.where(metric=metric): name for metric, name in self.levels.items()}
-        for (level, name), style in zip(levels.items(), (("-.", "black"), (":", "grey"))):
-            if self.x != "rows":
-                line = dict(zip(("linestyle", "color"), style, strict=True), label=name)
-                axes.axhline(level.column("value")[0], **line)
+        levels = [(results.where(metric=metric), name) for metric, name in self.levels.items()]
+        styles = (("-.", "black"), (":", "grey")) if self.x != "rows" else ()
+        for (level, name), (line, color) in zip(levels, styles, strict=False):
+            axes.axhline(level.column("value")[0], color=color, linestyle=line, label=name)
         every = {label: self._series(table.where(method=label)) for label in labels}
         ends = {}
         for place, (label, (x, values, middle)) in enumerate(every.items()):
@@ -101,7 +100,7 @@ class Lines(Panel):
         every = {label: series for label, series in every.items() if len(series[0])}
         if every:
             self._axes(axes, every)
-            for level, name in levels.items() if self.x == "rows" else ():
+            for level, name in levels if self.x == "rows" else ():
                 _level_by_n(axes, level, name)
             if self.yscale == "error" or self.centre == "median":
                 self._named(axes, ends)
@@ -390,10 +389,11 @@ def draw(
       ImportError: if matplotlib is not installed.
       ValueError: if the path's ending names no format.
     """
-    tables = [(p, results.where(problem=p.name)) for p in problems] or [(None, results)]
+    every: list[tuple[Problem | None, Results]] = [(None, results)]
+    tables = [(p, results.where(problem=p.name)) for p in problems] or every
     # A quick run leaves epsilons out.
-    cells = [(panel, *one) for one in tables for panel in picture.panels
-             if len(one[1].where(metric=panel.y, **panel.where))]  # fmt: skip
+    cells = [(panel, problem, table) for problem, table in tables for panel in picture.panels
+             if len(table.where(metric=panel.y, **panel.where))]  # fmt: skip
     if picture.panels_first:
         cells.sort(key=lambda cell: picture.panels.index(cell[0]))
     columns = picture.columns or (len(tables) if len(tables) > 1 else len(picture.panels))

@@ -98,8 +98,8 @@ def _hits(apply: Callable[..., Array], params: Params, x: Array, y: Array) -> Ar
 # Of (m, ...) parameters: from problem and records to (m,) numbers.
 POINT: dict[str, Callable[[Problem, Dataset, Params], np.ndarray]] = {
     "exact_value": lambda p, data, w: diagnostics.exact_values(p.loss, w, data.examples),
-    "exact_gradient_norm": lambda p, data, w: (
-        diagnostics.exact_gradient_norms(p.loss, w, data.examples)
+    "exact_gradient_norm": lambda p, data, w: diagnostics.exact_gradient_norms(
+        p.loss, w, data.examples
     ),
     "exact_min_eigenvalue": lambda p, data, w: _each(
         lambda one: diagnostics.exact_min_eigenvalue(p.loss, one, data.examples), w

@@ -186,7 +186,7 @@ def _trained(
         trained = Trained(algorithm(), method.private, problem, bench.data, bench.whole,
                           bench.reference, path, {})  # fmt: skip
         found = measured(trained, [m for m in metrics if m not in left_out], on_the_way)
-        return [(None if seed is None else seed + first, *more) for seed, *more in found]
+        return [(None if s is None else s + first, t, name, v) for s, t, name, v in found]
 
     # In a quick run one program for many seeds would be one more to compile.
     alone = problem.start is not None or bench.plan.quick
@@ -200,7 +200,7 @@ def _trained(
         key = configuration | {"seeds": list(group)}
         found += bench.cache.found(key, functools.partial(train, group))
         bench.advance(words, len(group))
-    return [(-1.0 - (seed or 0), *more) for seed, *more in found] if tuning else found
+    return [(-1.0 - (s or 0), t, name, v) for s, t, name, v in found] if tuning else found
 
 
 def build(bench: Bench, method: Method, epsilon: float, arguments: Settings) -> Algorithm:

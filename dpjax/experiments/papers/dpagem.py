@@ -125,22 +125,20 @@ _STAGES = {"batch_size": "batch_size", "first_steps": "first_steps"}
 _ONE_STAGE = {"batch_size": "batch_size", "first_steps": "steps"}
 _STEPS = {"batch_size": "batch_size", "steps": "steps"}
 _RECIPE = {"batch_size": "recipe_batch_size", "steps": "recipe_steps"}
-_PLAIN = {"momentum": MOMENTUM, "clip_norm": CLIP_NORM, "momentum_when": "never"}
 _MOMENTUM = {"momentum": MOMENTUM, "clip_norm": CLIP_NORM}
 METHODS = (
-    Method(NOISELESS, without_noise, _PLAIN | {"stages": 4}, _STAGES, _grids(0.2, 0.4, 0.8),
-           private=False),
-    Method(STAGE, "dpagem", _PLAIN | {"stages": 4}, _STAGES, _grids(2.0, 4.0, 8.0)),
-    Method(EARLY, "dpagem", _MOMENTUM | {"stages": 4}, _STAGES, _grids(0.4, 0.8, 1.6)),
-    Method(CONST, "dpagem", _MOMENTUM | {"stages": 1} | _PLAIN, _ONE_STAGE, _grids(1.0, 2.0, 4.0)),
-    Method(LINEAR, "dpagem", _MOMENTUM | {"schedule": "inverse"} | _PLAIN, _STEPS,
-           _grids(10.0, 30.0, 100.0)),
-    Method(ROOT, "dpagem", _MOMENTUM | {"schedule": "inverse_sqrt"} | _PLAIN, _STEPS,
-           _grids(10.0, 20.0, 40.0)),
-    Method(MOMENTUM_CONST, "dpagem", _MOMENTUM | {"momentum_when": "always", "stages": 1},
-           _ONE_STAGE, _grids(0.05, 0.1, 0.2)),
-    Method(EARLY_CONST, "dpagem", _MOMENTUM | {"momentum_when": "early", "stages": 1},
-           _ONE_STAGE, _grids(0.1, 0.2, 0.4)),
+    Method(NOISELESS, without_noise, _MOMENTUM | {"momentum_when": "never", "stages": 4}, _STAGES,
+           _grids(0.2, 0.4, 0.8), private=False),
+    *(Method(label, "dpagem", _MOMENTUM | settings, takes, _grids(*grid))
+      for label, settings, takes, grid in (
+        (STAGE, {"momentum_when": "never", "stages": 4}, _STAGES, (2.0, 4.0, 8.0)),
+        (EARLY, {"stages": 4}, _STAGES, (0.4, 0.8, 1.6)),
+        (CONST, {"stages": 1, "momentum_when": "never"}, _ONE_STAGE, (1.0, 2.0, 4.0)),
+        (LINEAR, {"schedule": "inverse", "momentum_when": "never"}, _STEPS, (10.0, 30.0, 100.0)),
+        (ROOT, {"schedule": "inverse_sqrt", "momentum_when": "never"}, _STEPS, (10.0, 20.0, 40.0)),
+        (MOMENTUM_CONST, {"momentum_when": "always", "stages": 1}, _ONE_STAGE, (0.05, 0.1, 0.2)),
+        (EARLY_CONST, {"momentum_when": "early", "stages": 1}, _ONE_STAGE, (0.1, 0.2, 0.4)),
+    )),
     Method(RECIPE, recipe, {"clip_norm": CLIP_NORM}, _RECIPE, _grids(1e-3, 2e-3, 4e-3),
            {"cifar10": "a recipe for the CNN alone"}),
 )  # fmt: skip
