@@ -380,14 +380,10 @@ def test_one_program_serves_all_methods_but_two():
     assert {int(algorithm.steps) for algorithm in made} == {1_050}
     assert len({jax.tree.structure(algorithm) for algorithm in made}) == 3  # stages, 1/t, 1/sqrt(t)
     untuned = [m.grid(dpagem._CIFAR) for m in dpagem.METHODS]
-    assert untuned[1] == ({"step_size": 0.5},) and not dpagem.METHODS[8].compared_on(dpagem._CIFAR)
-
-
-def test_the_paper_s_noise_gives_what_was_found_before():
-    """Epsilon 39 where 8 is meant, of Poisson batches under zero_out; more under replace_one."""
-    found = dpagem.published(60_000, 256.0, dpagem.PAPER_STEPS, 8.0)
-    assert found["noise_multiplier"] == pytest.approx(0.4292, abs=1e-4)
-    assert found["zero_out"] == pytest.approx(38.8, abs=0.1) and found["replace_one"] > 45
+    assert (
+        untuned[1] == ({"step_size": 0.5},)
+        and len(dpagem.EXPERIMENT.methods_on(dpagem._CIFAR)) == 8
+    )
 
 
 def test_colours_are_of_order_one(monkeypatch):

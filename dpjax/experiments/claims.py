@@ -113,29 +113,30 @@ def reference(found: Results, metric: str, **cells: float) -> float:
     return float(column[-1]) if len(column) else math.nan
 
 
+def power(x: Sequence[float], y: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Returns the exponents of x by which columns of y grow: least squares on logarithms."""
+    return np.polyfit(np.log(x), np.log(y), 1)[0]
+
+
 def exponent(found: Results, metric: str, method: str) -> float | None:
-    """Returns the slope of the logarithm of a mean over that of epsilon; None for one epsilon."""
+    """Returns the exponent of epsilon by which a mean grows; None for one epsilon."""
     at = found.where(method=method).each("epsilon")
     means = [found.mean(metric, method=method, epsilon=epsilon) for epsilon in at]
-    if len(at) < 2 or min(means) <= 0:
-        return None
-    return float(np.polyfit(np.log(at), np.log(means), 1)[0])
+    return None if len(at) < 2 or min(means) <= 0 else float(power(at, means))
 
 
 def slope(found: Results, metric: str, method: str) -> tuple[float, float, float] | None:
     """Returns how fast a method's number falls with n: 0.5 is n^(-1/2).
 
-    By least squares on logarithms: of the medians over seeds, and the quantiles 0.1 and 0.9 of the
-    slopes of single seeds; None where a number is 0 or there is one n.
+    Of the medians over seeds, and the quantiles 0.1 and 0.9 of the slopes of single seeds; None
+    where a number is 0 or there is one n.
     """
     sizes = found.where(method=method).each("rows")
     table = np.array([found.values(metric, method=method, rows=size) for size in sizes])
     if len(sizes) < 2 or not (np.isfinite(table).all() and (table > 0).all()):
         return None
-    logs = np.log(sizes)
-    whole = -float(np.polyfit(logs, np.log(np.median(table, axis=1)), 1)[0])
-    each = -np.polyfit(logs, np.log(table), 1)[0]
-    return whole, float(np.quantile(each, 0.1)), float(np.quantile(each, 0.9))
+    low, high = np.quantile(-power(sizes, table), [0.1, 0.9])
+    return -float(power(sizes, np.median(table, axis=1))), float(low), float(high)
 
 
 class Compared(NamedTuple):

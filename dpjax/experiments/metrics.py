@@ -84,9 +84,8 @@ def exact_share(objective: Objective, params: Params, x: Array, y: Array) -> flo
     if objective.predicts:
         return float(diagnostics.exact_accuracy(objective, params, x, y))
     apply = objective.loss.apply  # pyright: ignore[reportFunctionMemberAccess]
-    pieces = range(0, len(y), _IMAGES)
-    hits = [_hits(apply, params, x[i : i + _IMAGES], y[i : i + _IMAGES]) for i in pieces]
-    return sum(map(int, hits)) / len(y)
+    pieces = (slice(i, i + _IMAGES) for i in range(0, len(y), _IMAGES))
+    return sum(int(_hits(apply, params, x[few], y[few])) for few in pieces) / len(y)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -129,7 +129,7 @@ class Results:
         }
 
 
-def per_problem(part: Callable[[Results, Any], list]) -> Callable[[Results, Sequence], list]:
+def per_problem(part: Callable[[Results, Any], Iterable]) -> Callable[[Results, Sequence], list]:
     """Returns what is said of several problems, from what is said of one and its rows."""
 
     def every(results: Results, problems: Sequence) -> list:

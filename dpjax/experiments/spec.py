@@ -194,11 +194,6 @@ class Method:
             return self.factory
         return FACTORIES[_validate.choice("algorithm", self.factory, FACTORIES)]
 
-    def compared_on(self, problem: Problem) -> bool:
-        """Returns whether there are results of it on ``problem``."""
-        wanted = not problem.methods or self.label in problem.methods
-        return wanted and _found(self.refused, problem.keys) is None
-
     def grid(self, problem: Problem) -> tuple[Settings, ...]:
         """Returns the settings of which the best is taken; one of them may be empty."""
         grid = _found(self.grids, (*problem.keys, "")) or (NOTHING,)
@@ -315,7 +310,11 @@ class Experiment:
 
     def methods_on(self, problem: Problem) -> tuple[Method, ...]:
         """Returns the methods that there are results of on ``problem``."""
-        return tuple(method for method in self.methods if method.compared_on(problem))
+        return tuple(
+            method for method in self.methods
+            if (not problem.methods or method.label in problem.methods)
+            and _found(method.refused, problem.keys) is None
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,11 +375,11 @@ class Plan:
     @property
     def trainings(self) -> int:
         """How many trainings that is, if nothing is on the disk."""
-        total = 0
+        total, tuning = 0, self.experiment.tuning
         for problem in self.problems:
             seeds = min(self.seeds, problem.most_seeds or self.seeds)
             for method in self.experiment.methods_on(problem):
-                tried, tuning = len(method.grid(problem)), self.experiment.tuning
+                tried = len(method.grid(problem))
                 tuned = tuning.seeds * tried if tuning is not None and tried > 1 else 0
                 total += len(self.epsilons(problem)) * len(problem.sizes) * (seeds + tuned)
         return total

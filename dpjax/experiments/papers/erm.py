@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dpjax.accounting import PrivacyBudget
@@ -187,12 +186,13 @@ def _bounds(found: Results, problem: Problem) -> list[tuple[Bound, float | None]
 
 
 @per_problem
-def _exponents(found: Results, problem: Problem) -> list[Verdict]:
+def _exponents(found: Results, problem: Problem) -> Iterator[Verdict]:
     known = [(bound, slope) for bound, slope in _bounds(found, problem) if slope is not None]
     held = [abs(slope - bound.exponent) <= _NEAR * abs(bound.exponent) for bound, slope in known]
     words = ", ".join(f"{b.method} {slope:.2f} (bound {b.exponent:.2g})" for b, slope in known)
     text = f"{problem.name}: the excess risk falls with epsilon as the bound does."
-    return [counted(text, held, f"Exponent of epsilon: {words}.")] if held else []
+    if held:
+        yield counted(text, held, f"Exponent of epsilon: {words}.")
 
 
 def cheapest(found: Results, method: str, epsilon: float) -> float:
@@ -233,40 +233,36 @@ def _claims(best: str, *others: str) -> tuple[Any, ...]:
               for text, read, other, limit in said), _exponents)  # fmt: skip
 
 
-def dominated(found: Results, epsilon: float) -> list[str]:
-    """Returns the methods that another one beats in risk at no more gradient evaluations."""
+def unbeaten(found: Results, epsilon: float) -> list[str]:
+    """Returns the methods that none beats in risk at no more gradient evaluations."""
     rows = found.where(epsilon=epsilon)
     at = {m: [rows.mean(name, method=m) for name in ("gradients", "exact_gap")]
           for m in rows.each("method")}  # fmt: skip
-    pairs = itertools.permutations(at, 2)
-    worse = {m for m, o in pairs if at[o][0] <= at[m][0] and at[o][1] < at[m][1]}
-    return [name for name in at if name in worse]
+    return [m for m, (cost, risk) in at.items()
+            if not any(other <= cost and less < risk for other, less in at.values())]  # fmt: skip
 
 
 @per_problem
-def _tables(found: Results, problem: Problem) -> list[str]:
+def _tables(found: Results, problem: Problem) -> Iterator[str]:
     risks = page.Grid("Excess risk, mean (standard error):", page.mean("exact_gap", error=True))
     passes = page.Grid("Gradient evaluations over n, declared (computed):", _passes,
                        more=(("settings at epsilon 1", _taken),))  # fmt: skip
-    fronts = []
-    for epsilon in found.each("epsilon"):
-        worse = dominated(found, epsilon)
-        best = [m for m in found.where(epsilon=epsilon).each("method") if m not in worse]
-        fronts.append(f"at epsilon {epsilon:g}: {', '.join(best)}")
+    yield from (f"### {problem.name}", "", *risks(found, [problem]), *passes(found, [problem]))
+    fronts = (f"at epsilon {e:g}: {', '.join(unbeaten(found, e))}" for e in found.each("epsilon"))
     words = "Not beaten in risk by any method of no more gradient evaluations, "
-    lines = [f"### {problem.name}", "", *risks(found, [problem]), *passes(found, [problem]),
-             f"{words}{'; '.join(fronts)}.", ""]  # fmt: skip
+    yield from (f"{words}{'; '.join(fronts)}.", "")
     refused = {m.label: m.refused.get(problem.keys[-1]) for m in METHODS}
-    lines += [f"- {label}: n/a, {why}." for label, why in refused.items()
-              if why and label in problem.methods]  # fmt: skip
+    yield from (f"- {label}: n/a, {why}." for label, why in refused.items()
+                if why and label in problem.methods)  # fmt: skip
     rows = [
         {"method": b.method, "whose bound": b.source, "excess risk": b.risk,
          "exponent": f"{b.exponent:.2g}", "measured": "" if slope is None else f"{slope:.2f}",
          "gradient evaluations": b.evaluations, "non-smooth": b.non_smooth}
         for b, slope in _bounds(found, problem)
     ]  # fmt: skip
-    words = "The paper's bounds, and the exponent of epsilon measured here:"
-    return lines + (["", words, "", *page.table(rows), ""] if rows else [])
+    if rows:
+        words = "The paper's bounds, and the exponent of epsilon measured here:"
+        yield from ("", words, "", *page.table(rows), "")
 
 
 def _passes(found: Results) -> str:

@@ -1,7 +1,7 @@
 """NOT PRIVATE: the Spider paper (Liu and Talwar 2024): saddles, what is compared, the theory."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ def crossings(
     return [(float(f"{math.sqrt(at[i] * at[i + 1]):.2g}"), bool(better[i + 1])) for i in changes]
 
 
-def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
+def _theory(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
     """The bounds, and where Spider's is the smallest."""
     found = results.where(problem=problems[0].name)
     (n, d), e = found.shape, found.each("epsilon")[-1]
@@ -130,28 +130,27 @@ def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
          "of the methods here": ", ".join(b.methods)}
         for b in BOUNDS
     ]  # fmt: skip
-    lines = [
+    yield from (
         "### Theory", "",
         "Bounds on alpha, constants and logarithms taken as 1. 1/3 is the exponent of sampling in "
         "the bounds for the population. DP-SGD, PrGD and Gauss-PSGD have none in these papers.",
         "", *page.table(rows), "",
-    ]  # fmt: skip
+    )  # fmt: skip
     for bound, name in ((_DESCENT, GD), (_REGION, TR)):
         better = _OURS.alpha(n, d, e) < bound.on_population(n, d, e)
         alone = where(bound.alpha)
-        lines += [
+        yield (
             f"Where Spider's bound is below that of {name}: compared is {_OURS.words} with "
             f"{bound.words} + sqrt(d/n), the last term for the way from the records to the "
             "population (uniform convergence, Liu and Talwar, section 4), all constants and "
             f"logarithms 1. With d = {d} and epsilon = {e:g} it is "
-            f"{where(bound.on_population) or 'never crossed'}; "
-            f"at n = {n:,} {SPIDER if better else name} has the smaller bound. n^(-1/3) falls "
-            "slower than sqrt(d/n), so a large d, not a large n, is what the bound is for; on the "
-            "records alone, without sqrt(d/n), "
-            + (f"Spider's is below {name}'s {alone}." if alone else "they do not cross."),
-            "",
-        ]
-    return lines
+            f"{where(bound.on_population) or 'never crossed'}; at n = {n:,} "
+            f"{SPIDER if better else name} has the smaller bound. n^(-1/3) falls slower than "
+            "sqrt(d/n), so a large d, not a large n, is what the bound is for; on the records "
+            "alone, without sqrt(d/n), "
+            + (f"Spider's is below {name}'s {alone}." if alone else "they do not cross.")
+        )
+        yield ""
 
 
 # Tables.
@@ -235,80 +234,68 @@ _RATE_TABLES = (
 
 
 # Claims.
-_OUT, _GAP = mean("exact_escaped"), median("exact_gap")
-_PASSES, _STEPS = median("exact_passes_until_out"), median("exact_iterations_until_out")
-
-
-def _less(other: str) -> Smaller:
-    words = f"Adaptive batches leave it more often than {other}."
-    return Smaller(words, _OUT, other, SPIDER, form="{:.0%}".format)
-
-
 @per_problem
-def _leaves(found: Results, problem: Problem) -> list[Verdict]:
+def _leaves(found: Results, problem: Problem) -> Iterator[Verdict]:
     ours = found.where(method=SPIDER)
     shares = {e: ours.mean("exact_escaped", epsilon=e) for e in ours.each("epsilon")}
     words = ", ".join(f"{share:.0%} at epsilon {e:g}" for e, share in shares.items())
     text = "Spider leaves the saddle (held where at least nine in ten seeds do)."
-    held = [share >= 0.9 for share in shares.values()]
-    return [counted(text, held, f"Shares: {words}.")] if held else []
+    if shares:
+        yield counted(text, [share >= 0.9 for share in shares.values()], f"Shares: {words}.")
 
 
 _ESCAPE_CLAIMS = (
     _leaves,
-    _less(BOOST),
-    _less(FIXED),
-    *(
-        Smaller(text.format(other), read, SPIDER, other, equal, form="{:.3g}".format)
-        for other in (GD, TR)
-        for text, read, equal in (
-            ("Spider reads fewer records than {} until it is out (passes).", _PASSES, False),
-            ("Spider ends no higher above the minimum than {}.", _GAP, True),
-        )
-    ),
+    *(Smaller(f"Adaptive batches leave it more often than {other}.", mean("exact_escaped"), other,
+              SPIDER, form="{:.0%}".format) for other in (BOOST, FIXED)),
+    *(Smaller(text.format(other), median(metric), SPIDER, other, equal, form="{:.3g}".format)
+      for other in (GD, TR) for text, metric, equal in (
+        ("Spider reads fewer records than {} until it is out (passes).", "exact_passes_until_out",
+         False),
+        ("Spider ends no higher above the minimum than {}.", "exact_gap", True),
+    )),
     Smaller("Second-order steps escape in fewer iterations than first-order ones: DP-TR before "
-            "DP-GD.", _STEPS, TR, GD, form="{:.3g}".format),
+            "DP-GD.", median("exact_iterations_until_out"), TR, GD, form="{:.3g}".format),
 )  # fmt: skip
 
 
 @per_problem
-def _rates(found: Results, problem: Problem) -> list[Verdict]:
+def _rates(found: Results, problem: Problem) -> Iterator[Verdict]:
     """Slopes against the bounds, and who is nearest to a second-order stationary point."""
     (n, d), e, name = found.shape, found.each("epsilon")[-1], problem.where
-    there, last, said = found.each("method"), found.where(rows=float(n)), []
+    there, last = found.each("method"), found.where(rows=float(n))
     out = {m: last.mean("exact_escaped", method=m) for m in there}
     alpha = {m: last.median("exact_alpha", method=m) for m in there}
     for bound, label in ((b, m) for b in BOUNDS for m in b.methods if m in there):
         least = min(bound.exponent, _SAMPLING if bound.population else 1.0)
         fit = slope(found, "exact_alpha", label)
         if fit is not None:
-            said.append(counted(
+            yield counted(
                 f"{name}: {label} leaves the saddle, and its alpha falls at least as fast as its "
                 f"bound, n^-{least:.2f}.", [fit[0] >= least and out[label] > 0.5],
                 f"Measured {fit[0]:.2f} (middle 80 % of seeds: {fit[1]:.2f} to {fit[2]:.2f}), with "
                 f"{out[label]:.0%} out of the saddle at n = {n:,}.",
-            ))  # fmt: skip
+            )  # fmt: skip
     if SPIDER not in there:
-        return said
+        return
     ours, mine = alpha.pop(SPIDER), _OURS.alpha(n, d, e)
     for bound, label in ((_DESCENT, GD), (_REGION, TR)):
         if label in alpha:
             other, measured = bound.on_population(n, d, e), alpha[label]
-            said.append(counted(
+            yield counted(
                 f"{name}: of Spider and {label} the one with the smaller bound at n = {n:,} "
                 "(constants 1, on the population) has the smaller alpha.",
                 [(mine < other) == (ours < measured)],
                 f"Bounds {number(mine)} and {number(other)}, measured {number(ours)} and "
                 f"{number(measured)}.",
-            ))  # fmt: skip
+            )  # fmt: skip
     rivals = {m: value for m, value in alpha.items() if out[m] > 0.5}
     if rivals:
         words = ", ".join(f"{m} {number(value)}" for m, value in rivals.items())
-        said.append(counted(
+        yield counted(
             f"{name}: at n = {n:,} no method that escapes has a smaller alpha than Spider.",
             [ours <= value for value in rivals.values()], f"Spider {number(ours)}; {words}.",
-        ))  # fmt: skip
-    return said
+        )  # fmt: skip
 
 
 # Pictures.
