@@ -379,11 +379,8 @@ def test_one_program_serves_all_methods_but_two():
     made = [network(dpagem._MNIST, method, step_size=0.5) for method in dpagem.METHODS[:8]]
     assert {int(algorithm.steps) for algorithm in made} == {1_050}
     assert len({jax.tree.structure(algorithm) for algorithm in made}) == 3  # stages, 1/t, 1/sqrt(t)
-    untuned = [m.grid(dpagem._CIFAR) for m in dpagem.METHODS]
-    assert (
-        untuned[1] == ({"step_size": 0.5},)
-        and len(dpagem.EXPERIMENT.methods_on(dpagem._CIFAR)) == 8
-    )
+    (_, stage, *_) = there = dpagem.EXPERIMENT.methods_on(dpagem._CIFAR)
+    assert stage.grid(dpagem._CIFAR) == ({"step_size": 0.5},) and dpagem.METHODS[8] not in there
 
 
 def test_colours_are_of_order_one(monkeypatch):

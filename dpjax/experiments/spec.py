@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -258,8 +258,8 @@ class Figure:
     caption: str
     problems: tuple[Problem, ...] = ()
     picture: Any = None
-    sections: tuple[Callable[..., list[str]], ...] = ()
-    claims: tuple[Callable[..., list], ...] = ()
+    sections: tuple[Callable[..., Iterable[str]], ...] = ()
+    claims: tuple[Callable[..., Iterable], ...] = ()
     epsilons: tuple[float, ...] = ()
 
 
