@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -139,28 +139,23 @@ def slope(found: Results, metric: str, method: str) -> tuple[float, float, float
     return -float(power(sizes, np.median(table, axis=1))), float(low), float(high)
 
 
-class Compared(NamedTuple):
-    """Two means over seeds, the first of which is said to be above the second."""
-
-    words: str
-    samples: tuple[np.ndarray, ...]
-    """As ``results.difference`` takes them."""
-
-
-def ordered(text: str, every: Sequence[Compared]) -> Verdict:
-    """Returns the verdict on means, and whether the seeds' spread leaves it in doubt.
+def ordered(text: str, compared: Mapping[str, Sequence[np.ndarray]]) -> Verdict:
+    """Returns the verdict on means that are each said to be above another, as their seeds spread.
 
     Each difference is held against its standard error by Welch's t-test at 5 %.
 
-    >>> one = Compared("a, b", (np.array([3.0, 3.1]), np.array([1.0, 1.1])))
-    >>> ordered("a is more than b.", [one]).word
+    Args:
+      text: what is said.
+      compared: by what they are, samples as ``results.difference`` takes them.
+
+    >>> ordered("a is more than b.", {"a, b": (np.array([3.0, 3.1]), np.array([1.0, 1.1]))}).word
     'holds'
     """
-    found = [difference(*one.samples) for one in every]
+    found = [difference(*samples) for samples in compared.values()]
     words = []
-    for one, d in zip(every, found, strict=True):
+    for what, d in zip(compared, found, strict=True):
         spread = "" if math.isnan(d.error) else f", standard error {100 * d.error:.2f}"
-        words.append(f"{one.words} ({100 * d.value:+.2f} points{spread})")
+        words.append(f"{what} ({100 * d.value:+.2f} points{spread})")
     alone = any(math.isnan(d.error) for d in found)
     if all(d.value > 0 for d in found):
         clear = all(d.clear() for d in found)

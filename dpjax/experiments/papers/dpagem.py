@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from dpjax.accounting import Event, PrivacyBudget, epsilon
 from dpjax.datasets import Dataset
 from dpjax.datasets.images import IMAGES
 from dpjax.experiments import page
-from dpjax.experiments.claims import Compared, Verdict, number, ordered
+from dpjax.experiments.claims import Verdict, number, ordered
 from dpjax.experiments.figures import Lines, Picture
 from dpjax.experiments.results import Difference, Results, difference, per_problem
 from dpjax.experiments.spec import SEED, Experiment, Figure, Method, Problem, Tuning
@@ -307,45 +307,42 @@ _SAID = (
 )  # fmt: skip
 
 
-def _compared(found: Results, field: str, first: str, second: str) -> Compared:
-    a, b = _final(found, first, field), _final(found, second, field)
-    words = f"{field}: {first} {100 * a.mean():.2f} %, {second} {100 * b.mean():.2f} %"
-    return Compared(words, (a, b))
-
-
 @per_problem
-def _order(found: Results, problem: Problem) -> list[Verdict]:
+def _order(found: Results, problem: Problem) -> Iterator[Verdict]:
     there, said = found.each("method"), [(f": {text}", pairs) for text, pairs in _SAID]
     private = [m for m in there if m in _PRIVATE]
     if private:
         best = max(private, key=lambda m: _final(found, m, "test").mean())
         said.append((f", not said by the paper: the recipe {RECIPE} is more accurate than the best "
                      "of its private methods, by test accuracy.", ((RECIPE, best),)))  # fmt: skip
-    known = [(text, [pair for pair in pairs if {*pair} <= {*there}]) for text, pairs in said]
-    return [
-        ordered(f"Epsilon {found.each('epsilon')[-1]:g}{text}",
-                [_compared(found, field, *pair) for field in _FIELDS for pair in pairs])
-        for text, pairs in known if pairs
-    ]  # fmt: skip
+    for text, pairs in said:
+        compared = {}
+        for field in _FIELDS:
+            for first, second in (pair for pair in pairs if {*pair} <= {*there}):
+                a, b = (_final(found, method, field) for method in (first, second))
+                words = f"{first} {100 * a.mean():.2f} %, {second} {100 * b.mean():.2f} %"
+                compared[f"{field}: {words}"] = a, b
+        if compared:
+            yield ordered(f"Epsilon {found.each('epsilon')[-1]:g}{text}", compared)
 
 
-def _distance(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+def _distance(results: Results, problems: Sequence[Problem]) -> Iterator[Verdict]:
     if len(problems) < 2:
-        return []
+        return
     small, large = (results.where(problem=problem.name) for problem in problems)
+    names, compared = [problem.where for problem in problems], {}
     shared = [m for m in _PRIVATE if m in small.each("method") and m in large.each("method")]
-    every = []
     for field in _FIELDS:
         for method in shared:
-            near, far = _behind(small, method, field).value, _behind(large, method, field).value
-            words = (f"{field}, {method}: {100 * near:.2f} points behind on {problems[0].where}, "
-                     f"{100 * far:.2f} on {problems[1].where}")  # fmt: skip
+            near, far = (100 * _behind(rows, method, field).value for rows in (small, large))
+            words = f"{near:.2f} points behind on {names[0]}, {far:.2f} on {names[1]}"
             pairs = ((rows, m) for rows in (large, small) for m in (NOISELESS, method))
-            every.append(Compared(words, tuple(_final(rows, m, field) for rows, m in pairs)))
-    return [ordered(
-        f"Private training is less far behind {NOISELESS} on {problems[0].name}, than on "
-        f"{problems[1].name}, each at the epsilon of the paper's figure.", every,
-    )] if every else []  # fmt: skip
+            compared[f"{field}, {method}: {words}"] = [_final(*one, field) for one in pairs]
+    if compared:
+        yield ordered(
+            f"Private training is less far behind {NOISELESS} on {problems[0].name}, than on "
+            f"{problems[1].name}, each at the epsilon of the paper's figure.", compared,
+        )  # fmt: skip
 
 
 # Pictures.
