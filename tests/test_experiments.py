@@ -273,7 +273,7 @@ def test_the_first_iterate_below_halfway_is_found():
     way = np.stack([[0 * low, 0 * low, low, low], [0 * low, low, low, 0 * low]])
     steps = np.broadcast_to(np.arange(1, 5), (2, 4))
     path = metrics.Path(way, steps, 200.0 * steps, way[:, -1])
-    trained = metrics.Trained(None, True, problem, data, data, land, path, {})
+    trained = metrics.Trained(None, True, problem, data, data, land, path)
     found = {name: measure(trained).tolist() for name, measure in metrics.RUN.items()}
     assert found["exact_iterations_until_out"] == found["exact_passes_until_out"] == [3, 2]
     assert found["exact_escaped"] == [1, 0]
@@ -281,7 +281,7 @@ def test_the_first_iterate_below_halfway_is_found():
     expected = [land["minimum_min_eigenvalue"], land["saddle_min_eigenvalue"]]
     np.testing.assert_allclose(lowest, expected, atol=1e-5)
     # Planted: a threshold at the saddle's own value is passed by whatever moves at all.
-    wrong = trained._replace(reference=land | {"halfway": 1.1}, held={})
+    wrong = dataclasses.replace(trained, reference=land | {"halfway": 1.1})
     assert metrics.RUN["exact_iterations_until_out"](wrong).tolist() == [1, 1]
 
 

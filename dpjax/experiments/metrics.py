@@ -1,5 +1,6 @@
 """NOT PRIVATE: what is measured of trainings, by name, and what outputs are held against."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -37,7 +38,8 @@ class Path(NamedTuple):
     """(seeds, ...)"""
 
 
-class Trained(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Trained:
     """Trainings of one algorithm, one for each seed."""
 
     algorithm: Algorithm
@@ -49,8 +51,16 @@ class Trained(NamedTuple):
     """All records, of which those are some."""
     reference: dict[str, float]
     path: Path
-    held: dict[str, Any]
-    """What one metric computed for another."""
+
+    def on_the_way(self, name: str) -> np.ndarray:
+        """Returns a metric of the iterates, (seeds, m)."""
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.path.params)
+        return POINT[name](self.problem, self.data, flat).reshape(self.path.steps.shape)
+
+    @functools.cached_property
+    def below(self) -> np.ndarray:
+        """Which iterates are below the value halfway to the minimum."""
+        return self.on_the_way("exact_value") < self.reference["halfway"]
 
 
 def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
@@ -110,19 +120,9 @@ POINT: dict[str, Callable[[Problem, Dataset, Params], np.ndarray]] = {
 }
 
 
-def _on_the_way(trained: Trained, name: str) -> np.ndarray:
-    """A metric of the iterates, (seeds, m)."""
-    leaves = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trained.path.params)
-    found = POINT[name](trained.problem, trained.data, leaves)
-    return found.reshape(trained.path.steps.shape)
-
-
 def _until_out(trained: Trained, counted: np.ndarray) -> np.ndarray:
     """What each seed had counted when it was first below the value halfway to the minimum."""
-    if "out" not in trained.held:
-        values = _on_the_way(trained, "exact_value")
-        trained.held["out"] = values < trained.reference["halfway"]
-    below = trained.held["out"]
+    below = trained.below
     first = counted[np.arange(len(below)), below.argmax(axis=1)]
     return np.where(below.any(axis=1), first, np.inf)
 
@@ -194,7 +194,7 @@ def measured(trained: Trained, metrics: Iterable[str], on_the_way: Iterable[str]
                 POINT[name](trained.problem, trained.data, trained.path.output))  # fmt: skip
             found += [(seed, None, name, float(value)) for seed, value in enumerate(values)]
     for name in on_the_way:
-        for (seed, place), value in np.ndenumerate(_on_the_way(trained, name)):
+        for (seed, place), value in np.ndenumerate(trained.on_the_way(name)):
             found.append((seed, float(trained.path.steps[seed, place]), name, float(value)))
     return found
 

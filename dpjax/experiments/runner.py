@@ -184,7 +184,7 @@ def _trained(
         # What belongs to all seeds is known from the first, and few descents do.
         left_out = {*(COST if first else ()), *(_VALUES[1:] if first >= DESCENTS else ())}
         trained = Trained(algorithm(), method.private, problem, bench.data, bench.whole,
-                          bench.reference, path, {})  # fmt: skip
+                          bench.reference, path)  # fmt: skip
         found = measured(trained, [m for m in metrics if m not in left_out], on_the_way)
         return [(None if s is None else s + first, t, name, v) for s, t, name, v in found]
 
