@@ -14,17 +14,7 @@ import pytest
 import dpjax
 from dpjax import experiments
 from dpjax.cli import main
-from dpjax.experiments import (
-    Experiment,
-    Method,
-    Problem,
-    Results,
-    Row,
-    Tuning,
-    figures,
-    metrics,
-    runner,
-)
+from dpjax.experiments import Experiment, Method, Problem, Results, Row, Tuning, metrics, runner
 from dpjax.experiments.cache import Cache
 from dpjax.experiments.papers import dpagem, erm, spider
 from dpjax.objectives import logistic, logistic_l2, welsch
@@ -58,61 +48,57 @@ def trainings(monkeypatch):
             return (np.asarray(leaf) + 0.01 * more).astype(np.float32)
 
         params, steps = jax.tree.map(drawn, first), np.broadcast_to(at, (len(keys), len(at)))
-        return runner.Path(params, steps, 9.0 * steps, jax.tree.map(lambda v: v[:, -1], params))
+        return metrics.Path(params, steps, 9.0 * steps, jax.tree.map(lambda v: v[:, -1], params))
 
     counted.calls, counted.stop_at = 0, None
     monkeypatch.setattr(runner, "follow", counted)
     return counted
 
 
-# Papers, small.
+# Papers, with few methods of few steps on few records.
 
+# What a quick run changes, the methods, and what these are given in place of a grid.
 SMALL = {
     "trust-region": ({"rows": 300, "starts": 1, "settings": {"batch_size": 20}, "checkpoints": 3},
                      ["DP-GD, published noise", "DP-GD, dpjax"], {"steps": 3}),
     "erm": ({"rows": 200}, ["DP-GD", "output perturbation"], {}),
     "spider": ({"rows": 300, "methods": ()}, ["DP-TR"], {"steps": 3}),
-    "dpagem": ({"rows": 64, "methods": (), "checkpoints": 2}, [dpagem.NOISELESS, dpagem.STAGE], {}),
+    "dpagem": ({"rows": 64, "methods": (), "checkpoints": 2, "settings": {
+                    "batch_size": 8, "first_steps": 1, "steps": 15}},
+               [dpagem.NOISELESS, dpagem.STAGE], {}),
 }  # fmt: skip
 
 
 def small(name):
-    """A paper with few methods of few steps on few records."""
-    fields, labels, settings = SMALL[name]
-    paper = PAPERS[name]
+    fields, labels, given = SMALL[name]
 
     def cut(problem):
-        quick = {**problem.quick, **fields}
-        if name == "dpagem":
-            few = {"batch_size": 8, "first_steps": 1, "steps": 15}
-            quick["settings"] = quick["settings"] | few
-        if "sizes" in quick:
-            quick["sizes"] = (150, 0)
-        return dataclasses.replace(problem, quick=quick)
+        sizes = {"sizes": (150, 0)} if "sizes" in problem.quick else {}
+        return dataclasses.replace(problem, quick={**problem.quick, **fields, **sizes})
 
-    methods = [dataclasses.replace(m, settings={**m.settings, **settings},
-                                   grids=m.grids if name in ("erm", "dpagem") else {})
-               for m in paper.methods if m.label in labels]  # fmt: skip
+    methods = [dataclasses.replace(m, settings={**m.settings, **given},
+                                   grids={} if given else m.grids)
+               for m in PAPERS[name].methods if m.label in labels]  # fmt: skip
     drawn = {key: dataclasses.replace(one, problems=tuple(map(cut, one.problems)))
-             for key, one in paper.figures.items()}  # fmt: skip
-    return dataclasses.replace(paper, methods=tuple(methods), figures=drawn)
+             for key, one in PAPERS[name].figures.items()}  # fmt: skip
+    return dataclasses.replace(PAPERS[name], methods=tuple(methods), figures=drawn)
 
 
 @pytest.mark.parametrize(
-    ("name", "stop_at", "calls", "pictures"),
+    ("name", "stop_at", "calls", "pictures", "stand_in"),
     [
         # Two methods at two epsilons, two seeds; the third of the timed ones is the stopped one.
-        ("trust-region", 3, 8 + 2 * (1 + 2 * 3) + 1, ["fig6"]),
+        ("trust-region", 3, 8 + 2 * (1 + 2 * 3) + 1, ["fig6"], "ijcnn1 randhie"),
         # DP-GD: two settings, four seeds, then two seeds; at two epsilons. The ball has DP-GD too.
-        ("erm", 5, 2 * (2 * 4 + 2) * 2 + 4 + 1, ["table1", "table3"]),
+        ("erm", 5, 2 * (2 * 4 + 2) * 2 + 4 + 1, ["table1", "table3"], "ijcnn1 randhie"),
         # The point on all records serves both figures.
-        ("spider", 2, 2 + 2 + 1, ["escape", "rates"]),
+        ("spider", 2, 2 + 2 + 1, ["escape", "rates"], "ijcnn1 randhie"),
         # Two step sizes of one seed, then two seeds, of each method.
-        ("dpagem", 4, 2 * (2 + 2) + 1, ["fig1"]),
+        ("dpagem", 4, 2 * (2 + 2) + 1, ["fig1"], "mnist made-images"),
     ],
 )
 def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
-    name, stop_at, calls, pictures, no_data, monkeypatch, trainings, tmp_path, capsys
+    name, stop_at, calls, pictures, stand_in, no_data, monkeypatch, trainings, tmp_path, capsys
 ):
     monkeypatch.setitem(PAPERS, name, small(name))
     command = ["reproduce", name, "all", "--quick", "--out", str(tmp_path)]
@@ -121,10 +107,7 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
     trainings.stop_at = None
     assert main(command) == 0 and main(command) == 0
     assert trainings.calls == calls
-    stands_in = {"dpagem": "mnist is not on this machine (set DPJAX_DATA); made-images stands in"}
-    absent = stands_in.get(
-        name, "ijcnn1 is not on this machine (set DPJAX_DATA); randhie stands in"
-    )
+    absent = "{} is not on this machine (set DPJAX_DATA); {} stands in".format(*stand_in.split())
     assert absent in capsys.readouterr().out
     # From the table alone: neither the cache nor a training is needed.
     for path in [*(tmp_path / "cache").iterdir(), *tmp_path.glob("*.png"), tmp_path / f"{name}.md"]:
@@ -147,30 +130,26 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["reproduce", "trust-region", "fig3"], ["fig3", "fig2", "fig10", "table1", "all"]),
-        (["reproduce", "trust-regio"], ["trust-regio", "trust-region"]),
-        (["reproduce", "erm", "table4"], ["table4", "table1", "table3", "all"]),
-        (["reproduce", "trust-region", "fig6", "--seeds", "0"], ["seeds", "0"]),
-        (["reproduce", "spider", "--redraw", "--out", "no"], ["spider.csv", "without --redraw"]),
-        (["compare", "--algorithms", "dp-trr"], ["dp-trr", "dp-tr"]),
-        (["compare", "--algorithms", "dp-accmd"], ["domain"]),
-        (["compare", "--epsilons", "one"], ["--epsilons", "one"]),
-        (["compare", "--epsilons", "-1"], ["epsilon", "-1"]),
-        (["compare", "--seeds", "0"], ["seeds", "0"]),
-        (["compare", "--objective", "none"], ["none", "logistic"]),
+        ("reproduce trust-region fig3", "fig3 fig2 fig10 table1 all"),
+        ("reproduce trust-regio", "trust-regio trust-region"),
+        ("reproduce erm table4", "table4 table1 table3 all"),
+        ("reproduce trust-region fig6 --seeds 0", "seeds 0"),
+        ("reproduce spider --redraw --out no", "spider.csv without --redraw"),
+        ("reproduce trust-region fig6", "ijcnn1 set DPJAX_DATA"),
+        ("reproduce dpagem fig1", "mnist set DPJAX_DATA"),
+        ("compare --algorithms dp-trr", "dp-trr dp-tr"),
+        ("compare --algorithms dp-accmd", "domain"),
+        ("compare --epsilons one", "--epsilons one"),
+        ("compare --epsilons -1", "epsilon -1"),
+        ("compare --seeds 0", "seeds 0"),
+        ("compare --objective none", "none logistic"),
     ],
 )
-def test_bad_requests_name_what_there_is(words, names, capsys, tmp_path, monkeypatch):
+def test_bad_requests_name_what_there_is(words, names, no_data, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(words.split()) == 2
     message = capsys.readouterr().err
-    assert all(name in message for name in names), message
-
-
-def test_without_the_data_the_error_says_how_to_get_them(no_data, tmp_path):
-    for name, figure in (("trust-region", "fig6"), ("dpagem", "fig1")):
-        with pytest.raises(FileNotFoundError, match="set DPJAX_DATA"):
-            experiments.run(experiments.plan(name, figure), tmp_path)
+    assert all(name in message for name in names.split()), message
 
 
 @pytest.mark.parametrize(
@@ -185,20 +164,16 @@ def test_without_the_data_the_error_says_how_to_get_them(no_data, tmp_path):
     ],
 )  # fmt: skip
 def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
-    whole = experiments.plan(name)
+    whole, quick = experiments.plan(name), experiments.plan(name, quick=True)
     assert " ".join(whole.figures) == figures and whole.seeds == seeds
     assert whole.command == f"dpjax reproduce {name} all" and whole.whole
     assert trainings is None or whole.trainings == trainings
-    quick = experiments.plan(name, quick=True)
-    assert " ".join(quick.left_out) == left_out and quick.seeds == 2
-    assert quick.trainings <= 150
+    assert " ".join(quick.left_out) == left_out and quick.seeds == 2 and quick.trainings <= 150
     for problem in whole.problems:
-        wanted = (*problem.metrics, *problem.path_metrics)
-        assert set(wanted) <= set(experiments.METRICS) and set(problem.methods) <= {
-            method.label for method in PAPERS[name].methods
-        }
+        assert {*problem.metrics, *problem.path_metrics} <= {*experiments.METRICS}
+        assert {*problem.methods} <= {method.label for method in PAPERS[name].methods}
         for method in PAPERS[name].methods_on(problem):
-            assert method.make and set(method.takes.values()) <= set(problem.settings)
+            assert method.make and {*method.takes.values()} <= {*problem.settings}
             assert len(method.grid(problem)) > 1 or not method.grids or name != "erm"
     assert experiments.plan("trust-region", "fig4", quick=True).figures.keys() == {"fig4"}
 
@@ -214,37 +189,34 @@ def test_what_is_refused_is_refused_by_the_library():
 # Cells.
 
 
-def two(**more):
-    problem = Problem("made", logistic_l2(), records=records(), epsilons=(1.0,), sizes=(100, 0),
-                      reference="certified")  # fmt: skip
-    methods = (Method("GD", "dp-gd", {"steps": 2}), Method("TR", "dp-tr", {"steps": 2}))
-    figures = {"gap": experiments.against_epsilon(dataclasses.replace(problem, **more))}
-    return Experiment("own", "Mine", methods, figures, seeds=2)
+def own(*methods, tuning=None, seeds=2, **problem):
+    """An experiment on made records."""
+    fields = {"objective": logistic_l2(), "records": records(), "epsilons": (1.0,)} | problem
+    figures = {"gap": experiments.against_epsilon(Problem("made", **fields))}
+    return Experiment("own", "Mine", methods, figures, tuning=tuning, seeds=seeds)
+
+
+def two(steps=2, **more):
+    methods = Method("GD", "dp-gd", {"steps": steps}), Method("TR", "dp-tr", {"steps": 2})
+    return own(*methods, **{"sizes": (100, 0), "reference": "certified"} | more)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "more"),
     [
-        {"records": records(seed=1)}, {"delta": 1e-4}, {"epsilons": (2.0,)},
-        {"objective": logistic_l2(2e-3)}, {"relation": "replace_one"},
-        {"objective": dataclasses.replace(logistic(), name="logistic-l2")},
-        {"metrics": ("exact_gradient_norm",)},
+        # One method's settings are its own.
+        ({"steps": 3}, 2),
+        ({"records": records(seed=1)}, 4), ({"delta": 1e-4}, 4), ({"epsilons": (2.0,)}, 4),
+        ({"objective": logistic_l2(2e-3)}, 4), ({"relation": "replace_one"}, 4),
+        ({"objective": dataclasses.replace(logistic(), name="logistic-l2")}, 4),
+        ({"metrics": ("exact_gradient_norm",)}, 4),
     ],
-    ids=lambda change: next(iter(change)),
+    ids=str,
 )  # fmt: skip
-def test_a_cache_is_used_until_something_changes(change, trainings, tmp_path):
-    experiments.run(two(), tmp_path)
-    assert trainings.calls == 4
-    experiments.run(two(), tmp_path)
-    assert trainings.calls == 4
-    if change == {"delta": 1e-4}:
-        more = dataclasses.replace(two().methods[0], settings={"steps": 3})
-        other = dataclasses.replace(two(), methods=(more, two().methods[1]))
-        experiments.run(other, tmp_path)  # one method's settings are its own
-        assert trainings.calls == 6
-        trainings.calls = 4
-    experiments.run(two(**change), tmp_path)
-    assert trainings.calls == 8
+def test_a_cache_is_used_until_something_changes(change, more, trainings, tmp_path):
+    for experiment, calls in ((two(), 4), (two(), 4), (two(**change), 4 + more)):
+        experiments.run(experiment, tmp_path)
+        assert trainings.calls == calls
 
 
 def test_the_cache_gives_back_what_belongs_to_a_configuration_alone(tmp_path):
@@ -294,19 +266,16 @@ def test_the_first_iterate_below_halfway_is_found():
     # Seed 0 is out at its third step; seed 1 is out on the way, and back at the end.
     way = np.stack([[0 * low, 0 * low, low, low], [0 * low, low, low, 0 * low]])
     steps = np.broadcast_to(np.arange(1, 5), (2, 4))
-    trained = metrics.Trained(
-        None, True, problem, data, data, land, way, steps, 200.0 * steps, way[:, -1], {}
-    )
-    found = {name: metrics.RUN[name](trained) for name in metrics.RUN}
-    assert found["exact_iterations_until_out"].tolist() == [3, 2]
-    assert found["exact_passes_until_out"].tolist() == [3, 2]
-    assert found["exact_escaped"].tolist() == [1, 0]
+    path = metrics.Path(way, steps, 200.0 * steps, way[:, -1])
+    trained = metrics.Trained(None, True, problem, data, data, land, path)
+    found = {name: measure(trained).tolist() for name, measure in metrics.RUN.items()}
+    assert found["exact_iterations_until_out"] == found["exact_passes_until_out"] == [3, 2]
+    assert found["exact_escaped"] == [1, 0]
     lowest = metrics.POINT["exact_min_eigenvalue"](problem, data, way[:, -1])
-    np.testing.assert_allclose(
-        lowest, [land["minimum_min_eigenvalue"], land["saddle_min_eigenvalue"]], atol=1e-5
-    )
+    expected = [land["minimum_min_eigenvalue"], land["saddle_min_eigenvalue"]]
+    np.testing.assert_allclose(lowest, expected, atol=1e-5)
     # Planted: a threshold at the saddle's own value is passed by whatever moves at all.
-    wrong = trained._replace(reference=land | {"halfway": 1.1}, held={})
+    wrong = dataclasses.replace(trained, reference=land | {"halfway": 1.1})
     assert metrics.RUN["exact_iterations_until_out"](wrong).tolist() == [1, 1]
 
 
@@ -315,9 +284,8 @@ def test_the_first_iterate_below_halfway_is_found():
     [("dp-newton", {"steps": 5}, 5), ("dp-str", {"batch_size": 50, "steps": 8}, 8 * 50 / 1_000)],
 )
 def test_a_batch_is_counted_as_its_share_of_a_pass(name, settings, passes):
-    algorithm = Method(name, name).make(
-        logistic_l2(), BUDGET, data_size=1_000, dimension=3, **settings
-    )
+    sizes = {"data_size": 1_000, "dimension": 3}
+    algorithm = Method(name, name).make(logistic_l2(), BUDGET, **sizes, **settings)
     assert metrics.COST["passes"](algorithm) == pytest.approx(passes)
     assert metrics.COST["gradients"](algorithm) == pytest.approx(1_000 * passes)
     assert metrics.COST["gradients_computed"](algorithm) > 1_000 * passes
@@ -335,12 +303,12 @@ def test_a_batch_is_counted_as_its_share_of_a_pass(name, settings, passes):
 )
 def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, left, tried, monkeypatch):
     def trained(bench, method, epsilon, settings, tuning=0):
-        return [(-1.0, np.nan, "exact_value", abs(settings["step_size"] - best))]
+        return [(-1.0, None, "exact_value", abs(settings["step_size"] - best))]
 
     monkeypatch.setattr(runner, "_trained", trained)
-    own = dataclasses.replace(two(), tuning=Tuning(seeds=1, further=left))
+    plan = experiments.plan(own(tuning=Tuning(seeds=1, further=left)))
     grid = tuple({"step_size": step} for step in (1.0, 2.0, 4.0))
-    bench = runner.Bench(experiments.plan(own), Problem("m", "logistic"), *[None] * 6)
+    bench = runner.Bench(plan, Problem("m", "logistic"), *[None] * 6)
     every, taken = runner._tuned(bench, Method("GD", "dp-gd", grids={"": grid}), 1.0)
     assert sorted(one["step_size"] for one, _ in every) == tried
     assert abs(taken["step_size"] - best) == min(abs(step - best) for step in tried)
@@ -348,19 +316,16 @@ def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, left, tried, monkeypa
 
 def test_the_best_setting_is_taken_on_seeds_of_the_tuning(tmp_path):
     grid = ({"step_size": 1e-3}, {"step_size": 8.0})
-    problem = Problem("made", logistic_l2(), records=records(), epsilons=(20.0,), delta=1e-3,
-                      reference="certified")  # fmt: skip
-    method = Method("GD", "dp-gd", {"steps": 8}, grids={"": grid})
-    own = Experiment("own", "Mine", (method,), {"g": experiments.against_epsilon(problem)},
-                     tuning=Tuning(seeds=2), seeds=3)  # fmt: skip
-    results = experiments.run(own, tmp_path)
-    tried = results.tried("exact_gap")
-    assert tried["steps 8, step_size 8"] < tried["steps 8, step_size 0.001"]
+    mine = own(Method("GD", "dp-gd", {"steps": 8}, grids={"": grid}), tuning=Tuning(seeds=2),
+               seeds=3, epsilons=(20.0,), delta=1e-3, reference="certified")  # fmt: skip
+    results = experiments.run(mine, tmp_path)
+    tried, best = results.tried("exact_gap"), "steps 8, step_size 8"
+    assert tried[best] < tried["steps 8, step_size 0.001"]
     chosen = results.where(metric="exact_gap", method="GD")
-    assert {row.settings for row in chosen.rows() if row.seed >= 0} == {"steps 8, step_size 8"}
+    assert {row.settings for row in chosen.rows() if row.seed >= 0} == {best}
     # Planted: the results are of other seeds than the tuning.
-    assert results.mean("exact_gap") != tried["steps 8, step_size 8"]
-    assert results.values("exact_gap").size == 3 == experiments.plan(own).trainings - 4
+    assert results.mean("exact_gap") != tried[best]
+    assert results.values("exact_gap").size == 3 == experiments.plan(mine).trainings - 4
 
 
 def test_a_step_size_above_the_theorem_is_taken_in_silence():
@@ -408,23 +373,14 @@ def test_one_program_serves_all_methods_but_two():
     made = [network(dpagem._MNIST, method, step_size=0.5) for method in dpagem.METHODS[:8]]
     assert {int(algorithm.steps) for algorithm in made} == {1_050}
     assert len({jax.tree.structure(algorithm) for algorithm in made}) == 3  # stages, 1/t, 1/sqrt(t)
-    untuned = [m.grid(dpagem._CIFAR) for m in dpagem.METHODS]
-    assert untuned[1] == ({"step_size": 0.5},) and not dpagem.METHODS[8].compared_on(dpagem._CIFAR)
+    (_, stage, *_) = there = dpagem.EXPERIMENT.methods_on(dpagem._CIFAR)
+    assert stage.grid(dpagem._CIFAR) == ({"step_size": 0.5},) and dpagem.METHODS[8] not in there
 
 
-def test_the_paper_s_noise_gives_what_was_found_before():
-    """Epsilon 39 where 8 is meant, of Poisson batches under zero_out; more under replace_one."""
-    found = dpagem.published(60_000, 256.0, dpagem.PAPER_STEPS, 8.0)
-    assert found["noise_multiplier"] == pytest.approx(0.4292, abs=1e-4)
-    assert found["zero_out"] == pytest.approx(38.8, abs=0.1) and found["replace_one"] > 45
-
-
-def test_colours_are_of_order_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
-    pixels = np.full((2, 32, 32, 3), 255, np.uint8)
-    arrays = {f"X_{part}": pixels for part in ("train", "test")}
-    arrays |= {f"y_{part}": np.arange(2, dtype=np.uint8) for part in ("train", "test")}
-    np.savez(tmp_path / "cifar10.npz", **arrays)
+def test_colours_are_of_order_one(monkeypatch):
+    pixels, labels = np.ones((2, 32, 32, 3), np.float32), np.arange(2.0)
+    stored = dpjax.Dataset(pixels, labels, pixels, labels, name="cifar10-fifth")
+    monkeypatch.setattr(dpagem.datasets, "load", lambda name: stored)
     data = dpagem.colours()
     assert data.x.dtype == np.float32 and data.x.max() == 2.0 and data.name == "cifar10-fifth"
 
@@ -447,25 +403,21 @@ def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, c
     assert "NOT PRIVATE: exact values" in printed.out and "accepted labels" in printed.out
     content = json.loads((tmp_path / "c.json").read_text())
     assert content["releasable"] is False and len(content["exact_results"]) == 2 * 2 * 3
-    results = experiments.read(tmp_path / "made" / "compare.csv")
-    one = content["exact_results"][0]
-    assert one["algorithm"] == "dp-gd" and one["mean"] == pytest.approx(
-        results.mean(one["metric"], method="dp-gd", epsilon=1.0)
-    )
-    text = (tmp_path / "made" / "compare.md").read_text()
+    results, one = experiments.read(tmp_path / "made/compare.csv"), content["exact_results"][0]
+    mean = results.mean(one["metric"], method="dp-gd", epsilon=1.0)
+    assert one["algorithm"] == "dp-gd" and one["mean"] == pytest.approx(mean)
+    text = (tmp_path / "made/compare.md").read_text()
     assert "NOT PRIVATE" in text.splitlines()[0] and "untuned" in text and "one row" in text
-    assert (tmp_path / "made" / "compare.png").exists()
+    assert (tmp_path / "made/compare.png").exists()
 
 
 def test_an_objective_of_your_own_needs_no_margin(tmp_path, pictures):
     squares = dpjax.Objective(lambda w, example: jnp.sum((w - example[0]) ** 2), name="mean")
-    problem = Problem("made", squares, records=records(), epsilons=(1.0, 2.0),
-                      metrics=("exact_value", "exact_gradient_norm"))  # fmt: skip
-    more = {"steps": 2, "clip_norm": 1.0, "step_size": 0.1}
-    own = Experiment("own", "Mine", (Method("GD", "dp-gd", more),),
-                     {"value": experiments.against_epsilon(problem)}, seeds=2)  # fmt: skip
-    results = experiments.run(own, tmp_path)
+    method = Method("GD", "dp-gd", {"steps": 2, "clip_norm": 1.0, "step_size": 0.1})
+    mine = own(method, objective=squares, epsilons=(1.0, 2.0),
+               metrics=("exact_value", "exact_gradient_norm"))  # fmt: skip
+    results = experiments.run(mine, tmp_path)
     assert results.values("exact_value", epsilon=1.0).size == 2 and not results.tried("exact_value")
-    assert [axes.get_xlabel() for axes in pictures["value"].axes] == ["epsilon"] * 2
-    assert figures.best_first(results, "exact_value") == ["GD"]
+    assert [axes.get_xlabel() for axes in pictures["gap"].axes] == ["epsilon"] * 2
+    assert experiments.figures.best_first(results, "exact_value") == ["GD"]
     assert spider.saddle("ijcnn1") == welsch(0.1045)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -113,53 +113,49 @@ def reference(found: Results, metric: str, **cells: float) -> float:
     return float(column[-1]) if len(column) else math.nan
 
 
+def power(x: Sequence[float], y: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Returns the exponents of x by which columns of y grow: least squares on logarithms."""
+    return np.polyfit(np.log(x), np.log(y), 1)[0]
+
+
 def exponent(found: Results, metric: str, method: str) -> float | None:
-    """Returns the slope of the logarithm of a mean over that of epsilon; None for one epsilon."""
+    """Returns the exponent of epsilon by which a mean grows; None for one epsilon."""
     at = found.where(method=method).each("epsilon")
     means = [found.mean(metric, method=method, epsilon=epsilon) for epsilon in at]
-    if len(at) < 2 or min(means) <= 0:
-        return None
-    return float(np.polyfit(np.log(at), np.log(means), 1)[0])
+    return None if len(at) < 2 or min(means) <= 0 else float(power(at, means))
 
 
 def slope(found: Results, metric: str, method: str) -> tuple[float, float, float] | None:
     """Returns how fast a method's number falls with n: 0.5 is n^(-1/2).
 
-    By least squares on logarithms: of the medians over seeds, and the quantiles 0.1 and 0.9 of the
-    slopes of single seeds; None where a number is 0 or there is one n.
+    Of the medians over seeds, and the quantiles 0.1 and 0.9 of the slopes of single seeds; None
+    where a number is 0 or there is one n.
     """
     sizes = found.where(method=method).each("rows")
     table = np.array([found.values(metric, method=method, rows=size) for size in sizes])
     if len(sizes) < 2 or not (np.isfinite(table).all() and (table > 0).all()):
         return None
-    logs = np.log(sizes)
-    whole = -float(np.polyfit(logs, np.log(np.median(table, axis=1)), 1)[0])
-    each = -np.polyfit(logs, np.log(table), 1)[0]
-    return whole, float(np.quantile(each, 0.1)), float(np.quantile(each, 0.9))
+    low, high = np.quantile(-power(sizes, table), [0.1, 0.9])
+    return -float(power(sizes, np.median(table, axis=1))), float(low), float(high)
 
 
-class Compared(NamedTuple):
-    """Two means over seeds, the first of which is said to be above the second."""
-
-    words: str
-    samples: tuple[np.ndarray, ...]
-    """As ``results.difference`` takes them."""
-
-
-def ordered(text: str, every: Sequence[Compared]) -> Verdict:
-    """Returns the verdict on means, and whether the seeds' spread leaves it in doubt.
+def ordered(text: str, compared: Mapping[str, Sequence[np.ndarray]]) -> Verdict:
+    """Returns the verdict on means that are each said to be above another, as their seeds spread.
 
     Each difference is held against its standard error by Welch's t-test at 5 %.
 
-    >>> one = Compared("a, b", (np.array([3.0, 3.1]), np.array([1.0, 1.1])))
-    >>> ordered("a is more than b.", [one]).word
+    Args:
+      text: what is said.
+      compared: by what they are, samples as ``results.difference`` takes them.
+
+    >>> ordered("a is more than b.", {"a, b": (np.array([3.0, 3.1]), np.array([1.0, 1.1]))}).word
     'holds'
     """
-    found = [difference(*one.samples) for one in every]
+    found = [difference(*samples) for samples in compared.values()]
     words = []
-    for one, d in zip(every, found, strict=True):
+    for what, d in zip(compared, found, strict=True):
         spread = "" if math.isnan(d.error) else f", standard error {100 * d.error:.2f}"
-        words.append(f"{one.words} ({100 * d.value:+.2f} points{spread})")
+        words.append(f"{what} ({100 * d.value:+.2f} points{spread})")
     alone = any(math.isnan(d.error) for d in found)
     if all(d.value > 0 for d in found):
         clear = all(d.clear() for d in found)

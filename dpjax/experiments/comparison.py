@@ -1,7 +1,7 @@
 """NOT PRIVATE: algorithms side by side on a table of your own, as an experiment."""
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from dpjax._typing import Relation
 from dpjax.datasets import Dataset
@@ -35,9 +35,8 @@ def against_epsilon(problem: Problem, caption: str = "") -> Figure:
         share, gap = metric.endswith("accuracy"), metric == "exact_value" and problem.reference
         name = "exact_gap" if gap else metric
         words = name.removeprefix("exact_").replace("_", " ")
-        scale: Any = "log" if gap or "norm" in name else "linear"
-        panels.append(Lines(name, words.capitalize(), ylabel=f"exact {words}", yscale=scale,
-                            percent=share))  # fmt: skip
+        panels.append(Lines(name, words.capitalize(), ylabel=f"exact {words}", percent=share,
+                            yscale="log" if gap or "norm" in name else "linear"))  # fmt: skip
         cell = page.mean(name, percent if share else number, error=not share)
         spread = "" if share else ", mean (standard error)"
         tables.append(page.Grid(f"{words.capitalize()}{spread}:", cell))
@@ -82,31 +81,19 @@ def compare(
     if not algorithms or not epsilons:
         raise ValueError("algorithms and epsilons must name one at least.")
     methods = tuple(Method(name, name) for name in dict.fromkeys(algorithms))
-    problem = Problem(
-        data.name,
-        objective,
-        records=data,
-        epsilons=tuple(sorted(set(map(float, epsilons)))),
-        delta=delta,
-        relation=relation,
-    )
-    loss = problem.loss
+    loss = Problem(data.name, objective).loss
     metrics = ("exact_value", *(["exact_accuracy"] if loss.predicts else []))
-    problem = Problem(**vars(problem) | {
-        "reference": "descents" if loss.margin is not None else "",
-        "metrics": (*metrics, "exact_gradient_norm", "steps", "passes", "epsilon_of_the_noise"),
-    })  # fmt: skip
-    for method in methods:
-        for epsilon in problem.epsilons:
-            method.make(loss, problem.budget(epsilon, data.size), data_size=data.size,
-                        dimension=loss.parameters(data.dimension))  # fmt: skip
+    problem = Problem(
+        data.name, objective, records=data, epsilons=tuple(sorted(set(map(float, epsilons)))),
+        delta=delta, relation=relation, reference="descents" if loss.margin is not None else "",
+        metrics=(*metrics, "exact_gradient_norm", "steps", "passes", "epsilon_of_the_noise"),
+    )  # fmt: skip
+    sizes = {"data_size": data.size, "dimension": loss.parameters(data.dimension)}
+    for method, epsilon in itertools.product(methods, problem.epsilons):
+        method.make(loss, problem.budget(epsilon, data.size), **sizes)
     return Experiment(
-        "compare",
-        f"{', '.join(m.label for m in methods)} on {data.name}",
-        methods,
-        {"compare": against_epsilon(problem)},
+        "compare", f"{', '.join(m.label for m in methods)} on {data.name}", methods,
+        {"compare": against_epsilon(problem)}, settings=_WORDS, seeds=seeds,
         conventions=f"Neighbours are {relation}, delta = "
         f"{problem.budget(1.0, data.size).delta:.3g}; the unit of privacy is one {data.unit}.",
-        settings=_WORDS,
-        seeds=seeds,
-    )
+    )  # fmt: skip

@@ -21,6 +21,10 @@ _SIDES = {"minimum": "right"}
 _RISEN = 1.6
 
 
+Series = tuple[np.ndarray, list[np.ndarray], np.ndarray]
+"""Each x, and of the seeds there the values and their centre."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Panel:
     """What all kinds of panels have."""
@@ -78,37 +82,31 @@ class Lines(Panel):
         table, sign = results.where(**self.where), -1 if self.percent else 1
         # The legend lists the lines as they lie.
         labels = best_first(table, self.y, sign)[::-sign]
-        for (metric, name), line in zip(self.levels.items(), ("-.", ":"), strict=False):
-            if self.x != "rows":
-                level = results.where(metric=metric).column("value")[0]
-                color = "black" if line == "-." else "grey"
-                axes.axhline(level, color=color, linestyle=line, label=name)
-        ends, every = {}, {}
-        for place, label in enumerate(labels):
-            x, values = self._series(table.where(method=label))
-            if not len(x):
-                continue
-            every[label] = x, values
-            middle = _each(_median if self.centre == "median" else np.nanmean, values)
+        levels = [(results.where(metric=metric), name) for metric, name in self.levels.items()]
+        styles = (("-.", "black"), (":", "grey")) if self.x != "rows" else ()
+        for (level, name), (line, color) in zip(levels, styles, strict=False):
+            axes.axhline(level.column("value")[0], color=color, linestyle=line, label=name)
+        every = {label: self._series(table.where(method=label)) for label in labels}
+        ends = {}
+        for place, (label, (x, values, middle)) in enumerate(every.items()):
             if self.only and label not in self.only:
                 axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
-                continue
-            shift = np.exp(0.25 * (place / max(1, len(labels) - 1) - 0.5)) if self.beside else 1.0
-            self._line(axes, label, x * shift, middle, values, table)
-            ends[label] = middle[-1]
+            elif len(x):
+                shift = 0.25 * (place / max(1, len(labels) - 1) - 0.5) if self.beside else 0.0
+                self._line(axes, label, x * np.exp(shift), middle, values, table)
+                ends[label] = middle[-1]
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
+        every = {label: series for label, series in every.items() if len(series[0])}
         if every:
             self._axes(axes, every)
-            for metric, name in self.levels.items() if self.x == "rows" else ():
-                _level_by_n(axes, results.where(metric=metric), name)
+            for level, name in levels if self.x == "rows" else ():
+                _level_by_n(axes, level, name)
             if self.yscale == "error" or self.centre == "median":
                 self._named(axes, ends)
 
-    def _series(self, table: Results) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Each x, and the values of the seeds there."""
-        rows = table.where(metric=self.y)
-        path = self.x in ("step", "seconds")
+    def _series(self, table: Results) -> Series:
+        rows, path = table.where(metric=self.y), self.x in ("step", "seconds")
         kept = (np.isnan(rows.column("step")) != path) & ~(rows.column("seed") < 0)
         y = rows.column("value")[kept]
         if self.x in ("epsilon", "step", "rows"):
@@ -122,9 +120,10 @@ class Lines(Panel):
         y = 1 - y if self.yscale == "error" else y
         if self.yscale != "linear":
             y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
-        x = np.where(np.isnan(y), np.nan, x)
-        where = np.unique(x[~np.isnan(x)])
-        return where, [y[x == one] for one in where]
+        where = np.unique(x[~np.isnan(x) & ~np.isnan(y)])
+        values = [y[(x == one) & ~np.isnan(y)] for one in where]
+        centre = (lambda v: quartiles(v)[1]) if self.centre == "median" else np.mean
+        return where, values, np.array([float(centre(one)) for one in values])
 
     def _line(self, axes: Any, label: str, x: np.ndarray, middle: np.ndarray,
               values: list[np.ndarray], table: Results) -> None:  # fmt: skip
@@ -140,13 +139,13 @@ class Lines(Panel):
             axes.plot(x, middle, color=color, **line)
             axes.plot(x[-1:], middle[-1:], **mark(label), linestyle="none")
         else:
-            ends = np.array([np.nanquantile(v, [0.1, 0.9]) for v in values]).T
+            ends = np.array([np.quantile(v, [0.1, 0.9]) for v in values]).T
             plotting.band(axes, x, middle, ends, **mark(label, 5), **line)
 
     def _layer(self, axes: Any, table: Results, style: str, name: str) -> None:
         for label in table.each("method"):
-            x, values = self._series(table.where(method=label))
-            y, few, line = _each(np.nanmean, values), slice(None), {"linestyle": style}
+            x, _, y = self._series(table.where(method=label))
+            few, line = slice(None), {"linestyle": style}
             if style == "o":
                 few = slice(None, None, max(1, len(x) // 10))
                 line = {"linestyle": "none", "marker": "o", "markersize": 4}
@@ -154,23 +153,23 @@ class Lines(Panel):
         if name:
             axes.plot([], [], color="grey", linestyle=style, label=f" {name}")
 
-    def _axes(self, axes: Any, every: Mapping[str, tuple[np.ndarray, list[np.ndarray]]]) -> None:
-        where = np.unique(np.concatenate([x for x, _ in every.values()]))
+    def _axes(self, axes: Any, every: Mapping[str, Series]) -> None:
+        where = np.unique(np.concatenate([x for x, *_ in every.values()]))
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel or self.y)
         if self.xscale == "places":
             plotting.places(axes, tuple(where))
         elif self.xscale == "log":
             axes.set_xscale("log")
-            _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
+            _widen(axes, "x", 1.5)
         if self.yscale == "log":
             axes.set_yscale("log")
-            _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
+            _widen(axes, "y", 0.4)
         elif self.yscale == "error":
             _error_axis(axes, where[-1], every)
         elif self.percent:
             plotting.percent(axes.yaxis)
         if self.wedge:
-            middles = np.concatenate([_each(_median, v) for _, v in every.values()])
+            middles = np.concatenate([middle for *_, middle in every.values()])
             _wedge(axes, where, middles, self.wedge)
 
     def _named(self, axes: Any, ends: dict[str, float]) -> None:
@@ -183,31 +182,24 @@ class Lines(Panel):
         plotting.name_ends(axes, named)
 
 
-def _each(function: Callable[[np.ndarray], Any], values: list[np.ndarray]) -> np.ndarray:
-    return np.array([float(function(one)) for one in values])
-
-
-def _median(values: np.ndarray) -> float:
-    return quartiles(values)[1]
-
-
 def _level_by_n(axes: Any, found: Results, name: str) -> None:
     """A dotted line of the problem's own numbers, where it is in view."""
     n, values = found.column("rows"), found.column("value")
     if values.min() > min(axes.get_ylim()):
         axes.plot(n, values, color="grey", linestyle=(0, (1, 1)), linewidth=2)
-        axes.annotate(name, (n[0], values[0]), textcoords="offset points", xytext=(0, -11),
-                      fontsize="x-small")  # fmt: skip
+        _note(axes, name, (n[0], values[0]), -11)
+
+
+def _note(axes: Any, text: str, at: tuple[float, float], above: float, **more: Any) -> None:
+    axes.annotate(text, at, (0, above), textcoords="offset points", fontsize="x-small", **more)
 
 
 def _wedge(axes: Any, x: np.ndarray, every: np.ndarray, exponents: tuple[float, ...]) -> None:
     """The fastest and the slowest fall that theory promises, above all that is drawn."""
     ends = [2.5 * every.max() * (x / x[0]) ** -one for one in (max(exponents), min(exponents))]
     axes.fill_between(x, *ends, color="0.9", linewidth=0, zorder=0)
-    axes.annotate(
-        "slopes of the theory", (x[-1], ends[1][-1]), textcoords="offset points",
-        xytext=(0, 3), ha="right", va="bottom", fontsize="x-small", color="0.4",
-    )  # fmt: skip
+    _note(axes, "slopes of the theory", (x[-1], ends[1][-1]), 3, ha="right", va="bottom",
+          color="0.4")  # fmt: skip
     shown = plotting.in_view(1 / every[every > 0], gap=10)
     axes.set(ylim=(every[every > 0][shown].min() / 2, 4 * every.max()))
     axes.set(xlim=(x[0] / 1.15, x[-1] * 1.15))
@@ -216,7 +208,7 @@ def _wedge(axes: Any, x: np.ndarray, every: np.ndarray, exponents: tuple[float, 
 def _error_axis(axes: Any, longest: float, every: Mapping[str, Any]) -> None:
     """Labels errors as accuracies; shows the seeds' range at the end of each path."""
     worst = 0.0
-    for place, (label, (x, values)) in enumerate(every.items()):
+    for place, (label, (x, values, _)) in enumerate(every.items()):
         color, last = look(label).color, values[-1]
         if x[-1] < longest:
             axes.plot([x[-1], longest], [last.mean()] * 2, color=color, linestyle=(0, (1, 3)))
@@ -264,8 +256,8 @@ class Front(Panel):
         if not shown.all():
             low, high = axes.get_ylim()
             axes.set_ylim(low, high * (high / low) ** 0.25)
-        _widen(axes.get_xlim, axes.set_xlim, axes.xaxis, 1.5)
-        _widen(axes.get_ylim, axes.set_ylim, axes.yaxis, 0.4)
+        _widen(axes, "x", 1.5)
+        _widen(axes, "y", 0.4)
         for i in np.flatnonzero(~shown):
             text = f"off the scale:\n{labels[i]} {means[i]:.2g}"
             plotting.point_beyond(axes, costs[i], text, mark(labels[i], 8))
@@ -284,15 +276,14 @@ def _front(axes: Any, costs: np.ndarray, means: np.ndarray) -> None:
     )  # fmt: skip
 
 
-def _widen(limits: Any, fix: Any, axis: Any, decades: float) -> None:
+def _widen(axes: Any, name: Literal["x", "y"], decades: float) -> None:
     """Shows so many decades at least; from 1.2 on powers of ten are the only labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    low, high = limits()
-    short = decades - np.log10(high / low)
-    if short > 0:
-        fix(low / 10 ** (short / 2), high * 10 ** (short / 2))
-    if np.log10(np.divide(*limits()[::-1])) > 1.2:
+    axis, (low, high) = getattr(axes, f"{name}axis"), getattr(axes, f"get_{name}lim")()
+    half = 10 ** max(0.0, (decades - np.log10(high / low)) / 2)
+    low, high = getattr(axes, f"set_{name}lim")(low / half, high * half)
+    if np.log10(high / low) > 1.2:
         axis.set_minor_formatter(NullFormatter())
         return
     axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
@@ -398,22 +389,19 @@ def draw(
       ImportError: if matplotlib is not installed.
       ValueError: if the path's ending names no format.
     """
-    shown: tuple[Problem | None, ...] = problems or (None,)
-    if picture.panels_first:
-        pairs = [(panel, problem) for panel in picture.panels for problem in shown]
-    else:
-        pairs = [(panel, problem) for problem in shown for panel in picture.panels]
-    cells = [(panel, problem, results if problem is None else results.where(problem=problem.name))
-             for panel, problem in pairs]  # fmt: skip
+    every: list[tuple[Problem | None, Results]] = [(None, results)]
+    tables = [(p, results.where(problem=p.name)) for p in problems] or every
     # A quick run leaves epsilons out.
-    cells = [cell for cell in cells if len(cell[2].where(metric=cell[0].y, **cell[0].where))]
-    columns = picture.columns or (len(shown) if len(shown) > 1 else len(picture.panels))
+    cells = [(panel, problem, table) for problem, table in tables for panel in picture.panels
+             if len(table.where(metric=panel.y, **panel.where))]  # fmt: skip
+    if picture.panels_first:
+        cells.sort(key=lambda cell: picture.panels.index(cell[0]))
+    columns = picture.columns or (len(tables) if len(tables) > 1 else len(picture.panels))
     columns = min(columns, len(cells))
     wide = columns + (picture.extra is not None)
-    title = picture.title.format(**_names(next(iter(shown)), results))
-    size, legend = picture.size, picture.legend
-    with plotting.panels(path, -(-len(cells) // columns), wide, title, size=size,
-                         legend=legend) as grid:  # fmt: skip
+    title = picture.title.format(**_names(*tables[0]))
+    with plotting.panels(path, -(-len(cells) // columns), wide, title, size=picture.size,
+                         legend=picture.legend) as grid:  # fmt: skip
         for place, (panel, problem, table) in enumerate(cells):
             axes = grid[place // columns, place % columns]
             panel.draw(axes, table)
@@ -423,19 +411,17 @@ def draw(
             picture.extra(grid[0, -1], results)
 
 
-def _names(problem: Problem | None, results: Results) -> dict[str, Any]:
-    found = results if problem is None else results.where(problem=problem.name)
-    own: dict[str, Any] = {}
-    if problem is not None:
-        own = {"problem": problem.name, "data": problem.where, "delta": problem.delta}
-        own["relation"] = problem.relation
-    return own | {
-        "exact": plotting.EXACT,
+def _names(problem: Problem | None, found: Results) -> dict[str, Any]:
+    n, p = found.shape
+    names: dict[str, Any] = {
+        "exact": plotting.EXACT, "n": n, "p": p,
         "seeds": len([seed for seed in found.each("seed") if seed >= 0]),
         "epsilons": ", ".join(f"{epsilon:g}" for epsilon in found.each("epsilon")),
-        "n": int(max(found.each("rows"), default=0)),
-        "p": int(max(found.each("dimension"), default=0)),
-    }
+    }  # fmt: skip
+    if problem is not None:
+        names |= {"problem": problem.name, "data": problem.where, "delta": problem.delta,
+                  "relation": problem.relation}  # fmt: skip
+    return names
 
 
 def best_first(results: Results, metric: str, sign: int = 1) -> list[str]:

@@ -48,17 +48,16 @@ def plan(
     seeds = default if seeds is None else _validate.positive_int("seeds", seeds)
     plotting.require()
     wanted = chosen.figures if figure == "all" else {figure: chosen.figures[figure]}
-    small, left_out = {}, []
+    made = dict(wanted)
     for name, one in wanted.items() if quick else ():
         kept = [p for p in one.problems
                 if figure != "all" or chosen.quick is None or p.name in chosen.quick]  # fmt: skip
+        every = {problem.name: problem for problem in (p.made_quick() for p in kept)}
+        made[name] = dataclasses.replace(one, problems=tuple(every.values()))
         if one.problems and not kept:
-            left_out.append(name)
-        else:
-            every = {problem.name: problem for problem in (p.made_quick() for p in kept)}
-            small[name] = dataclasses.replace(one, problems=tuple(every.values()))
-    made = small if quick else dict(wanted)
-    return Plan(chosen, made, seeds, quick, tuple(left_out), "" if own else "dpjax reproduce")
+            del made[name]
+    left_out = tuple(name for name in wanted if name not in made)
+    return Plan(chosen, made, seeds, quick, left_out, "" if own else "dpjax reproduce")
 
 
 def run(
@@ -87,11 +86,9 @@ def run(
     Privacy: NOT PRIVATE; gaps, gradient norms and accuracies are exact values of the records.
     """
     chosen = chosen if isinstance(chosen, Plan) else plan(chosen)
-    cache, experiment = (
-        Cache(None if out is None else pathlib.Path(out, "cache")),
-        chosen.experiment,
-    )
-    rows = [] if experiment.computed is None else experiment.computed(chosen.quick)
+    cache = Cache(None if out is None else pathlib.Path(out, "cache"))
+    computed = chosen.experiment.computed
+    rows = [] if computed is None else computed(chosen.quick)
     for problem in chosen.problems:
         rows += problem_rows(chosen, problem, cache, advance)
     found = Results(rows)

@@ -66,14 +66,11 @@ def look(label: str) -> Look:
     >>> look("DP-TR, dpjax") == look("dp-tr"), look("DP-TR, published noise").line
     (True, '--')
     """
-    if label in _LOOKS:
-        return _LOOKS[label]
     known = {name.casefold(): one for name, one in _LOOKS.items()}
-    name = label.split(",")[0].casefold()
-    if name not in known:
-        number = zlib.crc32(label.encode())
-        return Look(_COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)])
-    return known[name]._replace(line="--") if published(label) else known[name]
+    number = zlib.crc32(label.encode())
+    other = Look(_COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)])
+    found = _LOOKS.get(label) or known.get(label.split(",")[0].casefold(), other)
+    return found._replace(line="--") if published(label) else found
 
 
 def published(label: str) -> bool:

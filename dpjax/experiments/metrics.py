@@ -1,8 +1,9 @@
 """NOT PRIVATE: what is measured of trainings, by name, and what outputs are held against."""
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,21 @@ _MANY_ROWS, DESCENTS = 100_000, 3
 _IMAGES = 250
 
 
-class Trained(NamedTuple):
+class Path(NamedTuple):
+    """Where runs were after some of their steps, and what they gave; by seed."""
+
+    params: Params
+    """(seeds, m, ...) iterates."""
+    steps: np.ndarray
+    """(seeds, m) steps taken by then."""
+    read: np.ndarray
+    """(seeds, m) records read by then."""
+    output: Params
+    """(seeds, ...)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
     """Trainings of one algorithm, one for each seed."""
 
     algorithm: Algorithm
@@ -35,27 +50,23 @@ class Trained(NamedTuple):
     whole: Dataset
     """All records, of which those are some."""
     reference: dict[str, float]
-    path: Params
-    """(seeds, m, ...) iterates."""
-    steps: np.ndarray
-    """(seeds, m) steps taken by then."""
-    read: np.ndarray
-    """(seeds, m) records read by then."""
-    output: Params
-    """(seeds, ...)"""
-    held: dict[str, Any]
-    """What one metric computed for another."""
+    path: Path
+
+    def on_the_way(self, name: str) -> np.ndarray:
+        """Returns a metric of the iterates, (seeds, m)."""
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.path.params)
+        return POINT[name](self.problem, self.data, flat).reshape(self.path.steps.shape)
+
+    @functools.cached_property
+    def below(self) -> np.ndarray:
+        """Which iterates are below the value halfway to the minimum."""
+        return self.on_the_way("exact_value") < self.reference["halfway"]
 
 
 def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
     count = len(jax.tree.leaves(params)[0])
     picked = (jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), params) for i in range(count))
     return np.array([float(function(one)) for one in picked])
-
-
-def _lowest(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
-    lowest = functools.partial(diagnostics.exact_min_eigenvalue, problem.loss)
-    return _each(lambda w: lowest(w, data.examples), params)
 
 
 def _local(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
@@ -83,9 +94,8 @@ def exact_share(objective: Objective, params: Params, x: Array, y: Array) -> flo
     if objective.predicts:
         return float(diagnostics.exact_accuracy(objective, params, x, y))
     apply = objective.loss.apply  # pyright: ignore[reportFunctionMemberAccess]
-    pieces = range(0, len(y), _IMAGES)
-    hits = [_hits(apply, params, x[i : i + _IMAGES], y[i : i + _IMAGES]) for i in pieces]
-    return sum(map(int, hits)) / len(y)
+    pieces = (slice(i, i + _IMAGES) for i in range(0, len(y), _IMAGES))
+    return sum(int(_hits(apply, params, x[few], y[few])) for few in pieces) / len(y)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -100,7 +110,9 @@ POINT: dict[str, Callable[[Problem, Dataset, Params], np.ndarray]] = {
     "exact_gradient_norm": lambda p, data, w: diagnostics.exact_gradient_norms(
         p.loss, w, data.examples
     ),
-    "exact_min_eigenvalue": _lowest,
+    "exact_min_eigenvalue": lambda p, data, w: _each(
+        lambda one: diagnostics.exact_min_eigenvalue(p.loss, one, data.examples), w
+    ),
     "exact_local_value": _local,
     "exact_accuracy": functools.partial(_accuracy, ""),
     "exact_train_accuracy": functools.partial(_accuracy, "train"),
@@ -110,21 +122,14 @@ POINT: dict[str, Callable[[Problem, Dataset, Params], np.ndarray]] = {
 
 def _until_out(trained: Trained, counted: np.ndarray) -> np.ndarray:
     """What each seed had counted when it was first below the value halfway to the minimum."""
-    if "out" not in trained.held:
-        flat = np.asarray(trained.path)
-        points = flat.reshape(-1, flat.shape[-1])
-        values = POINT["exact_value"](trained.problem, trained.data, points)
-        trained.held["out"] = values.reshape(flat.shape[:2]) < trained.reference["halfway"]
-    below = trained.held["out"]
+    below = trained.below
     first = counted[np.arange(len(below)), below.argmax(axis=1)]
     return np.where(below.any(axis=1), first, np.inf)
 
 
 def _alpha(trained: Trained, data: Dataset) -> np.ndarray:
-    norms, lowest = (
-        POINT[name](trained.problem, data, trained.output)
-        for name in ("exact_gradient_norm", "exact_min_eigenvalue")
-    )
+    norms, lowest = (POINT[name](trained.problem, data, trained.path.output)
+                     for name in ("exact_gradient_norm", "exact_min_eigenvalue"))  # fmt: skip
     return least_alpha(norms, lowest, trained.reference["hessian_lipschitz"])
 
 
@@ -140,13 +145,13 @@ def least_alpha(norms: Any, lowest: Any, hessian_lipschitz: float) -> Any:
 # Of trainings: (seeds,) numbers.
 RUN: dict[str, Callable[[Trained], np.ndarray]] = {
     "exact_escaped": lambda t: (
-        POINT["exact_value"](t.problem, t.data, t.output) < t.reference["halfway"]
+        POINT["exact_value"](t.problem, t.data, t.path.output) < t.reference["halfway"]
     ),
-    "exact_iterations_until_out": lambda t: _until_out(t, t.steps),
-    "exact_passes_until_out": lambda t: _until_out(t, t.read / t.data.size),
+    "exact_iterations_until_out": lambda t: _until_out(t, t.path.steps),
+    "exact_passes_until_out": lambda t: _until_out(t, t.path.read / t.data.size),
     "exact_alpha": lambda t: _alpha(t, t.data),
     "exact_alpha_on_all_records": lambda t: _alpha(t, t.whole),
-    "records": lambda t: t.read[:, -1],
+    "records": lambda t: t.path.read[:, -1],
 }
 
 
@@ -155,18 +160,14 @@ def _spent(algorithm: Algorithm) -> float:
     return float(epsilon(algorithm.event, delta, algorithm.relation, accountant))
 
 
-def _query(algorithm: Algorithm) -> Any:
-    return algorithm.queries[0]
-
-
 # Of an algorithm: one number. A Hessian beside the gradient is no other pass.
-COST: dict[str, Callable[[Algorithm], Any]] = {
+COST: dict[str, Callable[[Any], Any]] = {
     "steps": lambda algorithm: algorithm.steps,
     "gradients": lambda algorithm: algorithm.evaluations.declared,
     "gradients_computed": lambda algorithm: algorithm.evaluations.padded,
-    "passes": lambda algorithm: algorithm.evaluations.declared / _query(algorithm).data_size,
-    "batch_size": lambda algorithm: _query(algorithm).divisor,
-    "noise_multiplier": lambda algorithm: _query(algorithm).noise_multiplier,
+    "passes": lambda algorithm: algorithm.evaluations.declared / algorithm.queries[0].data_size,
+    "batch_size": lambda algorithm: algorithm.queries[0].divisor,
+    "noise_multiplier": lambda algorithm: algorithm.queries[0].noise_multiplier,
     "promised_alpha": lambda algorithm: getattr(algorithm, "tolerances", [math.nan])[0],
     "epsilon_of_the_noise": _spent,
 }
@@ -176,27 +177,25 @@ _NOISELESS = {"epsilon_of_the_noise": math.inf, "noise_multiplier": 0.0, "gradie
 METRICS = (*POINT, *RUN, *COST)
 """The names of what can be measured; ``exact_gap`` is ``exact_value`` minus the best one known."""
 
-Measured = list[tuple[float, float, str, float]]
-"""Seed, step, metric and value; NaN where a seed or a step means nothing."""
+Measured = list[tuple[float | None, float | None, str, float]]
+"""Seed, step, metric and value; None where a seed or a step means nothing."""
 
 
-def measured(trained: Trained) -> Measured:
-    """Returns what the problem asks for; values that belong to all seeds have none."""
-    problem, data, found = trained.problem, trained.data, []
-    for name in problem.metrics:
+def measured(trained: Trained, metrics: Iterable[str], on_the_way: Iterable[str]) -> Measured:
+    """Returns metrics of the outputs and of the iterates; a cost belongs to all seeds."""
+    found: Measured = []
+    for name in metrics:
         if name in COST:
             known = {} if trained.private else _NOISELESS
             value = known[name] if name in known else COST[name](trained.algorithm)
-            found.append((np.nan, np.nan, name, float(value)))
-            continue
-        point = name in POINT
-        values = POINT[name](problem, data, trained.output) if point else RUN[name](trained)
-        found += [(seed, np.nan, name, float(value)) for seed, value in enumerate(values)]
-    for name in problem.path_metrics:
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trained.path)
-        values = POINT[name](problem, data, flat).reshape(trained.steps.shape)
-        for (seed, place), value in np.ndenumerate(values):
-            found.append((seed, float(trained.steps[seed, place]), name, float(value)))
+            found.append((None, None, name, float(value)))
+        else:
+            values = RUN[name](trained) if name in RUN else (
+                POINT[name](trained.problem, trained.data, trained.path.output))  # fmt: skip
+            found += [(seed, None, name, float(value)) for seed, value in enumerate(values)]
+    for name in on_the_way:
+        for (seed, place), value in np.ndenumerate(trained.on_the_way(name)):
+            found.append((seed, float(trained.path.steps[seed, place]), name, float(value)))
     return found
 
 
@@ -218,19 +217,17 @@ def _certified(problem: Problem, data: Dataset) -> dict[str, float]:
 
 
 def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:
-    land, constants = (
-        diagnostics.exact_landscape(problem.loss, data.examples),
-        problem.loss.constants,
-    )
-    if constants is None:
+    if problem.loss.constants is None:
         raise ValueError(f"{problem.name} has no Hessian-Lipschitz constant.")
-    lowest, rho = land.saddle.min_eigenvalue, float(constants.hessian_lipschitz)
+    land = diagnostics.exact_landscape(problem.loss, data.examples)
+    saddle, minimum, lowest = land.saddle, land.minimum, land.saddle.min_eigenvalue
+    rho = float(problem.loss.constants.hessian_lipschitz)
     return {
-        "optimum": land.minimum.value,
-        "saddle": land.saddle.value,
-        "saddle_gap": land.saddle.value - land.minimum.value,
+        "optimum": minimum.value,
+        "saddle": saddle.value,
+        "saddle_gap": saddle.value - minimum.value,
         "saddle_min_eigenvalue": lowest,
-        "minimum_min_eigenvalue": land.minimum.min_eigenvalue,
+        "minimum_min_eigenvalue": minimum.min_eigenvalue,
         "halfway": land.halfway,
         "hessian_lipschitz": rho,
         "saddle_alpha": float(least_alpha(0.0, lowest, rho)),

@@ -62,17 +62,15 @@ class Grid:
         for problem in problems:
             found, rows = results.where(problem=problem.name), []
             found = found.where(epsilon=self.epsilons) if self.epsilons else found
+            head = "epsilon {:g}" if self.columns == "epsilon" else "n = {:,.0f}"
             for label in found.each("method"):
                 own = found.where(method=label)
                 row = {self.corner: label}
                 if self.about is not None:
                     row[self.about[0]] = self.about[1].get(label, "")
-                for value in own.each(self.columns):
-                    head = (
-                        f"epsilon {value:g}" if self.columns == "epsilon" else f"n = {value:,.0f}"
-                    )
-                    row[head] = self.cell(own.where(**{self.columns: value}))
-                rows.append(row | {head: cell(own) for head, cell in self.more})
+                row |= {head.format(value): self.cell(own.where(**{self.columns: value}))
+                        for value in own.each(self.columns)}  # fmt: skip
+                rows.append(row | {name: cell(own) for name, cell in self.more})
             words = self.words.format(problem=problem.name)
             lines += [*([words, ""] if words else []), *table(rows), ""]
         return lines
@@ -115,7 +113,7 @@ def _head(plan: Plan, results: Results) -> list[str]:
         lines += [f"Left out of the quick run: {', '.join(plan.left_out)}.", ""]
     for problem in plan.problems:
         found = results.where(problem=problem.name)
-        n, p = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
+        n, p = found.shape
         note = problem.note(n) if problem.note else ""
         words = f"- {problem.name}: n = {n:,}, p = {p}. {about_reference(problem, found)} {note}"
         lines.append(words.rstrip().replace("  ", " "))

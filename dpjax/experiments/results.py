@@ -4,8 +4,8 @@ import csv
 import io
 import os
 import pathlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -54,12 +54,13 @@ class Results:
     (0.5, ('DP-GD',))
     """
 
-    def __init__(self, rows: Iterable[Row]):
+    def __init__(self, rows: Iterable[Sequence[Any]]):
         columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
         self._columns = {
-            name: np.array(column, float if name in _NUMBERS else str)
+            name: np.array(["nan" if cell == "" else cell for cell in column], float)
+            if name in _NUMBERS else np.array(column, str)
             for name, column in zip(Row._fields, columns, strict=True)
-        }
+        }  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._columns["value"])
@@ -89,6 +90,12 @@ class Results:
     def column(self, name: str) -> np.ndarray:
         """Returns a column."""
         return self._columns[name]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The largest n and p."""
+        n, p = (max(self.each(name), default=0.0) for name in ("rows", "dimension"))
+        return int(n), int(p)
 
     def values(self, metric: str, **cells: str | float | tuple) -> np.ndarray:
         """Returns the values of outputs, by seed, without those of the tuning."""
@@ -120,6 +127,15 @@ class Results:
             words: float(found.where(settings=words).column("value").mean())
             for words in found.each("settings")
         }
+
+
+def per_problem(part: Callable[[Results, Any], Iterable]) -> Callable[[Results, Sequence], list]:
+    """Returns what is said of several problems, from what is said of one and its rows."""
+
+    def every(results: Results, problems: Sequence) -> list:
+        return [one for p in problems for one in part(results.where(problem=p.name), p)]
+
+    return every
 
 
 def quartiles(values: np.ndarray) -> tuple[float, float, float]:
@@ -163,10 +179,14 @@ def difference(*samples: np.ndarray) -> Difference:
 
 def write(path: str | os.PathLike, results: Results) -> None:
     """Writes the table as CSV, all of it or nothing."""
+
+    def cells(row: Row) -> list[str]:
+        numbers = (cell if isinstance(cell, str) else f"{cell:.9g}" for cell in row)
+        return ["" if cell == "nan" else cell for cell in numbers]
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows([_text(cell) for cell in row] for row in results.rows())
+    writer.writerows([Row._fields, *map(cells, results.rows())])
     _durable.replace_private(pathlib.Path(path), text.getvalue().encode())
 
 
@@ -182,18 +202,4 @@ def read(path: str | os.PathLike) -> Results:
         head, *lines = csv.reader(file)
     if tuple(head) != Row._fields:
         raise ValueError(f"{path} must have the columns {', '.join(Row._fields)}; make it anew.")
-    found = Results(())
-    columns = dict(zip(Row._fields, zip(*lines, strict=True), strict=True)) if lines else {}
-    found._columns |= {
-        name: np.array([cell or "nan" for cell in column], float)
-        if name in _NUMBERS
-        else np.array(column, str)
-        for name, column in columns.items()
-    }
-    return found
-
-
-def _text(cell: str | float) -> str:
-    if isinstance(cell, str):
-        return cell
-    return "" if np.isnan(cell) else f"{cell:.9g}"
+    return Results(lines)

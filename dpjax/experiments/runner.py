@@ -1,12 +1,13 @@
 """NOT PRIVATE: the one runner: every cell of an experiment trained, measured, kept on disk."""
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +20,15 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import trajectory
 from dpjax.experiments.cache import Cache
-from dpjax.experiments.metrics import COST, DESCENTS, REFERENCES, Measured, Trained, measured
+from dpjax.experiments.metrics import COST, DESCENTS, REFERENCES, Measured, Path, Trained, measured
 from dpjax.experiments.results import Row
-from dpjax.experiments.spec import SEED, Experiment, Method, Plan, Problem, Settings
+from dpjax.experiments.spec import SEED, Method, Plan, Problem, Settings
 from dpjax.oracles import GradientQuery, MinimizerQuery
 
 Advance = Callable[[str, int], None]
 # A Hessian of so many rows keeps every core busy: seeds then gain nothing from vmap.
 _BUSY_ROWS = 100_000
+_VALUES = ("exact_value", "exact_local_value")
 _NAN = math.nan
 
 
@@ -43,11 +45,6 @@ class Bench(NamedTuple):
     shared: dict[str, Any]
     """What every result depends on."""
     reference: dict[str, float]
-
-    @property
-    def experiment(self) -> Experiment:
-        """What it is a part of."""
-        return self.plan.experiment
 
     @property
     def dimension(self) -> int:
@@ -70,12 +67,12 @@ def problem_rows(plan: Plan, problem: Problem, cache: Cache, advance: Advance) -
         shared = {
             "versions": [importlib.metadata.version("dpjax"), jax.__version__],
             "data": _digest((data, whole)),
-            "objective": _objective_digest(problem, data),
+            "objective": _objective_words(problem, data),
             "reference": [problem.reference, problem.starts],
         }
         advance(f"{problem.name}: n = {data.size:,}, what outputs are held against", 0)
         find = REFERENCES.get(problem.reference, lambda problem, data: {})
-        reference = cache.found(shared, lambda data=data, find=find: find(problem, data))
+        reference = cache.found(shared, functools.partial(find, problem, data))
         bench = Bench(plan, problem, data, whole, cache, advance, shared, reference)
         rows += _bench_rows(bench)
     return rows
@@ -85,48 +82,44 @@ def _bench_rows(bench: Bench) -> list[Row]:
     problem, reference = bench.problem, dict(bench.reference)
     cells: list[tuple[Method, float, Settings, Measured]] = []
     chosen: list[tuple[Method, Settings]] = []
-    for method in bench.experiment.methods_on(problem):
+    for method in bench.plan.experiment.methods_on(problem):
         for epsilon in bench.plan.epsilons(problem):
             tried, best = _tuned(bench, method, epsilon)
-            cells += [(method, epsilon, settings, found) for settings, found in tried]
-            cells.append((method, epsilon, best, _trained(bench, method, epsilon, best)))
+            tried.append((best, _trained(bench, method, epsilon, best)))
+            cells += [(method, epsilon, *one) for one in tried]
             chosen += [(method, best)] if problem.timed and epsilon == problem.traced[0] else []
     if problem.reference == "descents":
         # No search is sure to find the global minimum: an output may lie below what was found.
-        names = ("exact_value", "exact_local_value")
-        values = [v for *_, found in cells for seed, _, name, v in found if name in names]
+        values = [value for *_, found in cells for *_, name, value in found if name in _VALUES]
         reference["optimum"] = float(np.nanmin([reference["optimum"], *values]))
-    best = reference.get("optimum")
-    place = (bench.experiment.name, problem.name, bench.data.size, bench.dimension)
-    rows = [Row(*place, "", "", _NAN, _NAN, _NAN, f"exact_{name}", value)
-            for name, value in reference.items()]  # fmt: skip
     if chosen:
         spent = zip(chosen, _timed(bench, chosen), strict=True)
-        cells += [(method, problem.traced[0], given, found) for (method, given), found in spent]
+        cells += [(method, problem.traced[0], best, found) for (method, best), found in spent]
+    place = (bench.plan.experiment.name, problem.name, bench.data.size, bench.dimension)
+    rows = [Row(*place, "", "", _NAN, _NAN, _NAN, f"exact_{name}", value)
+            for name, value in reference.items()]  # fmt: skip
     for method, epsilon, settings, found in cells:
         words = in_words(method.arguments(problem, bench.data.size, settings))
-        for seed, step, name, value in _as_gaps(found, best):
-            rows.append(Row(*place, method.label, words, epsilon, seed, step, name, value))
+        values = {seed: v for seed, step, name, v in found if name == _VALUES[0] and step is None}
+        for seed, step, name, value in found:
+            if name == "exact_local_value":
+                name, value = "exact_gap_to_local_minimum", values[seed] - value
+            elif name == "exact_value" and "optimum" in reference:
+                name, value = "exact_gap", value - reference["optimum"]
+            rows.append(Row(*place, method.label, words, epsilon, _nan(seed), _nan(step), name,
+                            value))  # fmt: skip
     return rows
 
 
-def _as_gaps(found: Measured, best: float | None) -> Iterable[tuple[float, float, str, float]]:
-    """Values become gaps, to the local minimum and, where it is known, to the best value."""
-    values = {seed: v for seed, step, name, v in found if name == "exact_value" and step != step}
-    for seed, step, name, value in found:
-        if name == "exact_local_value":
-            yield seed, step, "exact_gap_to_local_minimum", values[seed] - value
-        elif name == "exact_value" and best is not None:
-            yield seed, step, "exact_gap", value - best
-        else:
-            yield seed, step, name, value
+def _nan(value: float | None) -> float:
+    return _NAN if value is None else value
 
 
 def _tuned(
     bench: Bench, method: Method, epsilon: float
 ) -> tuple[list[tuple[Settings, Measured]], Settings]:
     """What was tried, and the setting taken."""
-    grid, tuning = list(method.grid(bench.problem)), bench.experiment.tuning
+    grid, tuning = list(method.grid(bench.problem)), bench.plan.experiment.tuning
     if len(grid) < 2 or tuning is None:
         return [], grid[0]
     tried, reached = [], []
@@ -160,70 +153,54 @@ def _trained(
     bench: Bench, method: Method, epsilon: float, settings: Settings, tuning: int = 0
 ) -> Measured:
     """What trainings with one setting gave, each group of seeds read from disk or put there."""
-    problem, experiment = bench.problem, bench.experiment
+    problem, tuned = bench.problem, bench.plan.experiment.tuning
     seeds = tuning or min(bench.plan.seeds, problem.most_seeds or bench.plan.seeds)
     arguments = method.arguments(problem, bench.data.size, settings)
-    asked, looks = _asked(bench, epsilon, tuning)
-    keys = experiment.keys(jax.random.key(SEED), seeds, tuning > 0 if experiment.tuning else None)
+    metrics, on_the_way, looks = problem.metrics, problem.path_metrics, problem.checkpoints
+    if tuned and tuning:
+        metrics, on_the_way, looks = (tuned.metric, "gradients"), (), 0
+    elif looks and problem.traced and epsilon not in problem.traced:
+        metrics = tuple(name for name in metrics if name != "exact_local_value")
+        on_the_way, looks = (), 0
+    make_keys = bench.plan.experiment.keys
+    keys = make_keys(jax.random.key(SEED), seeds, tuning > 0 if tuned else None)
+    made = [_place(method.factory), method.private, {n: repr(v) for n, v in arguments.items()}]
     configuration = bench.shared | {
-        "method": [
-            _place(method.factory),
-            method.private,
-            {n: repr(v) for n, v in arguments.items()},
-        ],
+        "method": made,
         "budget": repr(problem.budget(epsilon, bench.data.size)),
         "start": _place(problem.start),
         "keys": np.asarray(jax.random.key_data(keys)).tolist(),
-        "measured": [asked.metrics, asked.path_metrics, problem.counted, looks, problem.spacing],
+        "measured": [metrics, on_the_way, problem.counted, looks, problem.spacing],
     }
-    made: list[Algorithm] = []
+    algorithm = functools.cache(lambda: build(bench, method, epsilon, arguments))
 
-    def train(group: range) -> list:
-        made.extend([] if made else [build(bench, method, epsilon, arguments)])
+    def train(group: range) -> Measured:
+        first = group[0]
         start = None if problem.start is None else (
-            problem.first_params(-1 if tuning else group[0], bench.data))  # fmt: skip
-        at = checkpoints(int(made[0].steps), looks, problem.spacing)
-        some, most = keys[group[0] : group[-1] + 1], problem.checkpoints
-        path = follow(made[0], bench.data.examples, some, at, start, most, method.private)
-        wanted = asked
-        if group[0]:  # what belongs to all seeds is known from the first, and few descents do
-            left_out = {*COST, *(["exact_local_value"] if group[0] >= DESCENTS else [])}
-            own = tuple(name for name in asked.metrics if name not in left_out)
-            wanted = dataclasses.replace(asked, metrics=own)
-        trained = Trained(made[0], method.private, wanted, bench.data, bench.whole,
-                          bench.reference, *path, {})  # fmt: skip
-        return [[None if s != s else s + group[0], None if t != t else t, name, v]
-                for s, t, name, v in measured(trained)]  # fmt: skip
+            problem.first_params(-1 if tuning else first, bench.data))  # fmt: skip
+        at = checkpoints(int(algorithm().steps), looks, problem.spacing)
+        path = follow(algorithm(), bench.data.examples, keys[first : group[-1] + 1], at, start,
+                      problem.checkpoints, method.private)  # fmt: skip
+        # What belongs to all seeds is known from the first, and few descents do.
+        left_out = {*(COST if first else ()), *(_VALUES[1:] if first >= DESCENTS else ())}
+        trained = Trained(algorithm(), method.private, problem, bench.data, bench.whole,
+                          bench.reference, path)  # fmt: skip
+        found = measured(trained, [m for m in metrics if m not in left_out], on_the_way)
+        return [(None if s is None else s + first, t, name, v) for s, t, name, v in found]
 
     # In a quick run one program for many seeds would be one more to compile.
     alone = problem.start is not None or bench.plan.quick
     if not alone and bench.data.size > _BUSY_ROWS:
-        made.append(build(bench, method, epsilon, arguments))
-        alone = not all(isinstance(q, GradientQuery | MinimizerQuery) for q in made[0].queries)
+        alone = not all(isinstance(q, GradientQuery | MinimizerQuery) for q in algorithm().queries)
     words = f"{problem.name}: {method.label}, epsilon {epsilon:g}{', tuning' * (tuning > 0)}"
     found: Measured = []
     for first in range(0, seeds, 1 if alone else seeds):
         group = range(first, first + 1 if alone else seeds)
         bench.advance(words, 0)
-        rows = bench.cache.found(configuration | {"seeds": list(group)}, lambda g=group: train(g))
+        key = configuration | {"seeds": list(group)}
+        found += bench.cache.found(key, functools.partial(train, group))
         bench.advance(words, len(group))
-        for seed, step, name, value in rows:
-            seed = (_NAN if seed is None else seed) if not tuning else -1.0 - (seed or 0)
-            found.append((seed, _NAN if step is None else step, name, value))
-    return found
-
-
-def _asked(bench: Bench, epsilon: float, tuning: int) -> tuple[Problem, int]:
-    """The problem with what is measured of a cell, and how many iterates are looked at."""
-    problem = bench.problem
-    looks = problem.checkpoints if not problem.traced or epsilon in problem.traced else 0
-    if tuning:
-        names = (bench.experiment.tuning.metric, "gradients")  # pyright: ignore
-        return dataclasses.replace(problem, metrics=names, path_metrics=()), 0
-    if not looks and problem.checkpoints:
-        names = tuple(name for name in problem.metrics if name != "exact_local_value")
-        return dataclasses.replace(problem, metrics=names, path_metrics=()), 0
-    return problem, looks
+    return [(-1.0 - (s or 0), t, name, v) for s, t, name, v in found] if tuning else found
 
 
 def build(bench: Bench, method: Method, epsilon: float, arguments: Settings) -> Algorithm:
@@ -234,19 +211,6 @@ def build(bench: Bench, method: Method, epsilon: float, arguments: Settings) -> 
         # A step size above a theorem's bound may well be the best; the page says which was taken.
         warnings.filterwarnings("ignore", message="step_size", category=UserWarning)
         return method.make(bench.problem.loss, budget, **sizes, **arguments)
-
-
-class Path(NamedTuple):
-    """Where runs were after some of their steps, and what they gave; by seed."""
-
-    params: Params
-    """(seeds, m, ...) iterates."""
-    steps: np.ndarray
-    """(seeds, m) steps taken by then."""
-    read: np.ndarray
-    """(seeds, m) records read by then."""
-    output: Params
-    """(seeds, ...)"""
 
 
 def follow(
@@ -276,9 +240,8 @@ def follow(
     """
     each = algorithm.evaluations.declared / int(algorithm.steps) if private else _NAN
     padded = jnp.asarray(at + at[-1:] * (most - len(at)))
-    *path, output = jax.tree.map(
-        np.asarray, _follow(algorithm, examples, keys, padded, each, start)
-    )
+    followed = _follow(algorithm, examples, keys, padded, each, start)
+    *path, output = jax.tree.map(np.asarray, followed)
     params, steps, read = jax.tree.map(lambda leaf: leaf[:, : len(at)], path)
     return Path(params, steps, read.astype(float), output)
 
@@ -335,7 +298,7 @@ def _timed(bench: Bench, chosen: list[tuple[Method, Settings]]) -> list[Measured
     key = jax.random.key(SEED)[None]
     configuration = bench.shared | {"timed": [[m.label, repr(given)] for m, given in cells]}
     found = bench.cache.found(configuration, lambda: [seconds(*cell) for cell in cells])
-    return [[(_NAN, step, "seconds", value) for step, value in one] for one in found]
+    return [[(None, step, "seconds", value) for step, value in one] for one in found]
 
 
 def in_words(settings: Settings) -> str:
@@ -360,13 +323,12 @@ def _place(function: Any) -> str:
 def _digest(tree: PyTree) -> str:
     """A hash of records: another table of the same name has other results."""
     found = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        array = np.asarray(leaf)
+    for array in map(np.asarray, jax.tree.leaves(tree)):
         found.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
     return found.hexdigest()[:24]
 
 
-def _objective_digest(problem: Problem, data: Dataset) -> list[str]:
+def _objective_words(problem: Problem, data: Dataset) -> list[str]:
     """What the objective computes, not what it is called."""
     objective, params = problem.loss, problem.first_params(0, data)
     record = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.examples)

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -117,9 +117,9 @@ class Problem:
         """
         if isinstance(self.objective, str):
             return OBJECTIVES[_validate.choice("objective", self.objective, OBJECTIVES)]()
-        return (
-            self.objective if isinstance(self.objective, Objective) else self.objective(self.data)
-        )
+        if isinstance(self.objective, Objective):
+            return self.objective
+        return self.objective(self.data)
 
     def load(self) -> Dataset:
         """Returns the records as JAX arrays.
@@ -129,11 +129,10 @@ class Problem:
         """
         whole = self.records() if callable(self.records) else self.records
         whole = datasets.load(self.data) if whole is None else whole
-        few = slice(self.rows)
-        parts = {"x": whole.x[few], "y": whole.y[few]}
-        parts |= {"test_x": whole.test_x, "test_y": whole.test_y}
-        arrays = {n: None if v is None else jnp.asarray(v) for n, v in parts.items()}
-        return dataclasses.replace(whole, **arrays)
+        few = dataclasses.replace(whole, x=whole.x[: self.rows], y=whole.y[: self.rows])
+        parts = {name: getattr(few, name) for name in ("x", "y", "test_x", "test_y")}
+        arrays = {n: jnp.asarray(part) for n, part in parts.items() if part is not None}
+        return dataclasses.replace(few, **arrays)
 
     def first_params(self, seed: int, data: Dataset) -> Params:
         """Returns where a training starts."""
@@ -149,9 +148,8 @@ class Problem:
     def made_quick(self) -> "Problem":
         """Returns the small version; on other records where its own are not on this machine."""
         small = dataclasses.replace(self, **self.quick)
-        here = {info.name for info in datasets.describe() if info.available}
-        named = {info.name for info in datasets.describe()}
-        if self.data in here or self.data not in named or not self.stand_in:
+        absent = {info.name for info in datasets.describe() if not info.available}
+        if self.data not in absent or not self.stand_in:
             return small
         return dataclasses.replace(small, stands_for=self.data, **self.stand_in)
 
@@ -196,11 +194,6 @@ class Method:
             return self.factory
         return FACTORIES[_validate.choice("algorithm", self.factory, FACTORIES)]
 
-    def compared_on(self, problem: Problem) -> bool:
-        """Returns whether there are results of it on ``problem``."""
-        wanted = not problem.methods or self.label in problem.methods
-        return wanted and _found(self.refused, problem.keys) is None
-
     def grid(self, problem: Problem) -> tuple[Settings, ...]:
         """Returns the settings of which the best is taken; one of them may be empty."""
         grid = _found(self.grids, (*problem.keys, "")) or (NOTHING,)
@@ -218,7 +211,7 @@ def _found(by_key: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((by_key[key] for key in keys if key in by_key), None)
 
 
-def grid(names: str, every: str) -> tuple[dict[str, Any], ...]:
+def grid(names: str, every: str) -> tuple[Settings, ...]:
     """Returns settings from their names and values: 1 is a whole number, 1.0 is not.
 
     >>> grid("steps step_size", "8/1.0 16/0.5")
@@ -228,10 +221,8 @@ def grid(names: str, every: str) -> tuple[dict[str, Any], ...]:
     def value(word: str) -> Any:
         return int(word) if word.isdigit() else float(word) if word[0].isdigit() else word
 
-    names_ = names.split()
-    return tuple(
-        dict(zip(names_, map(value, one.split("/")), strict=True)) for one in every.split()
-    )
+    rows = (map(value, one.split("/")) for one in every.split())
+    return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,8 +258,8 @@ class Figure:
     caption: str
     problems: tuple[Problem, ...] = ()
     picture: Any = None
-    sections: tuple[Callable[..., list[str]], ...] = ()
-    claims: tuple[Callable[..., list], ...] = ()
+    sections: tuple[Callable[..., Iterable[str]], ...] = ()
+    claims: tuple[Callable[..., Iterable], ...] = ()
     epsilons: tuple[float, ...] = ()
 
 
@@ -300,16 +291,7 @@ class Experiment:
 
     Privacy: NOT PRIVATE: results hold exact values of the records.
 
-    >>> import dpjax
-    >>> experiments = dpjax.experiments
-    >>> problem = Problem("randhie", "logistic", rows=500, epsilons=(1.0,), reference="descents",
-    ...                   metrics=("exact_value", "exact_accuracy"))
-    >>> methods = (Method("DP-GD", "dp-gd", {"steps": 8}), Method("DP-TR", "dp-tr", {"steps": 4}))
-    >>> drawn = {"gap": experiments.against_epsilon(problem)}
-    >>> mine = Experiment("mine", "Two methods", methods, drawn)
-    >>> results = experiments.run(experiments.plan(mine, seeds=2))
-    >>> bool((results.values("exact_gap", method="DP-TR", epsilon=1.0) >= 0).all())
-    True
+    There is an example in the page on comparing algorithms.
     """
 
     name: str
@@ -328,7 +310,11 @@ class Experiment:
 
     def methods_on(self, problem: Problem) -> tuple[Method, ...]:
         """Returns the methods that there are results of on ``problem``."""
-        return tuple(method for method in self.methods if method.compared_on(problem))
+        return tuple(
+            method for method in self.methods
+            if (not problem.methods or method.label in problem.methods)
+            and _found(method.refused, problem.keys) is None
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,9 +364,8 @@ class Plan:
     def paths(self, folder: str | os.PathLike) -> list[pathlib.Path]:
         """Returns the pictures, the table and the page in a folder."""
         drawn = [f"{name}.png" for name, one in self.figures.items() if one.picture is not None]
-        return [
-            pathlib.Path(folder, name) for name in (*drawn, f"{self.name}.csv", f"{self.name}.md")
-        ]
+        names = (*drawn, f"{self.name}.csv", f"{self.name}.md")
+        return [pathlib.Path(folder, name) for name in names]
 
     def epsilons(self, problem: Problem) -> tuple[float, ...]:
         """Returns where ``problem`` is needed: a figure may take few epsilons."""
@@ -390,11 +375,11 @@ class Plan:
     @property
     def trainings(self) -> int:
         """How many trainings that is, if nothing is on the disk."""
-        total = 0
+        total, tuning = 0, self.experiment.tuning
         for problem in self.problems:
             seeds = min(self.seeds, problem.most_seeds or self.seeds)
             for method in self.experiment.methods_on(problem):
-                tried, tuning = len(method.grid(problem)), self.experiment.tuning
+                tried = len(method.grid(problem))
                 tuned = tuning.seeds * tried if tuning is not None and tried > 1 else 0
                 total += len(self.epsilons(problem)) * len(problem.sizes) * (seeds + tuned)
         return total

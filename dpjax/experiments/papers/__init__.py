@@ -4,14 +4,8 @@ from dpjax.experiments.papers import dpagem, erm, perturbed, spider, trust_regio
 from dpjax.experiments.spec import Experiment
 
 PAPERS: dict[str, Experiment] = {
-    one.name: one
-    for one in (
-        trust_region.EXPERIMENT,
-        erm.EXPERIMENT,
-        perturbed.EXPERIMENT,
-        spider.EXPERIMENT,
-        dpagem.EXPERIMENT,
-    )
+    paper.EXPERIMENT.name: paper.EXPERIMENT
+    for paper in (trust_region, erm, perturbed, spider, dpagem)
 }
 """The papers, by name. One joins by one line."""
 

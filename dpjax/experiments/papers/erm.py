@@ -2,19 +2,18 @@
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm, dp_accelerated_mirror_descent
 from dpjax.datasets import sparse_high_dimensional
 from dpjax.experiments import page
-from dpjax.experiments.claims import Smaller, Verdict, counted, exponent, mean
+from dpjax.experiments.claims import Read, Smaller, Verdict, counted, exponent, mean
 from dpjax.experiments.figures import Front, Picture
-from dpjax.experiments.results import Results
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Tuning, grid
+from dpjax.experiments.results import Results, per_problem
+from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Settings, Tuning, grid
 from dpjax.objectives import L1Ball, Objective, logistic
 
 _EPSILONS = (0.2, 0.5, 1.0, 2.0)
@@ -61,77 +60,60 @@ _BALL = Problem(
 )  # fmt: skip
 
 
-def _grids(names: str, **by_kind: str) -> dict[str, tuple[dict[str, Any], ...]]:
+def _grids(names: str, by_key: Mapping[str, str]) -> dict[str, tuple[Settings, ...]]:
     """The settings by problem; those for no regularizer serve the non-smooth one too."""
-    found = {kind.replace("__", " ").replace("_", "-"): grid(names, every)
-             for kind, every in by_kind.items()}  # fmt: skip
-    plain = {kind: grid for kind, grid in found.items() if kind.endswith("logistic")}
-    return found | {kind + "-l1": grid for kind, grid in plain.items()}
+    found = {key: grid(names, every) for key, every in by_key.items()}
+    return found | {f"{key}-l1": one for key, one in found.items() if key.endswith("logistic")}
 
 
-_SLOPES = "steps step_size"
-_DESCENT = _grids(
-    _SLOPES,
-    logistic_l2="128/16.0 64/8.0 256/8.0 64/32.0 32/8.0 128/4.0 256/16.0 512/8.0",
-    logistic="32/8.0 128/8.0 128/32.0 128/64.0 256/32.0 512/8.0 512/32.0 512/64.0",
-    ball="10/4.0 10/16.0 10/64.0 10/256.0 30/4.0 30/16.0 100/1.0 100/4.0",
-    covtype__logistic_l2="128/8.0 256/4.0 256/8.0 512/8.0",
-    covtype__logistic="128/8.0 256/8.0 512/4.0 512/8.0",
-)
-_STOCHASTIC = _grids(
-    _SLOPES,
-    logistic_l2="300/64.0 300/16.0 300/4.0 300/128.0 1200/4.0 1200/16.0 1200/64.0 1200/128.0",
-    logistic="600/8.0 600/32.0 600/128.0 600/256.0 2000/8.0 2000/32.0 2000/128.0 2000/256.0",
-    ball="50/1.0 50/4.0 50/16.0 50/64.0 100/1.0 100/4.0 100/16.0 200/4.0",
-    covtype__logistic_l2="300/16.0 300/64.0 1200/16.0",
-    covtype__logistic="600/32.0 1200/16.0 1200/64.0",
-)
-_EPOCHS = "epochs epoch_length step_size"
-_REDUCED = _grids(
-    _EPOCHS,
-    logistic_l2="3/20/32.0 6/20/8.0 6/20/32.0 3/60/8.0 3/60/16.0 3/60/32.0 6/60/4.0 6/60/16.0",
-    logistic="3/60/8.0 3/60/64.0 6/20/16.0 6/20/128.0 6/60/8.0 6/60/32.0 6/60/64.0 10/60/64.0",
-    covtype__logistic_l2="3/60/8.0 6/60/8.0 6/60/16.0",
-    covtype__logistic="3/60/16.0 6/60/8.0 6/60/16.0",
-)
+_DESCENT = _grids("steps step_size", {
+    "logistic-l2": "128/16.0 64/8.0 256/8.0 64/32.0 32/8.0 128/4.0 256/16.0 512/8.0",
+    "logistic": "32/8.0 128/8.0 128/32.0 128/64.0 256/32.0 512/8.0 512/32.0 512/64.0",
+    "ball": "10/4.0 10/16.0 10/64.0 10/256.0 30/4.0 30/16.0 100/1.0 100/4.0",
+    "covtype logistic-l2": "128/8.0 256/4.0 256/8.0 512/8.0",
+    "covtype logistic": "128/8.0 256/8.0 512/4.0 512/8.0",
+})  # fmt: skip
+_STOCHASTIC = _grids("steps step_size", {
+    "logistic-l2": "300/64.0 300/16.0 300/4.0 300/128.0 1200/4.0 1200/16.0 1200/64.0 1200/128.0",
+    "logistic": "600/8.0 600/32.0 600/128.0 600/256.0 2000/8.0 2000/32.0 2000/128.0 2000/256.0",
+    "ball": "50/1.0 50/4.0 50/16.0 50/64.0 100/1.0 100/4.0 100/16.0 200/4.0",
+    "covtype logistic-l2": "300/16.0 300/64.0 1200/16.0",
+    "covtype logistic": "600/32.0 1200/16.0 1200/64.0",
+})  # fmt: skip
+_REDUCED = _grids("epochs epoch_length step_size", {
+    "logistic-l2": "3/20/32.0 6/20/8.0 6/20/32.0 3/60/8.0 3/60/16.0 3/60/32.0 6/60/4.0 6/60/16.0",
+    "logistic": "3/60/8.0 3/60/64.0 6/20/16.0 6/20/128.0 6/60/8.0 6/60/32.0 6/60/64.0 10/60/64.0",
+    "covtype logistic-l2": "3/60/8.0 6/60/8.0 6/60/16.0",
+    "covtype logistic": "3/60/16.0 6/60/8.0 6/60/16.0",
+})  # fmt: skip
 # Epoch s has 2^s times the length.
-_DOUBLING = _grids(
-    _EPOCHS,
-    logistic="3/4/8.0 3/4/64.0 5/4/16.0 5/4/64.0 5/8/32.0 5/8/64.0 6/8/8.0 6/8/64.0",
-    covtype__logistic="5/4/16.0 5/8/8.0 6/8/16.0",
-)
+_DOUBLING = _grids("epochs epoch_length step_size", {
+    "logistic": "3/4/8.0 3/4/64.0 5/4/16.0 5/4/64.0 5/8/32.0 5/8/64.0 6/8/8.0 6/8/64.0",
+    "covtype logistic": "5/4/16.0 5/8/8.0 6/8/16.0",
+})  # fmt: skip
 # The made entries are at most 1/4, which makes the loss 1/64-smooth in the norm of the ball.
-_MIRROR = {
-    "ball": (
-        {},
-        {"smoothness": 1 / 64},
-        *grid("smoothness steps", "0.015625/30 0.015625/100 0.015625/300"),
-        *grid("smoothness steps", "0.25/100 0.25/300 0.25/600"),
-    )
-}
-_RADII = "steps radius final_radius damping"
-_REGION: dict[str, Any] = _grids(
-    _RADII,
-    logistic_l2="16/4.0/0.25/0.5 16/2.0/0.1/0.5 16/8.0/0.25/0.5 32/4.0/0.1/0.5 32/8.0/0.1/0.5 "
+_MIRROR = {"ball": (
+    {}, {"smoothness": 1 / 64},
+    *grid("smoothness steps", "0.015625/30 0.015625/100 0.015625/300 0.25/100 0.25/300 0.25/600"),
+)}  # fmt: skip
+_REGION = _grids("steps radius final_radius damping", {
+    "logistic-l2": "16/4.0/0.25/0.5 16/2.0/0.1/0.5 16/8.0/0.25/0.5 32/4.0/0.1/0.5 32/8.0/0.1/0.5 "
     "32/4.0/0.25/0.5 32/8.0/0.25/0.5",
-    logistic="16/2.0/0.1/0.5 16/4.0/0.1/0.5 16/8.0/0.5/0.5 32/4.0/0.1/0.5 32/8.0/0.1/0.5 "
+    "logistic": "16/2.0/0.1/0.5 16/4.0/0.1/0.5 16/8.0/0.5/0.5 32/4.0/0.1/0.5 32/8.0/0.1/0.5 "
     "32/8.0/0.25/0.5 32/12.0/0.25/0.5",
-    covtype__logistic_l2="16/4.0/0.1/0.5 16/8.0/0.1/0.5",
-    covtype__logistic="16/12.0/0.5/0.5 32/12.0/0.25/0.5",
-)
+    "covtype logistic-l2": "16/4.0/0.1/0.5 16/8.0/0.1/0.5",
+    "covtype logistic": "16/12.0/0.5/0.5 32/12.0/0.25/0.5",
+})  # fmt: skip
 _REGION |= {kind: ({}, *_REGION[kind]) for kind in ("logistic-l2", "logistic")}
-_NEWTON = _grids(
-    "steps modification",
-    logistic_l2="6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
-    logistic="6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
-    covtype__logistic_l2="12/add 12/clip",
-    covtype__logistic="12/add 12/clip",
-)
+_NEWTON = _grids("steps modification", {
+    "logistic-l2": "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
+    "logistic": "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
+    "covtype logistic-l2": "12/add 12/clip",
+    "covtype logistic": "12/add 12/clip",
+})  # fmt: skip
 _SMOOTH = {"logistic-l1": "it has no proximal step, and takes derivatives that the l1 norm lacks"}
-_STRONG = dict.fromkeys(
-    ("logistic", "logistic-l1"),
-    "its guarantee rests on strong convexity, which the objective has not",
-)
+_CONVEX = "its guarantee rests on strong convexity, which the objective has not"
+_STRONG = {"logistic": _CONVEX, "logistic-l1": _CONVEX}
 
 
 def mirror_descent(objective: Objective, budget: PrivacyBudget, **more: Any) -> Algorithm:
@@ -141,23 +123,19 @@ def mirror_descent(objective: Objective, budget: PrivacyBudget, **more: Any) -> 
     return dp_accelerated_mirror_descent(plain, budget, **more)
 
 
-def _method(label: str, factory: Any, grids: Mapping[str, Any], batched: bool, **more: Any):
-    takes = {"batch_size": "batch_size"} if batched else {}
-    return Method(label, factory, takes=takes, grids=grids, **more)
-
-
+_BATCH = {"batch_size": "batch_size"}
 METHODS = (
-    _method(GD, "dp-gd", _DESCENT, False),
-    _method(SGD, "dp-sgd", _STOCHASTIC, True),
-    _method(SVRG, "dp-svrg", _REDUCED, True),
-    _method(EXACT, "dp-svrg", _REDUCED, True, settings={"anchor": "exact"}),
-    _method(PLUS, "dp-svrg++", _DOUBLING, True),
-    _method(ACCMD, mirror_descent, _MIRROR, False),
-    _method(OUTPUT, "output-perturbation", {}, False, refused=_STRONG),
-    _method(PERTURBED, "objective-perturbation", {}, False, refused=_STRONG),
-    _method(NEWTON, "dp-newton", _NEWTON, False, refused=_SMOOTH),
-    _method(TR, "dp-tr", _REGION, False, refused=_SMOOTH),
-    _method(STR, "dp-str", _REGION, False, refused=_SMOOTH),
+    Method(GD, "dp-gd", grids=_DESCENT),
+    Method(SGD, "dp-sgd", takes=_BATCH, grids=_STOCHASTIC),
+    Method(SVRG, "dp-svrg", takes=_BATCH, grids=_REDUCED),
+    Method(EXACT, "dp-svrg", {"anchor": "exact"}, _BATCH, _REDUCED),
+    Method(PLUS, "dp-svrg++", takes=_BATCH, grids=_DOUBLING),
+    Method(ACCMD, mirror_descent, grids=_MIRROR),
+    Method(OUTPUT, "output-perturbation", refused=_STRONG),
+    Method(PERTURBED, "objective-perturbation", refused=_STRONG),
+    Method(NEWTON, "dp-newton", grids=_NEWTON, refused=_SMOOTH),
+    Method(TR, "dp-tr", grids=_REGION, refused=_SMOOTH),
+    Method(STR, "dp-str", grids=_REGION, refused=_SMOOTH),
 )
 
 
@@ -207,30 +185,20 @@ def _bounds(found: Results, problem: Problem) -> list[tuple[Bound, float | None]
     return [(bound, exponent(found, "exact_gap", bound.method)) for bound in there]
 
 
-def _exponents(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-    said = []
-    for problem in problems:
-        every = _bounds(results.where(problem=problem.name), problem)
-        known = [(bound, slope) for bound, slope in every if slope is not None]
-        held = [
-            abs(slope - bound.exponent) <= _NEAR * abs(bound.exponent) for bound, slope in known
-        ]
-        words = ", ".join(f"{b.method} {slope:.2f} (bound {b.exponent:.2g})" for b, slope in known)
-        text = f"{problem.name}: the excess risk falls with epsilon as the bound does."
-        said += [counted(text, held, f"Exponent of epsilon: {words}.")] if held else []
-    return said
+@per_problem
+def _exponents(found: Results, problem: Problem) -> Iterator[Verdict]:
+    known = [(bound, slope) for bound, slope in _bounds(found, problem) if slope is not None]
+    held = [abs(slope - bound.exponent) <= _NEAR * abs(bound.exponent) for bound, slope in known]
+    words = ", ".join(f"{b.method} {slope:.2f} (bound {b.exponent:.2g})" for b, slope in known)
+    text = f"{problem.name}: the excess risk falls with epsilon as the bound does."
+    if held:
+        yield counted(text, held, f"Exponent of epsilon: {words}.")
 
 
 def cheapest(found: Results, method: str, epsilon: float) -> float:
-    """Returns the fewest gradients of the settings tried for 1.5 times DP-GD's best excess risk.
+    """Returns the fewest gradients of a method's settings for 1.5 times DP-GD's best excess risk.
 
-    Args:
-      found: the rows of one problem.
-      method: whose settings.
-      epsilon: where.
-
-    Returns:
-      Infinite if none gets there; NaN if the table does not have what was tried.
+    Infinite if no setting tried gets there; NaN if the table does not have what was tried.
     """
     at = {"method": method, "epsilon": epsilon}
     if not found.tried("gradients", epsilon=epsilon):
@@ -251,64 +219,50 @@ def _against_best(found: Results, method: str, epsilon: float) -> float:
 
 
 def _claims(best: str, *others: str) -> tuple[Any, ...]:
-    said: list[Any] = []
+    said: list[tuple[str, Read, str, float]] = []
     for other in others:
-        said += [
-            Smaller(f"{best} takes fewer gradients than {other}.", mean("gradients"), best, other,
-                    ratios=True),
-            Smaller(f"{best} has a smaller excess risk than {other}.", mean("exact_gap"), best,
-                    other, ratios=True),
+        said += [(f"{best} takes fewer gradients than {other}.", mean("gradients"), other, 1.0),
+                 (f"{best} has a smaller excess risk than {other}.", mean("exact_gap"), other, 1.0),
         ]  # fmt: skip
     if best != ACCMD:
         there = f"Some setting tried of {best} has at most 1.5 times DP-GD's excess risk at"
-        said += [
-            Smaller(f"{there} a quarter of its gradients at most.", _against_best, best, GD,
-                    limit=0.25, ratios=True),
-            Smaller(f"{there} fewer gradients than any setting of DP-GD that has.", cheapest, best,
-                    GD, ratios=True),
+        said += [(f"{there} a quarter of its gradients at most.", _against_best, GD, 0.25),
+                 (f"{there} fewer gradients than any setting of DP-GD that has.", cheapest, GD, 1.0)
         ]  # fmt: skip
-    return (*said, _exponents)
+    return (*(Smaller(text, read, best, other, limit=limit, ratios=True)
+              for text, read, other, limit in said), _exponents)  # fmt: skip
 
 
-def dominated(found: Results, epsilon: float) -> list[str]:
-    """Returns the methods that another one beats in risk at no more gradient evaluations."""
+def unbeaten(found: Results, epsilon: float) -> list[str]:
+    """Returns the methods that none beats in risk at no more gradient evaluations."""
     rows = found.where(epsilon=epsilon)
     at = {m: [rows.mean(name, method=m) for name in ("gradients", "exact_gap")]
           for m in rows.each("method")}  # fmt: skip
-    pairs = itertools.permutations(at, 2)
-    worse = {m for m, o in pairs if at[o][0] <= at[m][0] and at[o][1] < at[m][1]}
-    return [name for name in at if name in worse]
+    return [m for m, (cost, risk) in at.items()
+            if not any(other <= cost and less < risk for other, less in at.values())]  # fmt: skip
 
 
-def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
-    lines = []
-    for problem in problems:
-        found = results.where(problem=problem.name)
-        risks = page.Grid("Excess risk, mean (standard error):", page.mean("exact_gap", error=True))
-        passes = page.Grid("Gradient evaluations over n, declared (computed):", _passes,
-                           more=(("settings at epsilon 1", _taken),))  # fmt: skip
-        lines += [f"### {problem.name}", "", *risks(found, [problem]), *passes(found, [problem])]
-        fronts = []
-        for epsilon in found.each("epsilon"):
-            worse = dominated(found, epsilon)
-            best = [m for m in found.where(epsilon=epsilon).each("method") if m not in worse]
-            fronts.append(f"at epsilon {epsilon:g}: {', '.join(best)}")
-        words = "Not beaten in risk by any method of no more gradient evaluations, "
-        lines += [f"{words}{'; '.join(fronts)}.", ""]
-        for method in METHODS:
-            why = method.refused.get(problem.keys[-1])
-            if why and method.label in problem.methods:
-                lines += [f"- {method.label}: n/a, {why}."]
-        rows = [
-            {"method": b.method, "whose bound": b.source, "excess risk": b.risk,
-             "exponent": f"{b.exponent:.2g}", "measured": "" if slope is None else f"{slope:.2f}",
-             "gradient evaluations": b.evaluations, "non-smooth": b.non_smooth}
-            for b, slope in _bounds(found, problem)
-        ]  # fmt: skip
-        if rows:
-            lines += ["", "The paper's bounds, and the exponent of epsilon measured here:", "",
-                      *page.table(rows), ""]  # fmt: skip
-    return lines
+@per_problem
+def _tables(found: Results, problem: Problem) -> Iterator[str]:
+    risks = page.Grid("Excess risk, mean (standard error):", page.mean("exact_gap", error=True))
+    passes = page.Grid("Gradient evaluations over n, declared (computed):", _passes,
+                       more=(("settings at epsilon 1", _taken),))  # fmt: skip
+    yield from (f"### {problem.name}", "", *risks(found, [problem]), *passes(found, [problem]))
+    fronts = (f"at epsilon {e:g}: {', '.join(unbeaten(found, e))}" for e in found.each("epsilon"))
+    words = "Not beaten in risk by any method of no more gradient evaluations, "
+    yield from (f"{words}{'; '.join(fronts)}.", "")
+    refused = {m.label: m.refused.get(problem.keys[-1]) for m in METHODS}
+    yield from (f"- {label}: n/a, {why}." for label, why in refused.items()
+                if why and label in problem.methods)  # fmt: skip
+    rows = [
+        {"method": b.method, "whose bound": b.source, "excess risk": b.risk,
+         "exponent": f"{b.exponent:.2g}", "measured": "" if slope is None else f"{slope:.2f}",
+         "gradient evaluations": b.evaluations, "non-smooth": b.non_smooth}
+        for b, slope in _bounds(found, problem)
+    ]  # fmt: skip
+    if rows:
+        words = "The paper's bounds, and the exponent of epsilon measured here:"
+        yield from ("", words, "", *page.table(rows), "")
 
 
 def _passes(found: Results) -> str:

@@ -69,10 +69,8 @@ def computed(draws: int, points: int) -> list[Row]:
     counts = sorted({*_COUNTS.tolist(), *_TOLD})
 
     def add(what: str, d: int, value: float, distance: float, step: float = _NAN) -> None:
-        words = f"d = {d}" if d else what, f"D = {distance:.6g}"
-        rows.append(
-            Row("perturbed", what, RECORDS, d, *words, _NAN, _NAN, step, "delta", float(value))
-        )
+        cells = (what, RECORDS, d, f"d = {d}" if d else what, f"D = {distance:.6g}", _NAN, _NAN)
+        rows.append(Row("perturbed", *cells, step, "delta", float(value)))
 
     for d in DIMENSIONS:
         squares, along = noise(d, draws)

@@ -1,24 +1,16 @@
 """NOT PRIVATE: the Spider paper (Liu and Talwar 2024): saddles, what is compared, the theory."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax.experiments import page
-from dpjax.experiments.claims import (
-    Smaller,
-    Verdict,
-    counted,
-    mean,
-    median,
-    number,
-    slope,
-)
+from dpjax.experiments.claims import Smaller, Verdict, counted, mean, median, number, slope
 from dpjax.experiments.figures import Dots, Lines, Picture
 from dpjax.experiments.looks import look
-from dpjax.experiments.results import Results, quartiles
+from dpjax.experiments.results import Results, per_problem, quartiles
 from dpjax.experiments.spec import Experiment, Figure, Method, Problem
 from dpjax.objectives import Objective, welsch, welsch_regularization
 
@@ -67,18 +59,21 @@ _RATES = (
 
 
 class Bound(NamedTuple):
-    """How small an alpha is promised, its constants and logarithms taken as 1."""
+    """How small an alpha is promised, its constants and logarithms taken as 1.
+
+    Args:
+      exponent: of 1/n in the term that privacy costs.
+      population: whether it is of the population's objective; else of the records' own.
+      alpha: of n, d and epsilon.
+      methods: the methods here that it is a bound of, or of the nearest to one.
+    """
 
     source: str
     words: str
     exponent: float
-    """Of 1/n in the term that privacy costs."""
     population: bool
-    """Whether it is of the population's objective; else of the records' own."""
     alpha: Callable[[float, int, float], float]
-    """Of n, d and epsilon."""
     methods: tuple[str, ...]
-    """The methods here that it is a bound of, or of the nearest to one."""
 
     def on_population(self, n: float, d: int, epsilon: float) -> float:
         """The bound; one for the records alone takes sqrt(d/n) more (section 4 of the paper)."""
@@ -119,18 +114,15 @@ def crossings(
     return [(float(f"{math.sqrt(at[i] * at[i + 1]):.2g}"), bool(better[i + 1])) for i in changes]
 
 
-def _where(first: Callable[..., float], second: Callable[..., float], d: int, e: float) -> str:
-    found = crossings(first, second, d, e)
-    return ", ".join(f"{'from' if wins else 'up to'} n = {at:.2g}" for at, wins in found)
-
-
-def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
+def _theory(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
     """The bounds, and where Spider's is the smallest."""
     found = results.where(problem=problems[0].name)
-    (n, d), e = (
-        (int(found.each(name)[-1]) for name in ("rows", "dimension")),
-        found.each("epsilon")[-1],
-    )
+    (n, d), e = found.shape, found.each("epsilon")[-1]
+
+    def where(other: Callable[..., float]) -> str:
+        crossed = crossings(_OURS.alpha, other, d, e)
+        return ", ".join(f"{'from' if wins else 'up to'} n = {at:.2g}" for at, wins in crossed)
+
     rows = [
         {"whose bound": b.source, "alpha": b.words, "exponent of privacy": f"{b.exponent:.2f}",
          "of": "the population" if b.population else "the records",
@@ -138,28 +130,27 @@ def _theory(results: Results, problems: Sequence[Problem]) -> list[str]:
          "of the methods here": ", ".join(b.methods)}
         for b in BOUNDS
     ]  # fmt: skip
-    lines = [
+    yield from (
         "### Theory", "",
         "Bounds on alpha, constants and logarithms taken as 1. 1/3 is the exponent of sampling in "
         "the bounds for the population. DP-SGD, PrGD and Gauss-PSGD have none in these papers.",
         "", *page.table(rows), "",
-    ]  # fmt: skip
+    )  # fmt: skip
     for bound, name in ((_DESCENT, GD), (_REGION, TR)):
-        crossed = _where(_OURS.alpha, bound.on_population, d, e)
         better = _OURS.alpha(n, d, e) < bound.on_population(n, d, e)
-        alone = _where(_OURS.alpha, bound.alpha, d, e)
-        lines += [
+        alone = where(bound.alpha)
+        yield (
             f"Where Spider's bound is below that of {name}: compared is {_OURS.words} with "
             f"{bound.words} + sqrt(d/n), the last term for the way from the records to the "
             "population (uniform convergence, Liu and Talwar, section 4), all constants and "
-            f"logarithms 1. With d = {d} and epsilon = {e:g} it is {crossed or 'never crossed'}; "
-            f"at n = {n:,} {SPIDER if better else name} has the smaller bound. n^(-1/3) falls "
-            "slower than sqrt(d/n), so a large d, not a large n, is what the bound is for; on the "
-            "records alone, without sqrt(d/n), "
-            + (f"Spider's is below {name}'s {alone}." if alone else "they do not cross."),
-            "",
-        ]
-    return lines
+            f"logarithms 1. With d = {d} and epsilon = {e:g} it is "
+            f"{where(bound.on_population) or 'never crossed'}; at n = {n:,} "
+            f"{SPIDER if better else name} has the smaller bound. n^(-1/3) falls slower than "
+            "sqrt(d/n), so a large d, not a large n, is what the bound is for; on the records "
+            "alone, without sqrt(d/n), "
+            + (f"Spider's is below {name}'s {alone}." if alone else "they do not cross.")
+        )
+        yield ""
 
 
 # Tables.
@@ -174,8 +165,7 @@ def _three(metric: str, form: str) -> page.Cell:
     return cell
 
 
-def _share(found: Results) -> str:
-    return f"{found.mean('exact_escaped'):.0%}"
+_share = page.mean("exact_escaped", "{:.0%}".format)
 
 
 def _end(found: Results) -> str:
@@ -244,83 +234,68 @@ _RATE_TABLES = (
 
 
 # Claims.
-_OUT, _GAP = mean("exact_escaped"), median("exact_gap")
-_PASSES, _STEPS = median("exact_passes_until_out"), median("exact_iterations_until_out")
-
-
-def _less(other: str) -> Smaller:
-    words = f"Adaptive batches leave it more often than {other}."
-    return Smaller(words, _OUT, other, SPIDER, form="{:.0%}".format)
-
-
-def _leaves(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-    found = results.where(problem=problems[0].name, method=SPIDER, metric="exact_escaped")
-    shares = {e: found.mean("exact_escaped", epsilon=e) for e in found.each("epsilon")}
+@per_problem
+def _leaves(found: Results, problem: Problem) -> Iterator[Verdict]:
+    ours = found.where(method=SPIDER)
+    shares = {e: ours.mean("exact_escaped", epsilon=e) for e in ours.each("epsilon")}
     words = ", ".join(f"{share:.0%} at epsilon {e:g}" for e, share in shares.items())
     text = "Spider leaves the saddle (held where at least nine in ten seeds do)."
-    held = [share >= 0.9 for share in shares.values()]
-    return [counted(text, held, f"Shares: {words}.")] if held else []
+    if shares:
+        yield counted(text, [share >= 0.9 for share in shares.values()], f"Shares: {words}.")
 
 
 _ESCAPE_CLAIMS = (
     _leaves,
-    _less(BOOST),
-    _less(FIXED),
-    *(
-        Smaller(text.format(other), read, SPIDER, other, equal, form="{:.3g}".format)
-        for other in (GD, TR)
-        for text, read, equal in (
-            ("Spider reads fewer records than {} until it is out (passes).", _PASSES, False),
-            ("Spider ends no higher above the minimum than {}.", _GAP, True),
-        )
-    ),
+    *(Smaller(f"Adaptive batches leave it more often than {other}.", mean("exact_escaped"), other,
+              SPIDER, form="{:.0%}".format) for other in (BOOST, FIXED)),
+    *(Smaller(text.format(other), median(metric), SPIDER, other, equal, form="{:.3g}".format)
+      for other in (GD, TR) for text, metric, equal in (
+        ("Spider reads fewer records than {} until it is out (passes).", "exact_passes_until_out",
+         False),
+        ("Spider ends no higher above the minimum than {}.", "exact_gap", True),
+    )),
     Smaller("Second-order steps escape in fewer iterations than first-order ones: DP-TR before "
-            "DP-GD.", _STEPS, TR, GD, form="{:.3g}".format),
+            "DP-GD.", median("exact_iterations_until_out"), TR, GD, form="{:.3g}".format),
 )  # fmt: skip
 
 
-def _rates(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+@per_problem
+def _rates(found: Results, problem: Problem) -> Iterator[Verdict]:
     """Slopes against the bounds, and who is nearest to a second-order stationary point."""
-    said = []
-    for problem in problems:
-        found, name = results.where(problem=problem.name), problem.where
-        n, d = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
-        e, last = found.each("epsilon")[-1], found.where(rows=float(n))
-        there = found.each("method")
-        out = {m: last.mean("exact_escaped", method=m) for m in there}
-        alpha = {m: last.median("exact_alpha", method=m) for m in there}
-        for bound in BOUNDS:
-            for label in (m for m in bound.methods if m in there):
-                least = min(bound.exponent, _SAMPLING if bound.population else 1.0)
-                fit = slope(found, "exact_alpha", label)
-                if fit is not None:
-                    said.append(counted(
-                        f"{name}: {label} leaves the saddle, and its alpha falls at least as fast "
-                        f"as its bound, n^-{least:.2f}.", [fit[0] >= least and out[label] > 0.5],
-                        f"Measured {fit[0]:.2f} (middle 80 % of seeds: {fit[1]:.2f} to "
-                        f"{fit[2]:.2f}), with {out[label]:.0%} out of the saddle at n = {n:,}.",
-                    ))  # fmt: skip
-        if SPIDER not in there:
-            continue
-        for bound, label in ((_DESCENT, GD), (_REGION, TR)):
-            if label in there:
-                mine, other = _OURS.alpha(n, d, e), bound.on_population(n, d, e)
-                said.append(counted(
-                    f"{name}: of Spider and {label} the one with the smaller bound at n = {n:,} "
-                    "(constants 1, on the population) has the smaller alpha.",
-                    [(mine < other) == (alpha[SPIDER] < alpha[label])],
-                    f"Bounds {number(mine)} and {number(other)}, measured {number(alpha[SPIDER])} "
-                    f"and {number(alpha[label])}.",
-                ))  # fmt: skip
-        rivals = {m: alpha[m] for m in there if m != SPIDER and out[m] > 0.5}
-        if rivals:
-            words = ", ".join(f"{m} {number(value)}" for m, value in rivals.items())
-            said.append(counted(
-                f"{name}: at n = {n:,} no method that escapes has a smaller alpha than Spider.",
-                [alpha[SPIDER] <= value for value in rivals.values()],
-                f"Spider {number(alpha[SPIDER])}; {words}.",
-            ))  # fmt: skip
-    return said
+    (n, d), e, name = found.shape, found.each("epsilon")[-1], problem.where
+    there, last = found.each("method"), found.where(rows=float(n))
+    out = {m: last.mean("exact_escaped", method=m) for m in there}
+    alpha = {m: last.median("exact_alpha", method=m) for m in there}
+    for bound, label in ((b, m) for b in BOUNDS for m in b.methods if m in there):
+        least = min(bound.exponent, _SAMPLING if bound.population else 1.0)
+        fit = slope(found, "exact_alpha", label)
+        if fit is not None:
+            yield counted(
+                f"{name}: {label} leaves the saddle, and its alpha falls at least as fast as its "
+                f"bound, n^-{least:.2f}.", [fit[0] >= least and out[label] > 0.5],
+                f"Measured {fit[0]:.2f} (middle 80 % of seeds: {fit[1]:.2f} to {fit[2]:.2f}), with "
+                f"{out[label]:.0%} out of the saddle at n = {n:,}.",
+            )  # fmt: skip
+    if SPIDER not in there:
+        return
+    ours, mine = alpha.pop(SPIDER), _OURS.alpha(n, d, e)
+    for bound, label in ((_DESCENT, GD), (_REGION, TR)):
+        if label in alpha:
+            other, measured = bound.on_population(n, d, e), alpha[label]
+            yield counted(
+                f"{name}: of Spider and {label} the one with the smaller bound at n = {n:,} "
+                "(constants 1, on the population) has the smaller alpha.",
+                [(mine < other) == (ours < measured)],
+                f"Bounds {number(mine)} and {number(other)}, measured {number(ours)} and "
+                f"{number(measured)}.",
+            )  # fmt: skip
+    rivals = {m: value for m, value in alpha.items() if out[m] > 0.5}
+    if rivals:
+        words = ", ".join(f"{m} {number(value)}" for m, value in rivals.items())
+        yield counted(
+            f"{name}: at n = {n:,} no method that escapes has a smaller alpha than Spider.",
+            [ours <= value for value in rivals.values()], f"Spider {number(ours)}; {words}.",
+        )  # fmt: skip
 
 
 # Pictures.

@@ -1,13 +1,12 @@
 """NOT PRIVATE: the trust-region paper (Wang and Xu 2020): its problems, curves and claims."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from dpjax.experiments import page
 from dpjax.experiments.claims import Smaller, Verdict, counted, mean, number, percent, reference
 from dpjax.experiments.figures import Lines, Picture
-from dpjax.experiments.results import Results
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem, grid
+from dpjax.experiments.results import Results, per_problem
+from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Settings, grid
 
 _EPSILONS = (0.2, 0.5, 1.0, 1.5, 2.0)
 # On the large data a point takes minutes.
@@ -19,22 +18,12 @@ _TRACED = 1.0
 def _problem(data: str, objective: str, batch: int, epsilons: tuple[float, ...], known=None):
     traced = known is not None
     return Problem(
-        data,
-        objective,
-        "{data}, " + objective,
-        epsilons=epsilons,
-        delta_times_n=1.0,
-        relation="replace_one",
-        settings={"batch_size": batch},
-        keys=(f"{data}, {objective}",),
-        reference="descents",
-        known=known,
+        data, objective, "{data}, " + objective, epsilons=epsilons, delta_times_n=1.0,
+        relation="replace_one", settings={"batch_size": batch}, keys=(f"{data}, {objective}",),
+        reference="descents", known=known, path_metrics=("exact_value",),
         metrics=("exact_value", "exact_gradient_norm", "exact_accuracy", "exact_local_value",
                  "steps", "passes", "epsilon_of_the_noise"),
-        path_metrics=("exact_value",),
-        checkpoints=12,
-        traced=(_TRACED,) if traced else (float("inf"),),
-        timed=traced,
+        checkpoints=12, traced=(_TRACED,) if traced else (float("inf"),), timed=traced,
         quick={"rows": 4_000, "epsilons": (0.5, 1.0), "known": None, "starts": 2},
     )  # fmt: skip
 
@@ -47,12 +36,12 @@ _IJCNN1_SIGMOID = _problem("ijcnn1", "sigmoid-l2", 5_000, _EPSILONS, 0.17507)
 _COVTYPE_12 = _problem("covtype-12", "sigmoid-l2", 50_000, _FEWER)
 
 
-def _tuned(names: str, every: str) -> dict[str, tuple[dict[str, Any], ...]]:
+_PROBLEMS = (_IJCNN1_LOGISTIC, _COVTYPE_LOGISTIC, _IJCNN1_SIGMOID, _COVTYPE_SIGMOID, _COVTYPE_12)
+
+
+def _tuned(names: str, every: str) -> dict[str, tuple[Settings, ...]]:
     """Settings by problem, from their names and, divided by blanks, the values of each problem."""
-    problems = ("ijcnn1, logistic-nonconvex", "covtype, logistic-nonconvex", "ijcnn1, sigmoid-l2",
-                "covtype, sigmoid-l2", "covtype-12, sigmoid-l2")  # fmt: skip
-    values = (grid(names, one) for one in every.split())
-    return dict(zip(problems, values, strict=True))
+    return {p.keys[0]: (one,) for p, one in zip(_PROBLEMS, grid(names, every), strict=True)}
 
 
 # The paper tuned its methods, so the curves with its noise are tuned here, at epsilon 1 on these
@@ -103,23 +92,24 @@ _ACCURACY = Picture(
 _NOISE = "(published noise)"
 
 
-def _fastest(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
-    found = results.where(problem=problems[0].name, metric="seconds")
-    known = [m for m in (_GD, _TR, _STR) if m in found.each("method")]
-    spent = {m: float(found.where(method=m).column("value").max()) for m in known}
+@per_problem
+def _fastest(found: Results, problem: Problem) -> Iterator[Verdict]:
+    timed = found.where(metric="seconds")
+    known = [m for m in (_GD, _TR, _STR) if m in timed.each("method")]
+    spent = {m: float(timed.where(method=m).column("value").max()) for m in known}
     words = ", ".join(f"{m.split(',')[0]} {number(value)} s" for m, value in spent.items())
-    least = min(spent, key=spent.__getitem__, default="")
-    text = "DP-STR takes the least time."
-    return [counted(text, [least == _STR], f"Measured {words}.")] if _STR in known else []
+    if _STR in known:
+        held = [spent[_STR] == min(spent.values())]
+        yield counted("DP-STR takes the least time.", held, f"Measured {words}.")
 
 
 _PANEL_CLAIMS = (
-    Smaller(f"DP-TR has a smaller gap than DP-GD. {_NOISE}", mean("exact_gap"), _TR, _GD),
-    Smaller(f"DP-TR has a smaller gradient norm than DP-GD. {_NOISE}", mean("exact_gradient_norm"),
-            _TR, _GD),
-    Smaller(f"DP-STR has a larger gap than DP-TR, for its noise is larger. {_NOISE}",
-            mean("exact_gap"), _TR, _STR),
-    Smaller(f"DP-STR has a larger gap than DP-GD. {_NOISE}", mean("exact_gap"), _GD, _STR),
+    *(Smaller(f"{text} {_NOISE}", mean(metric), low, high) for text, metric, low, high in (
+        ("DP-TR has a smaller gap than DP-GD.", "exact_gap", _TR, _GD),
+        ("DP-TR has a smaller gradient norm than DP-GD.", "exact_gradient_norm", _TR, _GD),
+        ("DP-STR has a larger gap than DP-TR, for its noise is larger.", "exact_gap", _TR, _STR),
+        ("DP-STR has a larger gap than DP-GD.", "exact_gap", _GD, _STR),
+    )),
     _fastest,
     Smaller("DP-STR's accuracy is an open problem: with the noise that privacy needs and no more, "
             "the gap is smaller than with the published noise.", mean("exact_gap"), _OURS, _STR,
@@ -127,44 +117,31 @@ _PANEL_CLAIMS = (
 )  # fmt: skip
 
 
-def _growth(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+@per_problem
+def _growth(found: Results, problem: Problem) -> Iterator[Verdict]:
     """Accuracy grows with epsilon, and ends near that of the optimum and what the paper says."""
-    said = []
-    for problem in problems:
-        found = results.where(problem=problem.name)
-        best = reference(found, "exact_accuracy_of_the_optimum")
-        first, *_, last = found.each("epsilon")
-        ends = [
-            [found.mean("exact_accuracy", method=m, epsilon=e) for e in (first, last)]
-            for m in found.each("method")
-            if "published" in m
-        ]
-        grows, near = [b >= a for a, b in ends], [best - b <= 0.01 for _, b in ends]
-        text = f"{problem.name}: accuracy grows with epsilon {_NOISE}."
-        beside = f"{problem.name}: at epsilon {last:g} it is within a point of the non-private one."
-        said += [counted(text, grows), counted(beside, near)]
-        claimed = {"ijcnn1": 0.95, "covtype": 0.86, "covtype-12": 0.86}.get(problem.data)
-        if claimed is not None:
-            said.append(counted(
-                f"{problem.name}: the non-private accuracy is {percent(claimed)}.",
-                [abs(best - claimed) <= 0.01],
-                f"Measured {percent(best)}; always guessing the larger class gives "
-                f"{percent(reference(found, 'exact_share_of_the_larger_class'))}.",
-            ))  # fmt: skip
-    return said
+    best = reference(found, "exact_accuracy_of_the_optimum")
+    first, *_, last = found.each("epsilon")
+    ends = [[found.mean("exact_accuracy", method=m, epsilon=e) for e in (first, last)]
+            for m in found.each("method") if "published" in m]  # fmt: skip
+    name, claimed = problem.name, {"ijcnn1": 0.95, "covtype": 0.86, "covtype-12": 0.86}
+    yield counted(f"{name}: accuracy grows with epsilon {_NOISE}.", [b >= a for a, b in ends])
+    yield counted(f"{name}: at epsilon {last:g} it is within a point of the non-private one.",
+                  [best - b <= 0.01 for _, b in ends])  # fmt: skip
+    if problem.data in claimed:
+        share, most = claimed[problem.data], reference(found, "exact_share_of_the_larger_class")
+        words = f"Measured {percent(best)}; always guessing the larger class gives {percent(most)}."
+        yield counted(f"{name}: the non-private accuracy is {percent(share)}.",
+                      [abs(best - share) <= 0.01], words)  # fmt: skip
 
 
-def _shapes(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
+@per_problem
+def _shapes(found: Results, problem: Problem) -> Iterator[Verdict]:
     """What the paper's table 1 says of n and p."""
-    said = []
-    for problem in problems:
-        data = problem.stands_for or problem.data
-        n, p = {"covtype": (581_012, 54), "ijcnn1": (35_000, 22)}.get(data, (0, 0))
-        found = results.where(problem=problem.name)
-        ours = int(found.each("rows")[-1]), int(found.each("dimension")[-1])
-        text = f"{data} has n = {n:,} and p = {p}."
-        said.append(counted(text, [ours == (n, p)], f"Used here: n = {ours[0]:,}, p = {ours[1]}."))
-    return said
+    data, ours = problem.stands_for or problem.data, found.shape
+    n, p = {"covtype": (581_012, 54), "ijcnn1": (35_000, 22)}.get(data, (0, 0))
+    yield counted(f"{data} has n = {n:,} and p = {p}.", [ours == (n, p)],
+                  f"Used here: n = {ours[0]:,}, p = {ours[1]}.")  # fmt: skip
 
 
 def _seconds(found: Results) -> str:
@@ -172,15 +149,10 @@ def _seconds(found: Results) -> str:
     return f"{spent.max():.3g}" if len(spent) else ""
 
 
-def _local(found: Results) -> str:
-    gap = found.mean("exact_gap_to_local_minimum")
-    return number(gap) if gap == gap else ""
-
-
 _COSTS = page.Grid(
     f"{{problem}}: exact gap at epsilon {_TRACED:g}, and what it costs:", page.mean("exact_gap"),
     corner="method", epsilons=(_TRACED,),
-    more=(("gap to local minimum", _local),
+    more=(("gap to local minimum", page.mean("exact_gap_to_local_minimum")),
           ("gradient norm", page.mean("exact_gradient_norm")),
           ("steps", page.mean("steps", "{:.0f}".format)),
           ("passes", page.mean("passes", "{:.3g}".format)), ("seconds", _seconds)),
@@ -202,9 +174,7 @@ EXPERIMENT = Experiment(
     METHODS,
     {
         "fig2": Figure(
-            "Accuracy of the sigmoid loss with l2 against epsilon.",
-            (_IJCNN1_SIGMOID, _COVTYPE_SIGMOID, _COVTYPE_12),
-            _ACCURACY,
+            "Accuracy of the sigmoid loss with l2 against epsilon.", _PROBLEMS[2:], _ACCURACY,
             (page.Grid("Mean accuracy, {problem}:", page.mean("exact_accuracy", percent)),),
             (_growth,),
         ),
@@ -214,11 +184,7 @@ EXPERIMENT = Experiment(
         "fig10": _panels("IJCNN1, sigmoid loss with l2.", _IJCNN1_SIGMOID),
         "table1": Figure(
             "The data sets, and what each method costs and reaches on them at epsilon 1.",
-            (_COVTYPE_LOGISTIC, _IJCNN1_LOGISTIC),
-            None,
-            (_COSTS,),
-            (_shapes,),
-            (_TRACED,),
+            (_COVTYPE_LOGISTIC, _IJCNN1_LOGISTIC), None, (_COSTS,), (_shapes,), (_TRACED,),
         ),
     },
     "Wang and Xu, ECML PKDD 2020, section 5",
@@ -229,4 +195,4 @@ EXPERIMENT = Experiment(
     "none of them. `benchmarks/fair.py` ranks methods that are tuned alike.",
     # One problem serves two figures; each other one compiles every method anew.
     quick=("ijcnn1, logistic-nonconvex",),
-)
+)  # fmt: skip
