@@ -9,8 +9,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Expansion, accumulate
-from dpjax.derivatives.rounding import BLOCK
+from dpjax.derivatives import integers
+from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.rounding import BLOCK, CHUNK
 
 
 class Chunk(NamedTuple):
@@ -46,7 +47,7 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     >>> rows_per_chunk(581_012, 54 * 54), rows_per_chunk(100, 54 * 54), rows_per_chunk(9, 2**30)
     (512, 100, 1)
     """
-    fitting = max(1, min(most, numbers // max(numbers_per_row, 1)))
+    fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
     if n <= min(BLOCK, fitting):
         return n
     return 1 << (min(n, fitting).bit_length() - 1)
@@ -65,7 +66,8 @@ def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
     >>> blocks_per_chunk(47, 128 * 60, 2**18), blocks_per_chunk(3, 2**20, 2**18)
     (24, 1)
     """
-    chunks = -(-count // max(1, numbers // numbers_per_block))
+    most = min(CHUNK // BLOCK, numbers // numbers_per_block)
+    chunks = -(-count // max(1, most))
     return -(-count // chunks)
 
 
@@ -79,7 +81,9 @@ def blocks(array: Array, axis: int = 0, size: int = BLOCK) -> Array:
     return array.reshape(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
 
 
-def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero: PyTree) -> PyTree:
+def sum_chunks(
+    n: int, rows: int, contribution: Callable[[Chunk], PyTree], summands: PyTree
+) -> PyTree:
     """Returns the sum of ``contribution`` over the chunks that cover rows 0 to n - 1.
 
     Args:
@@ -87,16 +91,16 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
       rows: rows of a chunk, at most n.
       contribution: sums over blocks of a chunk's fresh rows, with a leading axis of blocks; must
         leave out the other rows.
-      zero: pytree of ``Expansion`` that the sum starts from; fixes shapes and dtypes.
+      summands: pytree of ``Summand``.
 
     Returns:
-      A pytree like ``zero``, added in float64.
+      A pytree of ``Expansion``, one for each summand: the same bits for any ``rows`` that cut the
+      same blocks.
 
-    >>> from dpjax._wide import zeros
     >>> x = jnp.arange(5.0)
     >>> def contribution(chunk):
     ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
-    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).leading)
+    >>> float(sum_chunks(5, 2, contribution, Summand((), x.dtype, bound=4.0)).leading)
     10.0
     """
 
@@ -104,13 +108,13 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
         first = step * rows
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
-        return _added(total, contribution(Chunk(step, start, fresh)))
+        return _added(summands, total, contribution(Chunk(step, start, fresh)))
 
-    return lax.fori_loop(0, -(-n // rows), body, zero)
+    return _finished(summands, lax.fori_loop(0, -(-n // rows), body, _zero(summands)))
 
 
 def sum_blocks(
-    n: int, most: int, contribution: Callable[[Chunk, int], PyTree], zero: PyTree
+    n: int, most: int, contribution: Callable[[Chunk, int], PyTree], summands: PyTree
 ) -> PyTree:
     """Returns the sum of ``contribution`` over blocks of even size that cover rows 0 to n - 1.
 
@@ -122,16 +126,17 @@ def sum_blocks(
       most: rows at once, at least 1.
       contribution: of a chunk and the size of its blocks, the sums over blocks, with a leading axis
         of blocks; must leave out rows that are not fresh. Those start at 0.
-      zero: as in ``sum_chunks``.
+      summands: as in ``sum_chunks``.
 
     Returns:
-      A pytree like ``zero``, added in float64.
+      A pytree of ``Expansion``, one for each summand.
 
-    >>> from dpjax._wide import zeros
-    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, zeros((), jnp.float32))
+    >>> one = Summand((), jnp.float32, bound=1.0)
+    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, one)
     >>> float(total.leading)
     5.0
     """
+    most = min(most, CHUNK)
     size = -(-n // -(-n // BLOCK))
     size = min(size, max(most, 1))
     count = -(-n // size)
@@ -141,15 +146,32 @@ def sum_blocks(
     def body(step, total):
         start = step * rows
         fresh = start + jnp.arange(rows) < n
-        return _added(total, contribution(Chunk(step, start, fresh), size))
+        return _added(summands, total, contribution(Chunk(step, start, fresh), size))
 
     if steps == 1:
-        return body(jnp.int32(0), zero)
-    return lax.fori_loop(0, steps, body, zero)
+        return _finished(summands, body(jnp.int32(0), _zero(summands)))
+    return _finished(summands, lax.fori_loop(0, steps, body, _zero(summands)))
 
 
-def _added(total: PyTree, parts: PyTree) -> PyTree:
-    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Expansion))
+def _zero(summands: PyTree) -> PyTree:
+    integers.check(jax.tree.leaves(summands, is_leaf=_is_summand))
+    return jax.tree.map(lambda summand: summand.zero(), summands, is_leaf=_is_summand)
+
+
+def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda summand, *both: summand.add(*both), summands, total, parts, is_leaf=_is_summand
+    )
+
+
+def _finished(summands: PyTree, total: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda summand, whole: summand.finish(whole), summands, total, is_leaf=_is_summand
+    )
+
+
+def _is_summand(leaf: Any) -> bool:
+    return isinstance(leaf, Summand)
 
 
 def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:

@@ -12,7 +12,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, on_device, zeros
+from dpjax._wide import Expansion, float64, on_device
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -24,6 +24,7 @@ from dpjax.derivatives.chunks import (
     rows_per_chunk,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped
@@ -176,7 +177,8 @@ def _margin_sum(
         return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
     at_once = blocks_per_chunk(count, size * p, linear_model._NUMBERS)
-    return sum_chunks(count, at_once, contribution, zeros((p,), records.directions.dtype))
+    summand = Summand((p,), records.directions.dtype, bound)
+    return sum_chunks(count, at_once, contribution, summand)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))
@@ -215,4 +217,4 @@ def _general_sum(
         return rounding.block_products(blocks(factors), blocks(change), any_order, axis=1)
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
-    return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
+    return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, bound))

@@ -12,7 +12,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._typing import Array
-from dpjax._wide import Expansion, float64, wide_dtype, zeros
+from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -21,6 +21,7 @@ from dpjax.derivatives.chunks import (
     compute_once,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
@@ -154,7 +155,8 @@ def linear_sums(
         factor = clipping.scalar_factor(norm, clip_norm)
         return _times(factor, first), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, any_order)
+    bounds = (clip_norm * gradient_weight, clip_norm * hessian_weight)
+    total = _accumulate(phi, records, params, coefficients, bounds, any_order)
     p = records.directions.shape[1]
     gradient = jax.tree.map(lambda term: term[p], total)
     return gradient, clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
@@ -175,7 +177,9 @@ def gradient_sum(
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
         return rounding.block_products(z, _times(factor, first), any_order)
 
-    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2], any_order)
+    p, dtype = records.directions.shape[1], records.directions.dtype
+    summand = Summand((p,), dtype, clip_norm)
+    return _over_chunks(phi, records, params, chunk, summand, any_order)
 
 
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
@@ -193,7 +197,8 @@ def hessian_sum(
         factor = clipping.scalar_factor(jnp.abs(second), clip_norm)
         return jnp.zeros_like(second), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, any_order)
+    bounds = (clip_norm, clip_norm)
+    total = _accumulate(phi, records, params, coefficients, bounds, any_order)
     return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
@@ -220,16 +225,25 @@ def _accumulate(
     records: PreparedLinear,
     params: Array,
     coefficients: Callable,
+    bounds: tuple[Array | float, Array | float],
     any_order: bool,
 ) -> Expansion:
+    """Returns the sums of Hessians (p, p) and, as one more row, of gradients.
+
+    ``bounds`` are those on a row's gradient and Hessian.
+    """
+
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
         left = jnp.concatenate([z * for_hessian[:, None], for_gradient[:, None]], axis=1)
         return rounding.block_products(left, z, any_order)
 
-    p = records.directions.shape[1]
-    return _over_chunks(phi, records, params, chunk, (p + 1, p), any_order)
+    p, dtype = records.directions.shape[1], records.directions.dtype
+    of_gradient, of_hessian = (jnp.asarray(bound, dtype) for bound in bounds)
+    bound = jnp.full((p + 1, 1), of_hessian).at[p].set(of_gradient)
+    summand = Summand((p + 1, p), dtype, bound)
+    return _over_chunks(phi, records, params, chunk, summand, any_order)
 
 
 def _inner(params: Array, z: Array, any_order: bool) -> Array:
@@ -248,7 +262,7 @@ def _over_chunks(
     records: PreparedLinear,
     params: Array,
     part: Callable,
-    shape: tuple[int, ...],
+    summand: Summand,
     any_order: bool,
 ) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
@@ -268,4 +282,4 @@ def _over_chunks(
         return part(z, *compute_once(chunk, scalars))
 
     at_once = blocks_per_chunk(count, size * p, _NUMBERS)
-    return sum_chunks(count, at_once, contribution, zeros(shape, records.directions.dtype))
+    return sum_chunks(count, at_once, contribution, summand)

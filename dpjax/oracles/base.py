@@ -71,6 +71,7 @@ class Query:
 
     noise: ClassVar[Noise] = Gaussian()
     """The law of the noise; its ``mechanism`` names the kind of release."""
+    _additions: ClassVar[int] = 0  # of finished sums in float64, where they make up an answer
 
     @property
     def objective(self) -> Objective:
@@ -409,9 +410,11 @@ class Query:
         return most_rows(self.sampler.capacity, self.relation)
 
     def _slack_of(self, rows: int) -> float:
-        # Noise is added before the sum is rounded to float32, so that rounding is not charged.
         charged = most_rows(rows, self.relation)
-        return sum_slack(charged, self.relation, self.any_order, narrowed=False)
+        # A query from elsewhere may add row by row, by ``accumulate``.
+        more = self._additions if is_own(self) else charged
+        # Noise is added before the sum is rounded to float32, so that rounding is not charged.
+        return sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
 
     def _on_sum(self, bound: Array | float) -> Array | float:
         return self.sampler.sum_scale(bound, self.relation, self.slack)
