@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from dpjax._sharding import SHARE
 from dpjax._typing import Array, PyTree
 from dpjax.derivatives import integers
 from dpjax.derivatives.integers import Summand
@@ -21,15 +22,36 @@ class Chunk(NamedTuple):
       step: number of the chunk, int32.
       start: its first row, int32; the last chunk starts early enough to be full.
       fresh: bool (rows,), False for rows that an earlier chunk has summed.
+      overlaps: whether the last chunk has such rows.
     """
 
     step: Array
     start: Array
     fresh: Array
+    overlaps: bool = False
 
     def of(self, array: Array, axis: int = 0) -> Array:
         """Returns the chunk's slice of ``array`` along ``axis``."""
         return lax.dynamic_slice_in_dim(array, self.start, self.fresh.shape[0], axis)
+
+    def stored(self, batch: PyTree, mask: Array | None) -> tuple[PyTree, Array]:
+        """Returns the rows, as arrays in memory, and which of them count: the fresh ones first.
+
+        The rows of a block are then the same whatever comes after the last chunk.
+        """
+
+        def as_they_lie() -> tuple[PyTree, Array]:
+            keep = self.fresh if mask is None else self.fresh & self.of(mask)
+            return jax.tree.map(self.of, batch), keep
+
+        if not self.overlaps:
+            return compute_once(self, as_they_lie)
+        shift = jnp.sum(~self.fresh)
+
+        def turned() -> tuple[PyTree, Array]:
+            return jax.tree.map(lambda leaf: jnp.roll(leaf, -shift, axis=0), as_they_lie())
+
+        return lax.cond(shift > 0, turned, as_they_lie)
 
 
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
@@ -108,7 +130,8 @@ def sum_chunks(
         first = step * rows
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
-        return _added(summands, total, contribution(Chunk(step, start, fresh)))
+        chunk = Chunk(step, start, fresh, n % rows != 0)
+        return _added(summands, total, contribution(chunk))
 
     return _finished(summands, lax.fori_loop(0, -(-n // rows), body, _zero(summands)))
 
@@ -136,12 +159,16 @@ def sum_blocks(
     >>> float(total.leading)
     5.0
     """
-    most = min(most, CHUNK)
-    size = -(-n // -(-n // BLOCK))
-    size = min(size, max(most, 1))
-    count = -(-n // size)
-    steps = -(-count // max(most // size, 1))
-    rows = -(-count // steps) * size
+    most = max(1, min(most, CHUNK))
+    if n >= SHARE:
+        # As many as divide every device's share.
+        rows = 1 << (min(most, SHARE).bit_length() - 1)
+        size, steps = min(rows, BLOCK), -(-n // rows)
+    else:
+        size = min(-(-n // -(-n // BLOCK)), most)
+        count = -(-n // size)
+        steps = -(-count // max(most // size, 1))
+        rows = -(-count // steps) * size
 
     def body(step, total):
         start = step * rows
@@ -165,8 +192,10 @@ def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
 
 
 def _finished(summands: PyTree, total: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda summand, whole: summand.finish(whole), summands, total, is_leaf=_is_summand
+    kinds, structure = jax.tree.flatten(summands, is_leaf=_is_summand)
+    wholes = integers.over_shares(structure.flatten_up_to(total))
+    return structure.unflatten(
+        [summand.finish(whole) for summand, whole in zip(kinds, wholes, strict=True)]
     )
 
 

@@ -18,7 +18,6 @@ from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
-    blocks_per_chunk,
     common_length,
     compute_once,
     rows_per_chunk,
@@ -156,7 +155,7 @@ def _margin_sum(
     any_order: bool,
 ) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
-    count, p, size = records.directions.shape
+    count, p, _ = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     clip_norm, bound = bounds
 
@@ -176,9 +175,8 @@ def _margin_sum(
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
         return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
-    at_once = blocks_per_chunk(count, size * p, linear_model._NUMBERS)
     summand = Summand((p,), records.directions.dtype, bound)
-    return sum_chunks(count, at_once, contribution, summand)
+    return sum_chunks(count, records.width, contribution, summand)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))
@@ -199,7 +197,7 @@ def _general_sum(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
-        records, keep = general._records(chunk, batch, mask)
+        records, keep = chunk.stored(batch, mask)
 
         def clipped(w: Array) -> tuple[Array, Array]:
             rows = clipping.sanitize_nonfinite(

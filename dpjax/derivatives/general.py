@@ -60,12 +60,6 @@ def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"]
     return jnp.concatenate([leaf.ravel().astype(dtype) for leaf in leaves]), unflatten
 
 
-def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, Array]:
-    # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
-    records = compute_once(chunk, lambda: jax.tree.map(chunk.of, batch))
-    return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
-
-
 @functools.partial(jax.jit, static_argnames=("loss", "any_order", "most"))
 def gradient_sum(
     loss: Loss,
@@ -87,7 +81,8 @@ def gradient_sum(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
-        records, keep = _records(chunk, batch, mask)
+        # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
+        records, keep = chunk.stored(batch, mask)
         rows = compute_once(
             chunk,
             lambda: clipping.sanitize_nonfinite(
@@ -124,7 +119,8 @@ def second_order_sums(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> list[Array]:
-        records, keep = _records(chunk, batch, mask)
+        # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
+        records, keep = chunk.stored(batch, mask)
         gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records, sequential)
         parts = [(hessians, hessian_weight)]
         if gradient_weight is not None:

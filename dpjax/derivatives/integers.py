@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpjax._sharding import add_up, is_inside
 from dpjax._typing import Array
 from dpjax._wide import Expansion, accumulate, float64, from_float64, sum_in_float64, zeros
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Real
+    from jaxtyping import Bool, Float, Int, Real
 
 BITS = 30
 """Bits of each of the two integers that stand for one number."""
@@ -106,6 +107,17 @@ class Summand(NamedTuple):
         return power * 2.0**-BITS, inverse * 2.0**BITS
 
 
+def count(flags: Bool[Array, " n"]) -> Float[Expansion, ""]:
+    """Returns how many are True, shape (), exactly.
+
+    >>> float(count(jnp.array([True, False, True])).leading)
+    2.0
+    """
+    summand = Summand((), jnp.dtype("float32"), bound=1.0)
+    total = summand.add(summand.zero(), flags)
+    return summand.finish(over_shares([total])[0])
+
+
 def check(summands: list[Summand]) -> None:
     """Raises if the parts of a sum have more numbers than its rounding is charged for.
 
@@ -122,8 +134,27 @@ def check(summands: list[Summand]) -> None:
         raise ValueError(f"a clipped sum holds at most {MOST_NUMBERS} numbers, got {numbers}.")
 
 
+def over_shares(totals: list[Expansion | tuple[Words, Words]]) -> list[tuple[Words, Words]]:
+    """Returns the sums over the shares of all devices, by one collective.
+
+    Raises:
+      ValueError: for a sum without a bound, which is of floats.
+    """
+    if not is_inside():
+        return totals
+    if any(isinstance(total, Expansion) for total in totals):
+        raise ValueError("method='two_pass' has no bound, and adds no records of several devices.")
+    with jax.enable_x64(True):
+        added = add_up([_integers(words) for total in totals for words in total])
+        words = [_words(integers) for integers in added]
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
 def _plus(words: Words, integers: Array) -> Words:
-    total = _integers(words) + lax.convert_element_type(integers, jnp.int64)
+    return _words(_integers(words) + lax.convert_element_type(integers, jnp.int64))
+
+
+def _words(total: Array) -> Words:
     return Words((total >> 32).astype(jnp.int32), (total & _LOW).astype(jnp.uint32))
 
 

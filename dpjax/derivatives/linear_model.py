@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array
+from dpjax._sharding import SHARE
+from dpjax._typing import Array, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
@@ -33,29 +34,34 @@ _NUMBERS = 2**18
 _EXACT = lax.Precision.HIGHEST
 
 
-class PreparedLinear(NamedTuple):
+@pytree_dataclass
+class PreparedLinear:
     """Records of a linear model in the layout of the closed forms, prepared once; secret.
 
     Args:
       directions: (blocks, p, rows), y_i x_i / |x_i| for the records of a block as columns, so that
         a block is a matrix with long rows; 0 for a record that contributes nothing.
       radius: (blocks, rows), |x_i|; 0 for a record that contributes nothing, and after the last.
+      width: blocks of a chunk, which divides their number.
     """
 
     directions: Float[Array, "blocks p rows"]
     radius: Float[Array, "blocks rows"]
+    width: int = static()
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames=("width",))
 def prepare(
     batch: tuple[Real[ArrayLike, "n p"], Real[ArrayLike, " n"]],
     mask: Bool[ArrayLike, " n"] | None = None,
+    width: int | None = None,
 ) -> PreparedLinear:
     """Returns the records in the layout that ``linear_sums`` reads.
 
     Args:
       batch: ``(x, y)`` with x (n, p) floating and y (n,).
       mask: (n,) bool; False rows contribute nothing.
+      width: of chunks; None for ``chunk_width`` of these rows.
 
     Returns:
       A ``PreparedLinear``. A record with a feature that is not finite, or a label other than -1 and
@@ -76,15 +82,14 @@ def prepare(
     dtype = wide_dtype(x.dtype)
     n, p = x.shape
     size = min(n, rounding.BLOCK)
-    count = -(-n // size)
-    at_once = blocks_per_chunk(count, size * p, _NUMBERS)
+    at_once = chunk_width(n, p) if width is None else width
+    count = -(-n // (size * at_once)) * at_once
     valid = jnp.abs(y) == 1
     if mask is not None:
         valid = valid & mask
 
     def some_blocks(i: Array, out: PreparedLinear) -> PreparedLinear:
-        # The last blocks start early enough to be full; rows met twice come out the same.
-        first = jnp.minimum(i * at_once, count - at_once)
+        first = i * at_once
         positions = first * size + jnp.arange(at_once * size)
         row = jnp.minimum(positions, n - 1)
         unit, radius = _polar(
@@ -94,10 +99,28 @@ def prepare(
         return PreparedLinear(
             lax.dynamic_update_slice(out.directions, columns, (first, 0, 0)),
             lax.dynamic_update_slice(out.radius, radius.reshape(at_once, size), (first, 0)),
+            at_once,
         )
 
-    empty = PreparedLinear(jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype))
-    return lax.fori_loop(0, -(-count // at_once), some_blocks, empty)
+    empty = (jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype))
+    return lax.fori_loop(0, count // at_once, some_blocks, PreparedLinear(*empty, at_once))
+
+
+def chunk_width(n: int, p: int) -> int:
+    """Returns the blocks of a chunk of ``n`` records of ``p`` features.
+
+    Of many records it divides every device's share, and leaves few blocks of the last chunk empty.
+
+    >>> chunk_width(6_000, 22), chunk_width(581_012, 54), chunk_width(100, 4)
+    (16, 32, 1)
+    """
+    count = -(-n // rounding.BLOCK)
+    if n < SHARE:
+        return blocks_per_chunk(count, rounding.BLOCK * p, _NUMBERS)
+    most = max(1, min(SHARE // rounding.BLOCK, _NUMBERS // (rounding.BLOCK * p)))
+    widths = [1 << bit for bit in range(most.bit_length())]
+    # A chunk costs about a quarter of a block beside its blocks.
+    return min(widths, key=lambda width: -(-count // width) * (width + 0.25))
 
 
 def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
@@ -266,7 +289,7 @@ def _over_chunks(
     any_order: bool,
 ) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
-    count, p, size = records.directions.shape
+    count = records.directions.shape[0]
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
 
@@ -281,5 +304,4 @@ def _over_chunks(
 
         return part(z, *compute_once(chunk, scalars))
 
-    at_once = blocks_per_chunk(count, size * p, _NUMBERS)
-    return sum_chunks(count, at_once, contribution, summand)
+    return sum_chunks(count, records.width, contribution, summand)

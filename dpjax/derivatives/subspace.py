@@ -142,7 +142,7 @@ def _sums(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> tuple[Array, Array]:
-        records, keep = general._records(chunk, batch, mask)
+        records, keep = chunk.stored(batch, mask)
 
         def store(value: Array) -> Array:
             return compute_once(chunk, lambda: value)

@@ -11,10 +11,12 @@ from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._program import trace
+from dpjax._sharding import everywhere, place, shares
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.distributed import mesh_of
 from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
 from dpjax.driver.checks import check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
@@ -164,16 +166,22 @@ def _trained(
     *more: Array,
 ) -> tuple[PyTree, Solution]:
     """What ``program`` returns of a training whose arguments and key are checked."""
+    data, mesh = mesh_of(data)
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data)
     drop_outdated(algorithm.objective, examples, params)
-    records = on_device(examples)
+    records = on_device(place(examples, mesh))
     check_traced(root, records)
     with claimed(root, ADVICE):
         found, solution = program(
-            algorithm, records, root, params, *more, unit=unit, unit_rows=unit_rows
+            algorithm,
+            records,
+            *everywhere((root, params), records),
+            *more,
+            unit=unit,
+            unit_rows=unit_rows,
         )
     solution = dataclasses.replace(
         solution,
@@ -265,6 +273,7 @@ def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) 
 
     Privacy: secret like the root key.
     """
+    examples = shares(examples)
     structure = jax.tree.map(lambda leaf: None, algorithm)
     chosen = configuration(structure, examples, params)
     return training_key(key, algorithm, params, _with_program(chosen, algorithm, examples, params))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from dpjax._sharding import over_shares
 from dpjax._typing import Array, Params, PyTree, Relation, is_own
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
@@ -291,7 +292,7 @@ class Query:
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
         inner = self.inner_noise(key, records, params)
-        exact = self.exact(batch, params, mask, **public, **inner)
+        exact = over_shares(_exact, batch, mask, self, params, public | inner)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
@@ -430,6 +431,12 @@ class Query:
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
         """The records of one draw, and which of them count."""
         return self.sampler.draw(derive(key, "sample", 0), records)
+
+
+def _exact(
+    records: Records, mask: Array | None, query: Query, params: Params, public: dict[str, Any]
+) -> tuple[Expansion, ...]:
+    return query.exact(records, params, mask, **public)
 
 
 class ValueQuery(Query):
