@@ -32,12 +32,14 @@ class Spread:
       rows: pytree of arrays whose leading axis is cut into equal shares, the last ones padded.
       mesh: of one axis.
       size: number of records.
+      mask: bool, cut as the rows are: those that count; None for all.
       padded: whether rows after the last record hold something, and are to be masked.
     """
 
     rows: PyTree
     mesh: Mesh = static()
     size: int = static()
+    mask: Array | None = None
     padded: bool = static(default=True)
 
     def over(self, function: Callable[..., PyTree], *public: PyTree) -> PyTree:
@@ -49,16 +51,17 @@ class Spread:
           *public: what does not depend on the share.
         """
 
-        def local(rows: PyTree, public: tuple) -> PyTree:
-            return function(rows, self._keep(rows), *public)
+        def local(cut: tuple[PyTree, Array | None], public: tuple) -> PyTree:
+            rows, mask = cut
+            return function(rows, self._keep(rows, mask), *public)
 
-        return self._mapped(local, P())(self.rows, public)
+        return self._mapped(local, P())((self.rows, self.mask), public)
 
     def map(self, function: Callable[..., PyTree]) -> "Spread":
         """Returns ``function(rows, keep)`` of each share, where it stays; it must use ``keep``."""
 
         def local(rows: PyTree, _: tuple) -> PyTree:
-            return function(rows, self._keep(rows))
+            return function(rows, self._keep(rows, None))
 
         rows = self._mapped(local, P(AXIS))(self.rows, ())
         return Spread(rows, self.mesh, self.size, padded=False)
@@ -69,11 +72,12 @@ class Spread:
             local, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=out, check_vma=False
         )
 
-    def _keep(self, rows: PyTree) -> Array | None:
+    def _keep(self, rows: PyTree, mask: Array | None) -> Array | None:
         if not self.padded:
-            return None
+            return mask
         share = jax.tree.leaves(rows)[0].shape[0]
-        return lax.axis_index(AXIS) * share + jnp.arange(share) < self.size
+        keep = lax.axis_index(AXIS) * share + jnp.arange(share) < self.size
+        return keep if mask is None else keep & mask
 
 
 def over_shares(
@@ -130,23 +134,95 @@ def take(records: PyTree, indices: Array) -> PyTree:
     """
     if not isinstance(records, Spread):
         return jax.tree.map(lambda leaf: leaf[indices], records)
+    return records.over(lambda rows, _, indices: _gathered(rows, indices), indices)
 
-    def own(rows: PyTree, keep: Array | None, indices: Array) -> PyTree:
-        del keep
-        share = jax.tree.leaves(rows)[0].shape[0]
-        place = indices - lax.axis_index(AXIS) * share
-        here = (place >= 0) & (place < share)
-        place = jnp.where(here, place, 0)
 
-        def one(leaf: Array) -> Array:
-            bits = _bits(leaf[place])
-            mine = here.reshape(-1, *(1,) * (bits.ndim - 1))
-            return lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
+def draw(records: PyTree, indices: Array, mask: Array) -> tuple[PyTree, Array | None]:
+    """Returns the records at ``indices`` and which of them count, spread again if they are many.
 
-        return jax.tree.map(one, rows)
+    Args:
+      records: spread or not.
+      indices: int32 (slots,).
+      mask: bool (slots,), that of the result.
+    """
+    slots = indices.shape[0]
+    if not isinstance(records, Spread) or slots <= SHARE:
+        return take(records, indices), mask
+    share, devices = _share(slots, records.mesh), records.mesh.size
+    indices, mask = (jnp.pad(array, (0, share * devices - slots)) for array in (indices, mask))
 
-    found = records.over(own, indices)
-    return jax.tree.map(_from_bits, found, records.rows)
+    def own(rows: PyTree, public: tuple[Array, Array]) -> tuple[PyTree, Array]:
+        indices, mask = (array.reshape(devices, share) for array in public)
+        me = lax.axis_index(AXIS)
+
+        # One device's share after the other, so that none holds the whole batch.
+        def one(device: Array, held: PyTree) -> PyTree:
+            found = _gathered(rows, indices[device])
+            return jax.tree.map(lambda new, old: jnp.where(device == me, new, old), found, held)
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((share, *leaf.shape[1:]), leaf.dtype), rows)
+        return lax.fori_loop(0, devices, one, nothing), mask[me]
+
+    rows, mask = records._mapped(own, P(AXIS))(records.rows, (indices, mask))
+    return Spread(rows, records.mesh, slots, mask, padded=False), None
+
+
+def _gathered(rows: PyTree, indices: Array) -> PyTree:
+    """The records at ``indices`` of all shares; for one device's share, on every device."""
+    share = jax.tree.leaves(rows)[0].shape[0]
+    place = indices - lax.axis_index(AXIS) * share
+    here = (place >= 0) & (place < share)
+    place = jnp.where(here, place, 0)
+
+    def one(leaf: Array) -> Array:
+        bits = _bits(leaf[place])
+        mine = here.reshape(-1, *(1,) * (bits.ndim - 1))
+        return _from_bits(lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS), leaf.dtype)
+
+    return jax.tree.map(one, rows)
+
+
+def check_sums(records: PyTree, numbers: int) -> None:
+    """Raises if the devices of spread records do not add up as one does.
+
+    What they add are made-up integers, as many as a clipped sum holds: a wrong sum would be a wrong
+    guarantee, and backends have returned some.
+
+    Args:
+      records: spread; of others nothing is checked.
+      numbers: how many each device adds.
+
+    Raises:
+      RuntimeError: before anything is spent.
+    """
+    if not isinstance(records, Spread):
+        return
+
+    def made_up(device: Any, place: Any) -> Any:
+        return (place * 2654435761 + device * 40503) % 2**61 - 2**60
+
+    def local(_: Array, __: tuple) -> Array:
+        with jax.enable_x64(True):
+            device = lax.axis_index(AXIS).astype(jnp.int64)
+            return add_up([made_up(device, jnp.arange(numbers, dtype=jnp.int64))])[0]
+
+    with jax.enable_x64(True):
+        found = np.asarray(
+            jax.jit(records._mapped(local, P()))(jax.tree.leaves(records.rows)[0], ())
+        )
+    with np.errstate(over="ignore"):
+        devices = np.arange(records.mesh.size, dtype=np.int64)[:, None]
+        expected = made_up(devices, np.arange(numbers, dtype=np.int64)).sum(axis=0)
+    if not np.array_equal(found, expected):
+        raise RuntimeError(
+            f"{records.mesh.size} devices do not add up integers as one does, so no sum of theirs "
+            "has a guarantee; nothing was asked. Run on one device, and report the versions of jax "
+            "and of the devices' drivers."
+        )
+
+
+def _share(rows: int, mesh: Mesh) -> int:
+    return SHARE * math.ceil(rows / (SHARE * mesh.size))
 
 
 def _bits(rows: Array) -> Array:
@@ -158,11 +234,11 @@ def _bits(rows: Array) -> Array:
         return lax.bitcast_convert_type(rows, jnp.dtype(f"uint{8 * rows.dtype.itemsize}"))
 
 
-def _from_bits(bits: Array, like: Array) -> Array:
-    if like.dtype == jnp.bool_ or jnp.issubdtype(like.dtype, jnp.integer):
-        return bits.astype(like.dtype)
-    with jax.enable_x64(like.dtype.itemsize == 8):
-        return lax.bitcast_convert_type(bits, like.dtype)
+def _from_bits(bits: Array, dtype: jnp.dtype) -> Array:
+    if dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.integer):
+        return bits.astype(dtype)
+    with jax.enable_x64(dtype.itemsize == 8):
+        return lax.bitcast_convert_type(bits, dtype)
 
 
 def shares(records: PyTree) -> PyTree:
@@ -191,7 +267,7 @@ def place(examples: PyTree, mesh: Mesh | None) -> PyTree:
         return examples
     if mesh.size == 1 or n <= SHARE:
         return jax.tree.map(np.asarray, examples)
-    share = SHARE * math.ceil(n / (SHARE * mesh.size))
+    share = _share(n, mesh)
     sharding = NamedSharding(mesh, P(AXIS))
 
     def spread(leaf: Any) -> Array:

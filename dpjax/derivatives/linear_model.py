@@ -31,6 +31,8 @@ Margin = Callable[[Array], Array]
 
 # Chunks of features of this many numbers (1 MB in float32) stay in a core's cache.
 _NUMBERS = 2**18
+# Blocks of a chunk of a large batch: few are empty, and a chunk costs little beside its blocks.
+_WIDTH = 8
 _EXACT = lax.Precision.HIGHEST
 
 
@@ -61,7 +63,7 @@ def prepare(
     Args:
       batch: ``(x, y)`` with x (n, p) floating and y (n,).
       mask: (n,) bool; False rows contribute nothing.
-      width: of chunks; None for ``chunk_width`` of these rows.
+      width: of chunks; by default one that a device's share of many rows has too.
 
     Returns:
       A ``PreparedLinear``. A record with a feature that is not finite, or a label other than -1 and
@@ -82,7 +84,7 @@ def prepare(
     dtype = wide_dtype(x.dtype)
     n, p = x.shape
     size = min(n, rounding.BLOCK)
-    at_once = chunk_width(n, p) if width is None else width
+    at_once = width or (_WIDTH if n >= SHARE else chunk_width(n, p))
     count = -(-n // (size * at_once)) * at_once
     valid = jnp.abs(y) == 1
     if mask is not None:

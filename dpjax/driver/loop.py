@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._program import trace
-from dpjax._sharding import everywhere, place, shares
+from dpjax._sharding import check_sums, everywhere, place, shares
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
@@ -23,6 +23,8 @@ from dpjax.driver.configuration import FUNCTION, Configuration, configuration, d
 from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
+
+_HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
 
 
 class Carry(NamedTuple):
@@ -173,6 +175,7 @@ def _trained(
     examples, unit, unit_rows = unpack(data)
     drop_outdated(algorithm.objective, examples, params)
     records = on_device(place(examples, mesh))
+    check_sums(records, numbers_of(algorithm))
     check_traced(root, records)
     with claimed(root, ADVICE):
         found, solution = program(
@@ -254,6 +257,12 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
                 "records."
             )
     return params
+
+
+def numbers_of(algorithm: Algorithm) -> int:
+    """Returns how many numbers a sum over devices holds at most: those of gradient and Hessian."""
+    most = algorithm.dimension * (algorithm.dimension + 1)
+    return most if most <= _HESSIAN else algorithm.dimension
 
 
 def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 
 from dpjax._bar import Bar
-from dpjax._sharding import everywhere, place
+from dpjax._sharding import check_sums, everywhere, place
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
@@ -107,8 +107,9 @@ def run(
     root = None if resuming else root_key(key, seed)
     known = seed is not None or (root is not None and guessable(root))
     chosen = resume.Chosen(root, known)
+    records = on_device(place(examples, mesh))
+    check_sums(records, loop.numbers_of(algorithm))
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
-        records = on_device(place(examples, mesh))
         bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)

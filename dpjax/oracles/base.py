@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._sharding import over_shares
+from dpjax._sharding import Spread, over_shares
 from dpjax._typing import Array, Params, PyTree, Relation, is_own
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
@@ -291,6 +291,11 @@ class Query:
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
+        if isinstance(batch, Spread) and not is_own(self):
+            raise ValueError(
+                f"{type(self).__name__} is not dpjax's, and its sums are those of one device: pass "
+                "the data as they are, without distributed.shard."
+            )
         inner = self.inner_noise(key, records, params)
         exact = over_shares(_exact, batch, mask, self, params, public | inner)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
@@ -437,21 +442,3 @@ def _exact(
     records: Records, mask: Array | None, query: Query, params: Params, public: dict[str, Any]
 ) -> tuple[Expansion, ...]:
     return query.exact(records, params, mask, **public)
-
-
-class ValueQuery(Query):
-    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
-
-    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the standard deviation of the noise on the value."""
-        del params, public
-        return (self.stddev,)
-
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
-        """Returns the noisy value."""
-        del params
-        return noisy[0]
-
-    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
-        """Returns the noisy value."""
-        return (answer,)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._sharding import Spread
+from dpjax._sharding import Spread, length, shares
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
 from dpjax.datasets.base import check_arrays
@@ -28,10 +28,10 @@ def bind(query: Query, examples: PyTree) -> Records:
     examples = on_device(examples)
     if query.objective.margin is None or not query.closed_form:
         return examples
+    width = linear_model.chunk_width(length(examples), shares(examples)[0].shape[1])
     if isinstance(examples, Spread):
-        width = linear_model.chunk_width(examples.size, examples.rows[0].shape[1])
         return examples.map(lambda rows, keep: linear_model.prepare(rows, keep, width))
-    return linear_model.prepare(examples)
+    return linear_model.prepare(examples, width=width)
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from dpjax._sharding import length, take
+from dpjax._sharding import draw, length
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import (
     Release,
@@ -115,7 +115,7 @@ class Sampler:
           records: pytree whose leaves share their leading axis.
         """
         batch = self.sample(key, length(records))
-        return take(records, batch.indices), batch.mask
+        return draw(records, batch.indices, batch.mask)
 
     def release(
         self,
