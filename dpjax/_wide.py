@@ -123,15 +123,21 @@ def accumulate(total: Expansion, parts: Array) -> Expansion:
     1.0
     """
     with jax.enable_x64(True):
-        added, count = to_float64(total), parts.shape[0]
+        return from_float64(to_float64(total) + sum_in_float64(parts), total.leading.dtype)
+
+
+def sum_in_float64(parts: Array) -> Array:
+    """Returns the sum of ``parts`` over their leading axis; call it under ``enable_x64``."""
+    with jax.enable_x64(True):
+        count = parts.shape[0]
+        if count > _UNROLLED:
+            return jnp.sum(float64(parts), axis=0)
         # One after the other: on CPU a reduction over a leading axis strides through memory, at
         # 5 to 20 times the cost.
-        if count <= _UNROLLED:
-            for index in range(count):
-                added = added + float64(lax.index_in_dim(parts, index, keepdims=False))
-        else:
-            added = added + jnp.sum(float64(parts), axis=0)
-        return from_float64(added, total.leading.dtype)
+        added = float64(lax.index_in_dim(parts, 0, keepdims=False))
+        for index in range(1, count):
+            added = added + float64(lax.index_in_dim(parts, index, keepdims=False))
+        return added
 
 
 def widen(value: Array) -> Expansion:

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 from dpjax import _program, derivatives, sampling
-from dpjax._wide import Expansion, float64
+from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     batching,
-    chunks,
     clipped_grad,
     clipped_hessian,
     clipping,
     general,
+    integers,
     linear_model,
     per_example,
 )
@@ -456,11 +456,18 @@ def _(patch):
 
 @mutant("sums in float32")
 def _(patch):
-    def accumulate(total, parts):
-        narrow = total.leading + jnp.sum(parts, axis=0).astype(total.leading.dtype)
-        return Expansion((narrow, *(jnp.zeros_like(term) for term in total.terms[1:])))
+    def add(self, total, parts):
+        value = self.finish(total)
+        narrow = value.leading + jnp.sum(parts, axis=0).astype(value.leading.dtype)
+        return Expansion((narrow, *(jnp.zeros_like(term) for term in value.terms[1:])))
 
-    patch.setattr(chunks, "accumulate", accumulate)
+    patch.setattr(integers.Summand, "zero", lambda self: zeros(self.shape, self.dtype))
+    patch.setattr(integers.Summand, "add", add)
+
+
+@mutant("sums on a coarse grid")
+def _(patch):
+    patch.setattr(integers, "BITS", 4)
 
 
 @mutant("an impossible label learnt from")

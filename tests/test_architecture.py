@@ -10,8 +10,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {"_bar", "_cards", "_typing", "_validate", "_durable", "_program"},
-    {"_wide"},
-    {"linalg", "datasets", "accounting"},
+    {"_sharding", "_wide"},
+    {"linalg", "datasets", "accounting", "distributed"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},
     {"oracles", "transforms", "diagnostics"},
     {"algorithms"},

@@ -335,21 +335,6 @@ def test_c50_x64_is_refused(places, crash):
         run(key=None, **places)
 
 
-def test_c50_another_device_count_is_refused(places, crash):
-    crashed(places, crash)
-    source = f"""
-import jax, pathlib
-jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_platforms", "cpu")
-import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
-import test_checkpoint as this
-this.run(key=None, checkpoint=pathlib.Path({str(places["checkpoint"])!r}),
-         ledger={str(places["ledger"])!r}, label="visits")
-"""
-    other = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
-    assert "device_count was 1 when this checkpoint was made, and is 2 now" in other.stderr
-
-
 def test_c50_another_key_implementation_is_refused(places, crash):
     crashed(places, crash)
     other = jax.random.key(0, impl="rbg")

@@ -7,8 +7,8 @@ from dpjax._typing import Relation
 LOSSES = "privacy loss distributions, discretised so that epsilon is rounded up"
 
 _WIDE_SUMS = (
-    "clipped contributions are added in float64; the worst-case rounding error is included in the "
-    "sensitivity or bound above."
+    "clipped contributions are added in float64 within chunks of rows and as integers across "
+    "chunks; the worst-case rounding error is included in the sensitivity or bound above."
 )
 
 
@@ -26,9 +26,9 @@ class ReleaseWords(NamedTuple):
     bound: str = "enforced by clipping"
     note: str = ""
     sums: str = (
-        "clipped contributions are added in float32 within blocks of at most 128 rows and in "
-        "float64 across blocks; the worst-case rounding error is included in the sensitivity or "
-        "bound above."
+        "clipped contributions are added in float32 within blocks of at most 128 rows, in float64 "
+        "within chunks of blocks, and as integers across chunks; the worst-case rounding error is "
+        "included in the sensitivity or bound above."
     )
 
     def sums_under(self, relation: Relation) -> str:

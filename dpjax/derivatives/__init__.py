@@ -3,6 +3,7 @@
 from dpjax.derivatives import clipping, linear_model
 from dpjax.derivatives.difference import ClippedGradDifference, clipped_grad_difference
 from dpjax.derivatives.general import flatten
+from dpjax.derivatives.integers import count
 from dpjax.derivatives.minimum import distance_bound, iterations_for, ridge_minimum
 from dpjax.derivatives.per_example import (
     ClippedGrad,
@@ -27,6 +28,7 @@ __all__ = [
     "clipped_grad_difference",
     "clipped_hessian",
     "clipping",
+    "count",
     "distance_bound",
     "flatten",
     "iterations_for",

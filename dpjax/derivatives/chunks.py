@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from dpjax._sharding import SHARE
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Expansion, accumulate
-from dpjax.derivatives.rounding import BLOCK
+from dpjax.derivatives import integers
+from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.rounding import BLOCK, CHUNK
 
 
 class Chunk(NamedTuple):
@@ -20,15 +22,36 @@ class Chunk(NamedTuple):
       step: number of the chunk, int32.
       start: its first row, int32; the last chunk starts early enough to be full.
       fresh: bool (rows,), False for rows that an earlier chunk has summed.
+      overlaps: whether the last chunk has such rows.
     """
 
     step: Array
     start: Array
     fresh: Array
+    overlaps: bool = False
 
     def of(self, array: Array, axis: int = 0) -> Array:
         """Returns the chunk's slice of ``array`` along ``axis``."""
         return lax.dynamic_slice_in_dim(array, self.start, self.fresh.shape[0], axis)
+
+    def stored(self, batch: PyTree, mask: Array | None) -> tuple[PyTree, Array]:
+        """Returns the rows, as arrays in memory, and which of them count: the fresh ones first.
+
+        The rows of a block are then the same whatever comes after the last chunk.
+        """
+
+        def as_they_lie() -> tuple[PyTree, Array]:
+            keep = self.fresh if mask is None else self.fresh & self.of(mask)
+            return jax.tree.map(self.of, batch), keep
+
+        if not self.overlaps:
+            return compute_once(self, as_they_lie)
+        shift = jnp.sum(~self.fresh)
+
+        def turned() -> tuple[PyTree, Array]:
+            return jax.tree.map(lambda leaf: jnp.roll(leaf, -shift, axis=0), as_they_lie())
+
+        return lax.cond(shift > 0, turned, as_they_lie)
 
 
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
@@ -46,7 +69,7 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     >>> rows_per_chunk(581_012, 54 * 54), rows_per_chunk(100, 54 * 54), rows_per_chunk(9, 2**30)
     (512, 100, 1)
     """
-    fitting = max(1, min(most, numbers // max(numbers_per_row, 1)))
+    fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
     if n <= min(BLOCK, fitting):
         return n
     return 1 << (min(n, fitting).bit_length() - 1)
@@ -65,7 +88,8 @@ def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
     >>> blocks_per_chunk(47, 128 * 60, 2**18), blocks_per_chunk(3, 2**20, 2**18)
     (24, 1)
     """
-    chunks = -(-count // max(1, numbers // numbers_per_block))
+    most = min(CHUNK // BLOCK, numbers // numbers_per_block)
+    chunks = -(-count // max(1, most))
     return -(-count // chunks)
 
 
@@ -79,7 +103,9 @@ def blocks(array: Array, axis: int = 0, size: int = BLOCK) -> Array:
     return array.reshape(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
 
 
-def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero: PyTree) -> PyTree:
+def sum_chunks(
+    n: int, rows: int, contribution: Callable[[Chunk], PyTree], summands: PyTree
+) -> PyTree:
     """Returns the sum of ``contribution`` over the chunks that cover rows 0 to n - 1.
 
     Args:
@@ -87,16 +113,16 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
       rows: rows of a chunk, at most n.
       contribution: sums over blocks of a chunk's fresh rows, with a leading axis of blocks; must
         leave out the other rows.
-      zero: pytree of ``Expansion`` that the sum starts from; fixes shapes and dtypes.
+      summands: pytree of ``Summand``.
 
     Returns:
-      A pytree like ``zero``, added in float64.
+      A pytree of ``Expansion``, one for each summand: the same bits for any ``rows`` that cut the
+      same blocks.
 
-    >>> from dpjax._wide import zeros
     >>> x = jnp.arange(5.0)
     >>> def contribution(chunk):
     ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
-    >>> float(sum_chunks(5, 2, contribution, zeros((), x.dtype)).leading)
+    >>> float(sum_chunks(5, 2, contribution, Summand((), x.dtype, bound=4.0)).leading)
     10.0
     """
 
@@ -104,13 +130,14 @@ def sum_chunks(n: int, rows: int, contribution: Callable[[Chunk], PyTree], zero:
         first = step * rows
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
-        return _added(total, contribution(Chunk(step, start, fresh)))
+        chunk = Chunk(step, start, fresh, n % rows != 0)
+        return _added(summands, total, contribution(chunk))
 
-    return lax.fori_loop(0, -(-n // rows), body, zero)
+    return _finished(summands, lax.fori_loop(0, -(-n // rows), body, _zero(summands)))
 
 
 def sum_blocks(
-    n: int, most: int, contribution: Callable[[Chunk, int], PyTree], zero: PyTree
+    n: int, most: int, contribution: Callable[[Chunk, int], PyTree], summands: PyTree
 ) -> PyTree:
     """Returns the sum of ``contribution`` over blocks of even size that cover rows 0 to n - 1.
 
@@ -122,34 +149,58 @@ def sum_blocks(
       most: rows at once, at least 1.
       contribution: of a chunk and the size of its blocks, the sums over blocks, with a leading axis
         of blocks; must leave out rows that are not fresh. Those start at 0.
-      zero: as in ``sum_chunks``.
+      summands: as in ``sum_chunks``.
 
     Returns:
-      A pytree like ``zero``, added in float64.
+      A pytree of ``Expansion``, one for each summand.
 
-    >>> from dpjax._wide import zeros
-    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, zeros((), jnp.float32))
+    >>> one = Summand((), jnp.float32, bound=1.0)
+    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, one)
     >>> float(total.leading)
     5.0
     """
-    size = -(-n // -(-n // BLOCK))
-    size = min(size, max(most, 1))
-    count = -(-n // size)
-    steps = -(-count // max(most // size, 1))
-    rows = -(-count // steps) * size
+    most = max(1, min(most, CHUNK))
+    if n >= SHARE:
+        # As many as divide every device's share.
+        rows = 1 << (min(most, SHARE).bit_length() - 1)
+        size, steps = min(rows, BLOCK), -(-n // rows)
+    else:
+        size = min(-(-n // -(-n // BLOCK)), most)
+        count = -(-n // size)
+        steps = -(-count // max(most // size, 1))
+        rows = -(-count // steps) * size
 
     def body(step, total):
         start = step * rows
         fresh = start + jnp.arange(rows) < n
-        return _added(total, contribution(Chunk(step, start, fresh), size))
+        return _added(summands, total, contribution(Chunk(step, start, fresh), size))
 
     if steps == 1:
-        return body(jnp.int32(0), zero)
-    return lax.fori_loop(0, steps, body, zero)
+        return _finished(summands, body(jnp.int32(0), _zero(summands)))
+    return _finished(summands, lax.fori_loop(0, steps, body, _zero(summands)))
 
 
-def _added(total: PyTree, parts: PyTree) -> PyTree:
-    return jax.tree.map(accumulate, total, parts, is_leaf=lambda leaf: isinstance(leaf, Expansion))
+def _zero(summands: PyTree) -> PyTree:
+    integers.check(jax.tree.leaves(summands, is_leaf=_is_summand))
+    return jax.tree.map(lambda summand: summand.zero(), summands, is_leaf=_is_summand)
+
+
+def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda summand, *both: summand.add(*both), summands, total, parts, is_leaf=_is_summand
+    )
+
+
+def _finished(summands: PyTree, total: PyTree) -> PyTree:
+    kinds, structure = jax.tree.flatten(summands, is_leaf=_is_summand)
+    wholes = integers.over_shares(structure.flatten_up_to(total))
+    return structure.unflatten(
+        [summand.finish(whole) for summand, whole in zip(kinds, wholes, strict=True)]
+    )
+
+
+def _is_summand(leaf: Any) -> bool:
+    return isinstance(leaf, Summand)
 
 
 def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:

@@ -12,18 +12,18 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, on_device, zeros
+from dpjax._wide import Expansion, float64, on_device
 from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
-    blocks_per_chunk,
     common_length,
     compute_once,
     rows_per_chunk,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped
@@ -155,7 +155,7 @@ def _margin_sum(
     any_order: bool,
 ) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
-    count, p, size = records.directions.shape
+    count, p, _ = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     clip_norm, bound = bounds
 
@@ -175,8 +175,8 @@ def _margin_sum(
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
         return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
-    at_once = blocks_per_chunk(count, size * p, linear_model._NUMBERS)
-    return sum_chunks(count, at_once, contribution, zeros((p,), records.directions.dtype))
+    summand = Summand((p,), records.directions.dtype, bound)
+    return sum_chunks(count, records.width, contribution, summand)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))
@@ -197,7 +197,7 @@ def _general_sum(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
-        records, keep = general._records(chunk, batch, mask)
+        records, keep = chunk.stored(batch, mask)
 
         def clipped(w: Array) -> tuple[Array, Array]:
             rows = clipping.sanitize_nonfinite(
@@ -215,4 +215,4 @@ def _general_sum(
         return rounding.block_products(blocks(factors), blocks(change), any_order, axis=1)
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
-    return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
+    return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, bound))

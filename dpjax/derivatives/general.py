@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._typing import Array, Loss, Params
-from dpjax._wide import Expansion, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -24,6 +24,7 @@ from dpjax.derivatives.chunks import (
     rows_per_chunk,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 
 if TYPE_CHECKING:
     from jaxtyping import Float, PyTree
@@ -59,12 +60,6 @@ def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"]
     return jnp.concatenate([leaf.ravel().astype(dtype) for leaf in leaves]), unflatten
 
 
-def _records(chunk: Chunk, batch: PyTree, mask: Array | None) -> tuple[PyTree, Array]:
-    # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
-    records = compute_once(chunk, lambda: jax.tree.map(chunk.of, batch))
-    return records, chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
-
-
 @functools.partial(jax.jit, static_argnames=("loss", "any_order", "most"))
 def gradient_sum(
     loss: Loss,
@@ -86,7 +81,8 @@ def gradient_sum(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
-        records, keep = _records(chunk, batch, mask)
+        # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
+        records, keep = chunk.stored(batch, mask)
         rows = compute_once(
             chunk,
             lambda: clipping.sanitize_nonfinite(
@@ -97,7 +93,7 @@ def gradient_sum(
         return rounding.block_products(factors, blocks(rows), any_order, axis=1)
 
     rows = rows_per_chunk(n, flat.size, 2**20, most)
-    return sum_chunks(n, rows, contribution, zeros(flat.shape, flat.dtype))
+    return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))
@@ -109,11 +105,12 @@ def second_order_sums(
     weights: tuple[Array | float | None, Array | float],
     clip_norm: Array | float,
     any_order: bool = False,
-) -> tuple[Expansion, Expansion]:
+) -> tuple[Expansion | None, Expansion]:
     """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
-    the Hessian's norm alone decides. ``any_order`` as in ``rounding.block_products``.
+    the Hessian's norm alone decides, and there is no sum of gradients, which would have no bound.
+    ``any_order`` as in ``rounding.block_products``.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
@@ -121,22 +118,24 @@ def second_order_sums(
     gradient_weight, hessian_weight = weights
     sequential = vmap_mixes_examples(loss, params, batch)
 
-    def contribution(chunk: Chunk) -> tuple[Array, Array]:
-        records, keep = _records(chunk, batch, mask)
+    def contribution(chunk: Chunk) -> list[Array]:
+        # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
+        records, keep = chunk.stored(batch, mask)
         gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records, sequential)
         parts = [(hessians, hessian_weight)]
         if gradient_weight is not None:
             parts.append((gradients, gradient_weight))
         factors = blocks(clipping.clip_factors(clip_norm, *parts, keep=keep))
-        return (
-            rounding.block_products(factors, blocks(gradients), any_order, axis=1),
-            rounding.block_products(factors, blocks(hessians), any_order, axis=1),
-        )
+        return [
+            rounding.block_products(factors, blocks(rows), any_order, axis=1) for rows, _ in parts
+        ]
 
-    zero = (zeros((p,), flat.dtype), zeros((p * p,), flat.dtype))
-    gradient, hessian = sum_chunks(n, rows_per_chunk(n, p * p), contribution, zero)
+    summands = [Summand((p * p,), flat.dtype, clip_norm * hessian_weight)]
+    if gradient_weight is not None:
+        summands.append(Summand((p,), flat.dtype, clip_norm * gradient_weight))
+    hessian, *gradient = sum_chunks(n, rows_per_chunk(n, p * p), contribution, summands)
     square = jax.tree.map(lambda term: term.reshape(p, p), hessian)
-    return gradient, clipping.symmetrize(square)
+    return gradient[0] if gradient else None, clipping.symmetrize(square)
 
 
 def _derivatives(

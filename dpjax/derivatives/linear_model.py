@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array
-from dpjax._wide import Expansion, float64, wide_dtype, zeros
+from dpjax._sharding import SHARE
+from dpjax._typing import Array, pytree_dataclass, static
+from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -21,6 +22,7 @@ from dpjax.derivatives.chunks import (
     compute_once,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
@@ -29,32 +31,39 @@ Margin = Callable[[Array], Array]
 
 # Chunks of features of this many numbers (1 MB in float32) stay in a core's cache.
 _NUMBERS = 2**18
+# Blocks of a chunk of a large batch: few are empty, and a chunk costs little beside its blocks.
+_WIDTH = 8
 _EXACT = lax.Precision.HIGHEST
 
 
-class PreparedLinear(NamedTuple):
+@pytree_dataclass
+class PreparedLinear:
     """Records of a linear model in the layout of the closed forms, prepared once; secret.
 
     Args:
       directions: (blocks, p, rows), y_i x_i / |x_i| for the records of a block as columns, so that
         a block is a matrix with long rows; 0 for a record that contributes nothing.
       radius: (blocks, rows), |x_i|; 0 for a record that contributes nothing, and after the last.
+      width: blocks of a chunk, which divides their number.
     """
 
     directions: Float[Array, "blocks p rows"]
     radius: Float[Array, "blocks rows"]
+    width: int = static()
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames=("width",))
 def prepare(
     batch: tuple[Real[ArrayLike, "n p"], Real[ArrayLike, " n"]],
     mask: Bool[ArrayLike, " n"] | None = None,
+    width: int | None = None,
 ) -> PreparedLinear:
     """Returns the records in the layout that ``linear_sums`` reads.
 
     Args:
       batch: ``(x, y)`` with x (n, p) floating and y (n,).
       mask: (n,) bool; False rows contribute nothing.
+      width: of chunks; by default one that a device's share of many rows has too.
 
     Returns:
       A ``PreparedLinear``. A record with a feature that is not finite, or a label other than -1 and
@@ -75,15 +84,14 @@ def prepare(
     dtype = wide_dtype(x.dtype)
     n, p = x.shape
     size = min(n, rounding.BLOCK)
-    count = -(-n // size)
-    at_once = blocks_per_chunk(count, size * p, _NUMBERS)
+    at_once = width or (_WIDTH if n >= SHARE else chunk_width(n, p))
+    count = -(-n // (size * at_once)) * at_once
     valid = jnp.abs(y) == 1
     if mask is not None:
         valid = valid & mask
 
     def some_blocks(i: Array, out: PreparedLinear) -> PreparedLinear:
-        # The last blocks start early enough to be full; rows met twice come out the same.
-        first = jnp.minimum(i * at_once, count - at_once)
+        first = i * at_once
         positions = first * size + jnp.arange(at_once * size)
         row = jnp.minimum(positions, n - 1)
         unit, radius = _polar(
@@ -93,10 +101,28 @@ def prepare(
         return PreparedLinear(
             lax.dynamic_update_slice(out.directions, columns, (first, 0, 0)),
             lax.dynamic_update_slice(out.radius, radius.reshape(at_once, size), (first, 0)),
+            at_once,
         )
 
-    empty = PreparedLinear(jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype))
-    return lax.fori_loop(0, -(-count // at_once), some_blocks, empty)
+    empty = (jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype))
+    return lax.fori_loop(0, count // at_once, some_blocks, PreparedLinear(*empty, at_once))
+
+
+def chunk_width(n: int, p: int) -> int:
+    """Returns the blocks of a chunk of ``n`` records of ``p`` features.
+
+    Of many records it divides every device's share, and leaves few blocks of the last chunk empty.
+
+    >>> chunk_width(6_000, 22), chunk_width(581_012, 54), chunk_width(100, 4)
+    (16, 32, 1)
+    """
+    count = -(-n // rounding.BLOCK)
+    if n < SHARE:
+        return blocks_per_chunk(count, rounding.BLOCK * p, _NUMBERS)
+    most = max(1, min(SHARE // rounding.BLOCK, _NUMBERS // (rounding.BLOCK * p)))
+    widths = [1 << bit for bit in range(most.bit_length())]
+    # A chunk costs about a quarter of a block beside its blocks.
+    return min(widths, key=lambda width: -(-count // width) * (width + 0.25))
 
 
 def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
@@ -154,7 +180,8 @@ def linear_sums(
         factor = clipping.scalar_factor(norm, clip_norm)
         return _times(factor, first), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, any_order)
+    bounds = (clip_norm * gradient_weight, clip_norm * hessian_weight)
+    total = _accumulate(phi, records, params, coefficients, bounds, any_order)
     p = records.directions.shape[1]
     gradient = jax.tree.map(lambda term: term[p], total)
     return gradient, clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
@@ -175,7 +202,9 @@ def gradient_sum(
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
         return rounding.block_products(z, _times(factor, first), any_order)
 
-    return _over_chunks(phi, records, params, chunk, records.directions.shape[1:2], any_order)
+    p, dtype = records.directions.shape[1], records.directions.dtype
+    summand = Summand((p,), dtype, clip_norm)
+    return _over_chunks(phi, records, params, chunk, summand, any_order)
 
 
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
@@ -193,7 +222,8 @@ def hessian_sum(
         factor = clipping.scalar_factor(jnp.abs(second), clip_norm)
         return jnp.zeros_like(second), _times(factor, second)
 
-    total = _accumulate(phi, records, params, coefficients, any_order)
+    bounds = (clip_norm, clip_norm)
+    total = _accumulate(phi, records, params, coefficients, bounds, any_order)
     return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
@@ -220,16 +250,25 @@ def _accumulate(
     records: PreparedLinear,
     params: Array,
     coefficients: Callable,
+    bounds: tuple[Array | float, Array | float],
     any_order: bool,
 ) -> Expansion:
+    """Returns the sums of Hessians (p, p) and, as one more row, of gradients.
+
+    ``bounds`` are those on a row's gradient and Hessian.
+    """
+
     def chunk(z: Array, first: Array, second: Array) -> Array:
         for_gradient, for_hessian = coefficients(first, second)
         # The gradient rides along as one more row of the weighted product.
         left = jnp.concatenate([z * for_hessian[:, None], for_gradient[:, None]], axis=1)
         return rounding.block_products(left, z, any_order)
 
-    p = records.directions.shape[1]
-    return _over_chunks(phi, records, params, chunk, (p + 1, p), any_order)
+    p, dtype = records.directions.shape[1], records.directions.dtype
+    of_gradient, of_hessian = (jnp.asarray(bound, dtype) for bound in bounds)
+    bound = jnp.full((p + 1, 1), of_hessian).at[p].set(of_gradient)
+    summand = Summand((p + 1, p), dtype, bound)
+    return _over_chunks(phi, records, params, chunk, summand, any_order)
 
 
 def _inner(params: Array, z: Array, any_order: bool) -> Array:
@@ -248,11 +287,11 @@ def _over_chunks(
     records: PreparedLinear,
     params: Array,
     part: Callable,
-    shape: tuple[int, ...],
+    summand: Summand,
     any_order: bool,
 ) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
-    count, p, size = records.directions.shape
+    count = records.directions.shape[0]
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
 
@@ -267,5 +306,4 @@ def _over_chunks(
 
         return part(z, *compute_once(chunk, scalars))
 
-    at_once = blocks_per_chunk(count, size * p, _NUMBERS)
-    return sum_chunks(count, at_once, contribution, zeros(shape, records.directions.dtype))
+    return sum_chunks(count, records.width, contribution, summand)

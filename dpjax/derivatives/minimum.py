@@ -61,7 +61,8 @@ def ridge_minimum(
     dtype = records.directions.dtype
     with jax.enable_x64(True):
         radius = float64(records.radius)
-        rows = linear_model.PreparedLinear(float64(records.directions), jnp.minimum(radius, 1.0))
+        directions = float64(records.directions)
+        rows = linear_model.PreparedLinear(directions, jnp.minimum(radius, 1.0), records.width)
         mu, bound, linear = float64(strength), float64(lipschitz), to_float64(tilt)
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)

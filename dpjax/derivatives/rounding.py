@@ -12,12 +12,15 @@ from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax._wide import float64
 from dpjax.accounting.budget import records_moved
+from dpjax.derivatives import integers
 
 if TYPE_CHECKING:
     from jaxtyping import Real
 
 BLOCK = 128
-"""Most rows that are added in float32; everything above is added in float64."""
+"""Most rows that are added in float32; the blocks of a chunk are added in float64."""
+CHUNK = 2**17
+"""Most rows of a chunk, whose sum is rounded to a grid; chunks are added as integers."""
 
 _UNIT = 2.0**-24
 _WIDE_UNIT = 2.0**-53
@@ -30,6 +33,11 @@ _SPARE = 2
 _AT_LEAST = 2**18
 # Roundings beside the additions: the clip factor, its product, and the product inside the sum.
 _PRODUCTS = 3
+# Roundings of a finished sum in float64: both integers, their sum, a Hessian's symmetrization, and
+# what a query does to it before the noise.
+_FINISHING = 8
+# Both neighbours' chunks are off the grid by half its spacing, in every number.
+_GRID = integers.SPACING * integers.MOST_NUMBERS**0.5
 
 
 def keeps_positions(relation: Relation) -> bool:
@@ -57,17 +65,21 @@ def most_rows(declared: int, relation: Relation) -> int:
     return max(_SPARE * declared, _AT_LEAST)
 
 
-def rounding_slack(data_size: int, relation: Relation) -> float:
+def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> float:
     """Returns a bound on the rounding in the distance of two neighbouring sums, in clip norms.
 
     Worst case over the order of additions: a sum of k terms of norm at most C, added in any order
-    with unit roundoff u, errs by at most k u / (1 - k u) times k C. If the common rows keep
-    their positions, only one block of ``BLOCK`` rows differs between neighbours; otherwise all
-    blocks do, and rows are added in float64 in each.
+    with unit roundoff u, errs by at most k u / (1 - k u) times k C. Rows are added in float32 in
+    blocks of ``BLOCK``, and blocks in float64 in chunks of at most ``CHUNK`` rows. The sum of a
+    chunk is rounded to a grid; what lies above is a sum of integers, which is exact. If the
+    common rows keep their positions, one block and one chunk differ between neighbours and the
+    others are the same bits; otherwise all do, and rows are added in float64 in each. The finished
+    sum, of norm n C, is rounded to float64.
 
     Args:
       data_size: n, the largest number of rows in the sum.
       relation: of the budget.
+      additions: of finished sums in float64, where several make up the answer.
 
     Returns:
       The error bound, to be added to ``records_moved(relation)``.
@@ -77,16 +89,24 @@ def rounding_slack(data_size: int, relation: Relation) -> float:
     >>> print(f"{rounding_slack(35_000, 'zero_out'):.5f}")
     0.00200
     >>> print(f"{rounding_slack(35_000, 'add_or_remove_one'):.1e}")
-    2.7e-07
+    9.0e-09
     """
-    totals = 2 * _error(data_size, _WIDE_UNIT) * data_size
+    finished = 2 * _error(_FINISHING + additions, _WIDE_UNIT) * data_size
+    blocks = CHUNK // BLOCK
     if keeps_positions(relation):
-        return 2 * _error(BLOCK + _PRODUCTS, _UNIT) * BLOCK + totals
-    return 2 * _error(BLOCK + _PRODUCTS, _WIDE_UNIT) * data_size + totals
+        block = 2 * _error(BLOCK + _PRODUCTS, _UNIT) * BLOCK
+        return block + 2 * _error(blocks, _WIDE_UNIT) * CHUNK + _GRID + finished
+    added = 2 * _error(BLOCK + _PRODUCTS + blocks, _WIDE_UNIT) * data_size
+    return added + math.ceil(data_size / BLOCK) * _GRID + finished
 
 
 def sum_slack(
-    rows: int, relation: Relation, any_order: bool = False, *, narrowed: bool = True
+    rows: int,
+    relation: Relation,
+    any_order: bool = False,
+    *,
+    narrowed: bool = True,
+    additions: int = 0,
 ) -> float:
     """Returns a bound on the rounding in the distance of neighbouring sums.
 
@@ -105,6 +125,7 @@ def sum_slack(
       relation: of the budget.
       any_order: whether blocks are added in float64.
       narrowed: whether the sum is rounded to float32 before anything else happens to it.
+      additions: as in ``rounding_slack``.
 
     Returns:
       The error bound, in clip norms C, to be added to ``records_moved(relation)``.
@@ -120,9 +141,10 @@ def sum_slack(
     rows = _validate.positive_int("rows", rows)
     narrowing = rows * _NARROWING if narrowed else 0.0
     if any_order or keeps_positions(relation):
-        return rounding_slack(rows, relation) + narrowing
+        return rounding_slack(rows, relation, additions) + narrowing
     # Rows behind the removed one shift, and every block is added in another order.
-    return math.ceil(rows / BLOCK) * rounding_slack(rows, "zero_out") + narrowing
+    blocks = math.ceil(rows / BLOCK)
+    return blocks * rounding_slack(rows, "zero_out", additions) + narrowing
 
 
 def sum_sensitivity(

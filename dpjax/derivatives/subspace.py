@@ -9,7 +9,7 @@ import jax
 from jax.typing import ArrayLike
 
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Expansion, on_device, zeros
+from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, directions, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -20,6 +20,7 @@ from dpjax.derivatives.chunks import (
     rows_per_chunk,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.per_example import JointExpansion, JointSum
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _sums(
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> tuple[Array, Array]:
-        records, keep = general._records(chunk, batch, mask)
+        records, keep = chunk.stored(batch, mask)
 
         def store(value: Array) -> Array:
             return compute_once(chunk, lambda: value)
@@ -166,7 +167,10 @@ def _sums(
 
     record = jax.tree.map(lambda leaf: leaf[0], batch)
     numbers = k * directions.widest(of_flat, flat, record)
-    zero = (zeros((k,), flat.dtype), zeros((k * k,), flat.dtype))
-    gradient, hessian = sum_chunks(n, rows_per_chunk(n, numbers), contribution, zero)
+    summands = tuple(
+        Summand((size,), flat.dtype, weight)
+        for size, weight in zip((k, k * k), weights, strict=True)
+    )
+    gradient, hessian = sum_chunks(n, rows_per_chunk(n, numbers), contribution, summands)
     square = jax.tree.map(lambda term: term.reshape(k, k), hessian)
     return gradient, clipping.symmetrize(square)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
+from dpjax._sharding import over_shares
 from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
@@ -137,16 +138,25 @@ class Asking:
             )
 
     def _memory_of(self, query: Query, params: Params, public: dict[str, Any]) -> PyTree | None:
+        if not query.remembers:
+            return None
         records, held = self._bound.records, self._secrets
         if held is None or query.name not in held.values:
-            return query.memory(records, params, **public)
+            return over_shares(_memory, records, None, query, params, public)
         # One program computes it in a run and where one goes on, so that both agree bit for bit.
         return only_where(
             jnp.asarray(query.renews(**public)) | ~held.known,
-            lambda place: query.memory(records, place[0], **place[1]),
+            lambda place: over_shares(_memory, records, None, query, *place),
             jax.tree.map(jnp.asarray, (params, public)),
             held.values[query.name],
         )
+
+
+def _memory(
+    records: PyTree, mask: None, query: Query, params: Params, public: dict[str, Any]
+) -> PyTree | None:
+    del mask
+    return query.memory(records, params, **public)
 
 
 def _same(query: Query, own: Query) -> bool:

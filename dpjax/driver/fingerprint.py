@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from typing import Any
 
@@ -14,12 +15,15 @@ import numpy as np
 from dpjax._program import sha256
 from dpjax._typing import Array, PyTree
 
+_DEVICES = re.compile(r"--xla_force_host_platform_device_count=\d+\s*")
+
 
 def environment() -> dict[str, Any]:
     """Returns what, besides the algorithm and the data, decides the bits of a run.
 
-    Another JAX, precision, device count or random stream gives other sums or other noise. The model
-    of the processor is left out: on another one XLA may order a sum differently.
+    Another JAX, precision or random stream gives other sums or other noise. The number of devices
+    is left out, since sums over them are exact, and so is the model of the processor: on another
+    one XLA may order a sum differently.
     """
     return {
         "python": ".".join(map(str, sys.version_info[:2])),
@@ -27,11 +31,10 @@ def environment() -> dict[str, Any]:
         "x64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "threefry_partitionable": bool(jax.config.jax_threefry_partitionable),  # pyright: ignore
         "matmul_precision": str(jax.config.jax_default_matmul_precision),  # pyright: ignore
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "xla_flags": _DEVICES.sub("", os.environ.get("XLA_FLAGS", "")).strip(),
         "machine": platform.machine(),
         "platform": jax.default_backend(),
         "device_kind": jax.devices()[0].device_kind,
-        "device_count": jax.device_count(),
     }
 
 

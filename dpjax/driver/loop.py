@@ -11,16 +11,20 @@ from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._program import trace
+from dpjax._sharding import check_sums, everywhere, place, shares
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.distributed import mesh_of
 from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
 from dpjax.driver.checks import check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, root_key, training_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
+
+_HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
 
 
 class Carry(NamedTuple):
@@ -164,16 +168,23 @@ def _trained(
     *more: Array,
 ) -> tuple[PyTree, Solution]:
     """What ``program`` returns of a training whose arguments and key are checked."""
+    data, mesh = mesh_of(data)
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data)
     drop_outdated(algorithm.objective, examples, params)
-    records = on_device(examples)
+    records = on_device(place(examples, mesh))
+    check_sums(records, numbers_of(algorithm))
     check_traced(root, records)
     with claimed(root, ADVICE):
         found, solution = program(
-            algorithm, records, root, params, *more, unit=unit, unit_rows=unit_rows
+            algorithm,
+            records,
+            *everywhere((root, params), records),
+            *more,
+            unit=unit,
+            unit_rows=unit_rows,
         )
     solution = dataclasses.replace(
         solution,
@@ -248,6 +259,12 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
     return params
 
 
+def numbers_of(algorithm: Algorithm) -> int:
+    """Returns how many numbers a sum over devices holds at most: those of gradient and Hessian."""
+    most = algorithm.dimension * (algorithm.dimension + 1)
+    return most if most <= _HESSIAN else algorithm.dimension
+
+
 def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
     own = own_key(key, algorithm, examples, params)
@@ -265,6 +282,7 @@ def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) 
 
     Privacy: secret like the root key.
     """
+    examples = shares(examples)
     structure = jax.tree.map(lambda leaf: None, algorithm)
     chosen = configuration(structure, examples, params)
     return training_key(key, algorithm, params, _with_program(chosen, algorithm, examples, params))

@@ -12,11 +12,13 @@ from typing import NamedTuple
 import jax
 
 from dpjax._bar import Bar
+from dpjax._sharding import check_sums, everywhere, place
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
+from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
 from dpjax.driver.checks import check_data
 from dpjax.driver.configuration import drop_outdated
@@ -96,6 +98,7 @@ def run(
     >>> int(run(algorithm, (x, jnp.ones(50)), key=jax.random.key(0)).steps)
     4
     """
+    data, mesh = mesh_of(data)
     params = loop.starting_point(algorithm, params)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = loop.unpack(data)
@@ -104,8 +107,10 @@ def run(
     root = None if resuming else root_key(key, seed)
     known = seed is not None or (root is not None and guessable(root))
     chosen = resume.Chosen(root, known)
+    records = on_device(place(examples, mesh))
+    check_sums(records, loop.numbers_of(algorithm))
     with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
-        bound, carry = _start(algorithm, on_device(examples), journal.key, params)
+        bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
         steps = int(algorithm.steps)

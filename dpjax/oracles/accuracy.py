@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
-from dpjax._wide import Expansion, accumulate, zeros
+from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import linear_model
+from dpjax.derivatives import count, linear_model
 from dpjax.oracles.base import Query, Records
 from dpjax.sampling import FullBatch
 from dpjax.sampling.samplers import expect
@@ -83,9 +83,11 @@ class AccuracyQuery(Query):
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         """Returns the number of records whose label is predicted, (). NOT PRIVATE."""
-        del mask, public
-        correct = self._correct(records, params).ravel().astype(jnp.float32)
-        return (accumulate(zeros((), correct.dtype), correct),)
+        del public
+        correct = self._correct(records, params).ravel()
+        if mask is not None:
+            correct = correct & mask
+        return (count(correct),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the noise on the count, of which one record moves 1."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from dpjax._sharding import Spread, over_shares
 from dpjax._typing import Array, Params, PyTree, Relation, is_own
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
@@ -71,6 +72,7 @@ class Query:
 
     noise: ClassVar[Noise] = Gaussian()
     """The law of the noise; its ``mechanism`` names the kind of release."""
+    _additions: ClassVar[int] = 0  # of finished sums in float64, where they make up an answer
 
     @property
     def objective(self) -> Objective:
@@ -289,8 +291,13 @@ class Query:
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
+        if isinstance(batch, Spread) and not is_own(self):
+            raise ValueError(
+                f"{type(self).__name__} is not dpjax's, and its sums are those of one device: pass "
+                "the data as they are, without distributed.shard."
+            )
         inner = self.inner_noise(key, records, params)
-        exact = self.exact(batch, params, mask, **public, **inner)
+        exact = over_shares(_exact, batch, mask, self, params, public | inner)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
@@ -409,9 +416,11 @@ class Query:
         return most_rows(self.sampler.capacity, self.relation)
 
     def _slack_of(self, rows: int) -> float:
-        # Noise is added before the sum is rounded to float32, so that rounding is not charged.
         charged = most_rows(rows, self.relation)
-        return sum_slack(charged, self.relation, self.any_order, narrowed=False)
+        # A query from elsewhere may add row by row, by ``accumulate``.
+        more = self._additions if is_own(self) else charged
+        # Noise is added before the sum is rounded to float32, so that rounding is not charged.
+        return sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
 
     def _on_sum(self, bound: Array | float) -> Array | float:
         return self.sampler.sum_scale(bound, self.relation, self.slack)
@@ -429,19 +438,7 @@ class Query:
         return self.sampler.draw(derive(key, "sample", 0), records)
 
 
-class ValueQuery(Query):
-    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
-
-    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the standard deviation of the noise on the value."""
-        del params, public
-        return (self.stddev,)
-
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
-        """Returns the noisy value."""
-        del params
-        return noisy[0]
-
-    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
-        """Returns the noisy value."""
-        return (answer,)
+def _exact(
+    records: Records, mask: Array | None, query: Query, params: Params, public: dict[str, Any]
+) -> tuple[Expansion, ...]:
+    return query.exact(records, params, mask, **public)

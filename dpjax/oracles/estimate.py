@@ -242,6 +242,10 @@ class EstimateQuery(Query):
 
         return lax.fori_loop(0, self._passes(size), one, zeros(flat.shape, dtype))
 
-    def _passes(self, size: Array) -> Array:
+    @property
+    def _additions(self) -> int:
+        return self._passes(self.sampler.capacity) + 1
+
+    def _passes(self, size: Any) -> Any:
         """How many micro-batches are read for ``size`` records."""
         return (size + ROWS - 1) // ROWS

@@ -7,8 +7,9 @@ from dpjax._wide import Expansion, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Records, ValueQuery
+from dpjax.oracles.base import Records
 from dpjax.oracles.setting import Setting
+from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
 from dpjax.sampling.samplers import expect
 

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
@@ -134,6 +135,6 @@ class ObjectiveQuery(MinimizerQuery):
 
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
-        dtype = records.directions.dtype
+        dtype = jax.tree.leaves(records)[0].dtype
         own, noise = derive(key, "tilt", 0), self._configured(Gaussian())
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

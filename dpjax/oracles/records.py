@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from dpjax._sharding import Spread, length, shares
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
 from dpjax.datasets.base import check_arrays
@@ -25,9 +26,12 @@ def bind(query: Query, examples: PyTree) -> Records:
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
     examples = on_device(examples)
-    if query.objective.margin is not None and query.closed_form:
-        return linear_model.prepare(examples)
-    return examples
+    if query.objective.margin is None or not query.closed_form:
+        return examples
+    width = linear_model.chunk_width(length(examples), shares(examples)[0].shape[1])
+    if isinstance(examples, Spread):
+        return examples.map(lambda rows, keep: linear_model.prepare(rows, keep, width))
+    return linear_model.prepare(examples, width=width)
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:

@@ -10,8 +10,9 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
-from dpjax.oracles.base import Evaluations, Records, ValueQuery
+from dpjax.oracles.base import Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import SinglePass, as_ordered
 from dpjax.sampling.samplers import expect
 

@@ -14,8 +14,9 @@ from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
-from dpjax.oracles.base import Evaluations, Records, ValueQuery
+from dpjax.oracles.base import Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
 from dpjax.sampling.samplers import expect
 

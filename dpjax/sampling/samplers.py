@@ -7,9 +7,9 @@ batch must make its part exactly zero. ``key`` is used for one draw alone, and f
 
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import jax
 import jax.numpy as jnp
 
+from dpjax._sharding import draw, length
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import (
     Release,
@@ -114,9 +114,8 @@ class Sampler:
           key: used for this draw alone.
           records: pytree whose leaves share their leading axis.
         """
-        n = jax.tree.leaves(records)[0].shape[0]
-        batch = self.sample(key, n)
-        return jax.tree.map(lambda leaf: leaf[batch.indices], records), batch.mask
+        batch = self.sample(key, length(records))
+        return draw(records, batch.indices, batch.mask)
 
     def release(
         self,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpjax._sharding import length, take
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import SinglePassRelease, records_moved
 from dpjax.sampling.samplers import Sampler
@@ -35,16 +36,14 @@ def ordered(key: Array, rows: PyTree) -> Ordered:
     >>> sorted(ordered(jax.random.key(0), jnp.ones((4, 2))).order.tolist())
     [0, 1, 2, 3]
     """
-    n = jax.tree.leaves(rows)[0].shape[0]
-    return Ordered(rows, jax.random.permutation(key, n).astype(jnp.int32))
+    return Ordered(rows, jax.random.permutation(key, length(rows)).astype(jnp.int32))
 
 
 def as_ordered(records: PyTree) -> Ordered:
     """Returns records with their order; those that were given none are read as they stand."""
     if isinstance(records, Ordered):
         return records
-    n = jax.tree.leaves(records)[0].shape[0]
-    return Ordered(records, jnp.arange(n, dtype=jnp.int32))
+    return Ordered(records, jnp.arange(length(records), dtype=jnp.int32))
 
 
 @pytree_dataclass
@@ -143,7 +142,7 @@ class SinglePass(Sampler):
         places = start + jnp.arange(rows, dtype=jnp.int32)
         mask = (places < start + size) & (places >= self.first) & (places < self.last)
         indices = records.order[jnp.where(mask, places, 0)]
-        return jax.tree.map(lambda leaf: leaf[indices], records.rows), mask
+        return take(records.rows, indices), mask
 
     def _drawn(self) -> dict[str, Any]:
         return {"data_size": self.data_size}

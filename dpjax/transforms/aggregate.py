@@ -13,7 +13,7 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import on_device, wide_dtype, zeros
+from dpjax._wide import on_device, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -23,6 +23,7 @@ from dpjax.derivatives.chunks import (
     rows_per_chunk,
     sum_chunks,
 )
+from dpjax.derivatives.integers import Summand
 
 
 class ClippingTransformation(optax.GradientTransformationExtraArgs):
@@ -181,8 +182,12 @@ def clipped_sum(
         return [*sums, blocks(side).sum(axis=1).astype(dtype)]
 
     chunk_rows = rows_per_chunk(n, sum(widths), numbers=2**20)
-    zero = [*(zeros((width,), dtype) for width in widths), zeros((), dtype)]
-    *sums, balance = [total.leading for total in sum_chunks(n, chunk_rows, contribution, zero)]
+    bounds = norms if len(norms) > 1 else norms * len(leaves)
+    summands = [
+        Summand((width,), dtype, bound) for width, bound in zip(widths, bounds, strict=True)
+    ]
+    summands.append(Summand((), dtype, bound=1.0))
+    *sums, balance = [total.leading for total in sum_chunks(n, chunk_rows, contribution, summands)]
     shaped = [total.reshape(leaf.shape[1:]) for total, leaf in zip(sums, leaves, strict=True)]
     return jax.tree.unflatten(tree, shaped), balance
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Expansion, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
 from dpjax.derivatives.batching import map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
@@ -22,6 +22,7 @@ from dpjax.derivatives.ghost import layers
 from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
 from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
 from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
+from dpjax.derivatives.integers import Summand
 
 # Storing one number for a record costs as much as this many multiplications and additions.
 _STORED = 16
@@ -102,8 +103,9 @@ def gradient_sum(
         both = zip(reading.parts, arrays, factors, strict=True)
         return [part.weighted(of_part, factor, size, any_order) for part, of_part, factor in both]
 
-    zero = [zeros(part.shape, dtype) for part in reading.parts]
-    sums = sum_blocks(n, rows, contribution, zero)
+    norms = jnp.broadcast_to(clip_norm, len(reading.parts))
+    summands = [Summand(part.shape, dtype, norms[i]) for i, part in enumerate(reading.parts)]
+    sums = sum_blocks(n, rows, contribution, summands)
     shaped = [
         jax.tree.map(lambda word, part=part: part.finish(word).ravel(), total)
         for part, total in zip(reading.parts, sums, strict=True)

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax._wide import Expansion, wide_dtype, zeros
+from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import Chunk, common_length, sum_blocks
 from dpjax.derivatives.ghost import bookkeeping
+from dpjax.derivatives.integers import Summand
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
@@ -61,8 +62,9 @@ def gradient_sum(
         some = jnp.any(factors > 0)
         return [jnp.where(some, leaf.astype(dtype), 0).ravel()[None] for leaf in sums]
 
-    zero = [zeros((leaf.size,), dtype) for leaf in jax.tree.leaves(params)]
-    sums = sum_blocks(n, rows, contribution, zero)
+    leaves = jax.tree.leaves(params)
+    summands = [Summand((leaf.size,), dtype, bound=None) for leaf in leaves]
+    sums = sum_blocks(n, rows, contribution, summands)
     return jax.tree.map(lambda *words: jnp.concatenate(words), *sums)
 
 

@@ -1,0 +1,286 @@
+"""Records over several devices: each holds its share, and sums of integers join them.
+
+The only file that names a collective. What crosses devices is integers alone: the integers of a
+clipped sum, and the bit patterns of records that were drawn. Integers add up to the same bits on
+any number of devices, so a training releases the same on all.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
+
+AXIS = "records"
+"""The one axis of the mesh."""
+SHARE = 4096
+"""A device's share is a multiple of so many rows, which all chunks of rows divide."""
+
+
+@pytree_dataclass
+class Spread:
+    """Records over the devices of a mesh; secret.
+
+    Args:
+      rows: pytree of arrays whose leading axis is cut into equal shares, the last ones padded.
+      mesh: of one axis.
+      size: number of records.
+      mask: bool, cut as the rows are: those that count; None for all.
+      padded: whether rows after the last record hold something, and are to be masked.
+    """
+
+    rows: PyTree
+    mesh: Mesh = static()
+    size: int = static()
+    mask: Array | None = None
+    padded: bool = static(default=True)
+
+    def over(self, function: Callable[..., PyTree], *public: PyTree) -> PyTree:
+        """Returns ``function(rows, keep, *public)``, which each device computes on its share.
+
+        Args:
+          function: its clipped sums are those over all shares, and what it returns must be the same
+            on all devices. ``keep`` is bool, the rows that hold a record, or None for all.
+          *public: what does not depend on the share.
+        """
+
+        def local(cut: tuple[PyTree, Array | None], public: tuple) -> PyTree:
+            rows, mask = cut
+            return function(rows, self._keep(rows, mask), *public)
+
+        return self._mapped(local, P())((self.rows, self.mask), public)
+
+    def map(self, function: Callable[..., PyTree]) -> "Spread":
+        """Returns ``function(rows, keep)`` of each share, where it stays; it must use ``keep``."""
+
+        def local(rows: PyTree, _: tuple) -> PyTree:
+            return function(rows, self._keep(rows, None))
+
+        rows = self._mapped(local, P(AXIS))(self.rows, ())
+        return Spread(rows, self.mesh, self.size, padded=False)
+
+    def _mapped(self, local: Callable[..., PyTree], out: P) -> Callable[..., PyTree]:
+        # Unchecked: a loss may hold loops that start from a constant, which the check refuses.
+        return jax.shard_map(
+            local, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=out, check_vma=False
+        )
+
+    def _keep(self, rows: PyTree, mask: Array | None) -> Array | None:
+        if not self.padded:
+            return mask
+        share = jax.tree.leaves(rows)[0].shape[0]
+        keep = lax.axis_index(AXIS) * share + jnp.arange(share) < self.size
+        return keep if mask is None else keep & mask
+
+
+def over_shares(
+    function: Callable[..., PyTree], records: PyTree, mask: Array | None, *public: PyTree
+) -> PyTree:
+    """Returns ``function(records, mask, *public)``, by shares where records are spread.
+
+    Args:
+      function: see ``Spread.over``.
+      records: spread or not; spread ones are all asked.
+      mask: the records that count; None for all.
+      *public: further arguments, pytrees.
+    """
+    if isinstance(records, Spread):
+        return records.over(function, *public)
+    return function(records, mask, *public)
+
+
+def is_inside() -> bool:
+    """Whether this is traced for one device's share."""
+    return AXIS in jax.sharding.get_abstract_mesh().manual_axes
+
+
+def add_up(integers: list[Array]) -> list[Array]:
+    """Returns the sums over all shares of arrays of int64, by one collective."""
+    if not is_inside():
+        return integers
+    with jax.enable_x64(True):
+        flat = jnp.concatenate([array.ravel() for array in integers])
+        ends = np.cumsum([array.size for array in integers])[:-1].tolist()
+        parts = jnp.split(lax.psum(flat, AXIS), ends)
+        return [part.reshape(array.shape) for part, array in zip(parts, integers, strict=True)]
+
+
+def length(records: PyTree) -> int:
+    """Returns the number of records, which may be spread.
+
+    >>> length((jnp.zeros((3, 2)), jnp.zeros(3)))
+    3
+    """
+    if isinstance(records, Spread):
+        return records.size
+    return jax.tree.leaves(records)[0].shape[0]
+
+
+def take(records: PyTree, indices: Array) -> PyTree:
+    """Returns the records at ``indices``, on every device.
+
+    Of spread records each device gives those of its share and 0 for the others: the sum of their
+    bit patterns is the record.
+
+    >>> take(jnp.arange(3.0), jnp.array([2, 0])).tolist()
+    [2.0, 0.0]
+    """
+    if not isinstance(records, Spread):
+        return jax.tree.map(lambda leaf: leaf[indices], records)
+    return records.over(lambda rows, _, indices: _gathered(rows, indices), indices)
+
+
+def draw(records: PyTree, indices: Array, mask: Array) -> tuple[PyTree, Array | None]:
+    """Returns the records at ``indices`` and which of them count, spread again if they are many.
+
+    Args:
+      records: spread or not.
+      indices: int32 (slots,).
+      mask: bool (slots,), that of the result.
+    """
+    slots = indices.shape[0]
+    if not isinstance(records, Spread) or slots <= SHARE:
+        return take(records, indices), mask
+    share, devices = _share(slots, records.mesh), records.mesh.size
+    indices, mask = (jnp.pad(array, (0, share * devices - slots)) for array in (indices, mask))
+
+    def own(rows: PyTree, public: tuple[Array, Array]) -> tuple[PyTree, Array]:
+        indices, mask = (array.reshape(devices, share) for array in public)
+        me = lax.axis_index(AXIS)
+
+        # One device's share after the other, so that none holds the whole batch.
+        def one(device: Array, held: PyTree) -> PyTree:
+            found = _gathered(rows, indices[device])
+            return jax.tree.map(lambda new, old: jnp.where(device == me, new, old), found, held)
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((share, *leaf.shape[1:]), leaf.dtype), rows)
+        return lax.fori_loop(0, devices, one, nothing), mask[me]
+
+    rows, mask = records._mapped(own, P(AXIS))(records.rows, (indices, mask))
+    return Spread(rows, records.mesh, slots, mask, padded=False), None
+
+
+def _gathered(rows: PyTree, indices: Array) -> PyTree:
+    """The records at ``indices`` of all shares; for one device's share, on every device."""
+    share = jax.tree.leaves(rows)[0].shape[0]
+    place = indices - lax.axis_index(AXIS) * share
+    here = (place >= 0) & (place < share)
+    place = jnp.where(here, place, 0)
+
+    def one(leaf: Array) -> Array:
+        bits = _bits(leaf[place])
+        mine = here.reshape(-1, *(1,) * (bits.ndim - 1))
+        return _from_bits(lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS), leaf.dtype)
+
+    return jax.tree.map(one, rows)
+
+
+def check_sums(records: PyTree, numbers: int) -> None:
+    """Raises if the devices of spread records do not add up as one does.
+
+    What they add are made-up integers, as many as a clipped sum holds: a wrong sum would be a wrong
+    guarantee, and backends have returned some.
+
+    Args:
+      records: spread; of others nothing is checked.
+      numbers: how many each device adds.
+
+    Raises:
+      RuntimeError: before anything is spent.
+    """
+    if not isinstance(records, Spread):
+        return
+
+    def made_up(device: Any, place: Any) -> Any:
+        return (place * 2654435761 + device * 40503) % 2**61 - 2**60
+
+    def local(_: Array, __: tuple) -> Array:
+        with jax.enable_x64(True):
+            device = lax.axis_index(AXIS).astype(jnp.int64)
+            return add_up([made_up(device, jnp.arange(numbers, dtype=jnp.int64))])[0]
+
+    with jax.enable_x64(True):
+        found = np.asarray(
+            jax.jit(records._mapped(local, P()))(jax.tree.leaves(records.rows)[0], ())
+        )
+    with np.errstate(over="ignore"):
+        devices = np.arange(records.mesh.size, dtype=np.int64)[:, None]
+        expected = made_up(devices, np.arange(numbers, dtype=np.int64)).sum(axis=0)
+    if not np.array_equal(found, expected):
+        raise RuntimeError(
+            f"{records.mesh.size} devices do not add up integers as one does, so no sum of theirs "
+            "has a guarantee; nothing was asked. Run on one device, and report the versions of jax "
+            "and of the devices' drivers."
+        )
+
+
+def _share(rows: int, mesh: Mesh) -> int:
+    return SHARE * math.ceil(rows / (SHARE * mesh.size))
+
+
+def _bits(rows: Array) -> Array:
+    if rows.dtype == jnp.bool_:
+        return rows.astype(jnp.int32)
+    if jnp.issubdtype(rows.dtype, jnp.integer):
+        return rows
+    with jax.enable_x64(rows.dtype.itemsize == 8):
+        return lax.bitcast_convert_type(rows, jnp.dtype(f"uint{8 * rows.dtype.itemsize}"))
+
+
+def _from_bits(bits: Array, dtype: jnp.dtype) -> Array:
+    if dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.integer):
+        return bits.astype(dtype)
+    with jax.enable_x64(dtype.itemsize == 8):
+        return lax.bitcast_convert_type(bits, dtype)
+
+
+def shares(records: PyTree) -> PyTree:
+    """Returns the arrays of records that may be spread, of which the leading axis is padded."""
+    return records.rows if isinstance(records, Spread) else records
+
+
+def everywhere(tree: PyTree, records: PyTree) -> PyTree:
+    """Returns ``tree`` on all devices over which ``records`` are spread."""
+    if not isinstance(records, Spread):
+        return tree
+    return jax.device_put(tree, NamedSharding(records.mesh, P()))
+
+
+def place(examples: PyTree, mesh: Mesh | None) -> PyTree:
+    """Returns ``examples`` spread over a mesh, or on one device where they are few.
+
+    Args:
+      examples: pytree of arrays that share their leading axis.
+      mesh: of one axis, or None.
+
+    Privacy: reads shapes; rows of padding are 0 and masked.
+    """
+    n = length(examples)
+    if mesh is None:
+        return examples
+    if mesh.size == 1 or n <= SHARE:
+        return jax.tree.map(np.asarray, examples)
+    share = _share(n, mesh)
+    sharding = NamedSharding(mesh, P(AXIS))
+
+    def spread(leaf: Any) -> Array:
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop = index[0].start or 0, index[0].stop
+            with np.errstate(all="ignore"):
+                rows = np.asarray(leaf[start : min(stop, n)]).astype(dtype, copy=False)
+            missing = share - len(rows)
+            return np.concatenate([rows, np.zeros((missing, *leaf.shape[1:]), dtype)])
+
+        shape = (share * mesh.size, *leaf.shape[1:])
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    return Spread(jax.tree.map(spread, examples), mesh, n)

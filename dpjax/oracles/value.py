@@ -1,0 +1,24 @@
+"""``ValueQuery``: a question whose exact value is that of a mean, and no sum."""
+
+from typing import Any
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax.oracles.base import Query
+
+
+class ValueQuery(Query):
+    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        """Returns the standard deviation of the noise on the value."""
+        del params, public
+        return (self.stddev,)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+        """Returns the noisy value."""
+        del params
+        return noisy[0]
+
+    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
+        """Returns the noisy value."""
+        return (answer,)

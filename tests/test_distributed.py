@@ -1,0 +1,252 @@
+"""Records over several devices: the bits of one device, and a share of the records on each."""
+
+import ast
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax import _sharding, distributed
+from dpjax.distributed import shard
+
+ROOT = pathlib.Path(__file__).parent.parent
+DEVICES = 8
+COLLECTIVES = {"psum", "pmean", "all_gather", "shard_map", "pmap", "axis_index", "process_index"}
+ROWS = 7 * _sharding.SHARE + 100  # something on each of eight devices, and padding on the last
+
+PREAMBLE = f"""
+import hashlib, json, re
+import jax, jax.numpy as jnp, numpy as np
+from factories import make
+
+import dpjax
+from dpjax import _sharding
+from dpjax.distributed import shard
+from dpjax.driver import loop
+
+n = {ROWS}
+budget = dpjax.PrivacyBudget(1.0, 1e-6)
+x = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32) / 4
+y = np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
+found = {{}}
+
+
+def algorithm(name):
+    more = {{"batch_size": 9_000}} if name in ("dp-adam", "dp-optimizer", "dpagem") else {{}}
+    return make(name, budget, data_size=n, dimension=4, steps=3, **more)
+
+
+def bits(solution):
+    kept = solution.params, solution.history, solution.certificate, solution.accuracy
+    words = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kept))
+    return hashlib.sha256(words).hexdigest()
+"""
+
+
+def on_devices(program, count=DEVICES, optimised=False):
+    """What a program, that fills ``found``, finds in a process with so many devices."""
+    fast = "" if optimised else "import compiling\ncompiling.install()\n"
+    flags = f"--xla_force_host_platform_device_count={count}"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", fast + PREAMBLE + program + "\nprint(json.dumps(found))"],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_c11_c12_c13_every_algorithm_releases_the_same_bits_on_one_and_on_eight_devices(half):
+    """Parameters, history, certificate and accuracy; noise for each device would change them."""
+    names = sorted(dpjax.ALGORITHMS)[half::2]
+    program = f"""
+for name in {names}:
+    given = algorithm(name)
+    one = dpjax.solve(given, (x, y), key=jax.random.key(0))
+    eight = dpjax.solve(given, shard((x, y)), key=jax.random.key(0))
+    other = dpjax.solve(given, shard((x, y)), key=jax.random.key(1))
+    found[name] = [bits(one), bits(eight), bits(other)]
+"""
+    found = on_devices(program)
+    assert sorted(found) == names
+    for name, (one, eight, other) in found.items():
+        assert one == eight, name
+        assert one != other, name
+
+
+def test_c12_any_number_of_devices_and_the_users_own_sharding():
+    """By programs optimised as users' are, of a method that draws batches larger than a share."""
+    program = """
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+x, y = x[:n - 100], y[:n - 100]  # arrays of one sharding have rows for all devices alike
+given = make("dp-str", budget, data_size=len(y), dimension=4, steps=3)
+assert given.queries[0].sampler.capacity > _sharding.SHARE
+rows = NamedSharding(Mesh(np.array(jax.devices()[:4]), ("mine",)), PartitionSpec("mine"))
+data = [(x, y), *(shard((x, y), jax.devices()[:k]) for k in (2, 3, 5)),
+        tuple(jax.device_put(leaf, rows) for leaf in (x, y)),
+        shard(dpjax.Dataset(x, y), jax.devices()[:4])]
+found["all"] = [bits(dpjax.solve(given, records, key=jax.random.key(0))) for records in data]
+found["run"] = bits(dpjax.run(given, data[1], key=jax.random.key(0), progress=False))
+"""
+    found = on_devices(program, optimised=True)
+    assert len({*found["all"], found["run"]}) == 1
+
+
+def test_a_device_holds_its_share_and_no_program_gathers_records():
+    """Memory by XLA's own count; the sums of one pass cross devices by one collective."""
+    program = """
+def program(name, mesh):
+    data = _sharding.place((x, y), mesh)
+    start = _sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
+    given = algorithm(name)
+    return loop._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
+
+
+for name in ("dp-tr", "dp-gd", "dp-adam"):
+    memory = []
+    for mesh in (None, shard((x, y)).mesh):
+        compiled = program(name, mesh)
+        used = compiled.memory_analysis()
+        memory.append(used.argument_size_in_bytes + used.temp_size_in_bytes)
+    text = compiled.as_text()
+    words = ("all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+    others = sum(text.count(word) for word in words)
+    found[name] = [*memory, len(re.findall(r" all-reduce(-start)?[(]", text)), others]
+"""
+    found = on_devices(program, optimised=True)
+    for name, (one, eight, reduces, others) in found.items():
+        drawn = name == "dp-adam"  # its batch comes to the devices by another
+        assert (reduces, others) == (1 + drawn, 0), name
+        assert eight <= one / DEVICES + 2**20, name
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_c50_a_run_goes_on_with_another_number_of_devices(tmp_path, devices):
+    program = """
+from factories import Crash
+from dpjax.driver import progress, resume
+given, folder = algorithm("dp-adam"), {folder!r}
+def run(data, **more):
+    return bits(dpjax.run(given, data, progress=False, checkpoint=folder, **more))
+if {begins}:
+    whole, resume.SAVE_SECONDS = progress._advance, 0.0
+    def advance(bound, carry, until):
+        if int(carry.step) == 1:
+            raise Crash
+        return whole(bound, carry, until)
+    progress._advance = advance
+    try:
+        run(shard((x, y)), key=jax.random.key(0))
+    except Crash:
+        found["crashed"] = True
+else:
+    found["resumed"] = run(shard((x, y)))
+    found["whole"] = bits(dpjax.run(given, (x, y), key=jax.random.key(0), progress=False))
+"""
+    folder = str(tmp_path / "run")
+    assert on_devices(program.format(folder=folder, begins=True)) == {"crashed": True}
+    found = on_devices(program.format(folder=folder, begins=False), count=devices)
+    assert found["resumed"] == found["whole"]
+
+
+def test_c12_devices_that_add_up_wrongly_are_refused():
+    """Planted: one device of eight adds 1 to what it sends."""
+    program = """
+right = jax.lax.psum
+def wrong(values, axis):
+    return right(values + (jax.lax.axis_index(axis) == 5).astype(values.dtype), axis)
+_sharding.lax.psum = wrong
+for how in (dpjax.solve, dpjax.run):
+    try:
+        how(algorithm("dp-gd"), shard((x, y)), key=jax.random.key(0))
+    except RuntimeError as error:
+        found[how.__name__] = str(error)
+"""
+    found = on_devices(program)
+    assert set(found) == {"solve", "run"}
+    for message in found.values():
+        assert "8 devices do not add up integers as one does" in message
+
+
+def test_c11_one_file_adds_up_over_devices():
+    used = {
+        path.name
+        for path in (ROOT / "dpjax").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.Name)
+        and (node.attr if isinstance(node, ast.Attribute) else node.id) in COLLECTIVES
+    }
+    assert used == {"_sharding.py"}
+
+
+def test_few_records_stay_on_one_device():
+    data = shard((np.ones((5, 2)), np.ones(5)))
+    examples, mesh = distributed.mesh_of(data)
+    assert isinstance(_sharding.place(examples, mesh)[0], np.ndarray)
+
+
+def test_no_device_is_an_error():
+    with pytest.raises(ValueError, match="devices is empty"):
+        shard((np.ones((5, 2)), np.ones(5)), [])
+
+
+def test_a_query_of_ones_own_is_refused():
+    program = """
+import dataclasses
+from dpjax._typing import pytree_dataclass
+from dpjax.oracles import GradientQuery
+
+@pytree_dataclass
+class Mine(GradientQuery):
+    pass
+
+given = algorithm("dp-gd")
+query = Mine(**{f.name: getattr(given.query, f.name) for f in dataclasses.fields(given.query)})
+try:
+    dpjax.solve(dataclasses.replace(given, query=query), shard((x, y)), key=jax.random.key(0))
+except ValueError as error:
+    found["error"] = str(error)
+"""
+    assert "Mine is not dpjax's" in on_devices(program)["error"]
+
+
+def test_take_and_draw_return_every_bit():
+    """Of floats, integers and booleans, and of what is no number."""
+    program = """
+mesh = shard((x, y)).mesh
+rows = {"float": x, "int": np.arange(n, dtype=np.int32) - 7, "bool": np.arange(n) % 3 == 0,
+        "half": x[:, 0].astype(jnp.bfloat16)}
+rows["float"][5] = np.nan
+spread = _sharding.place(rows, mesh)
+few = jnp.array([5, n - 1, 0, 4096, 5])
+many = jax.random.randint(jax.random.key(0), (5_000,), 0, n)
+mask = jnp.arange(5_000) % 2 == 0
+taken = jax.jit(_sharding.take)(spread, few)
+again, kept = jax.jit(_sharding.draw)(spread, few, few > 3)
+drawn, _ = jax.jit(_sharding.draw)(spread, many, mask)
+same = [np.asarray(a).tobytes() == rows[k][np.asarray(few)].tobytes() for k, a in taken.items()]
+same += [np.asarray(a).tobytes() == np.asarray(taken[k]).tobytes() for k, a in again.items()]
+for name, leaf in drawn.rows.items():
+    same.append(np.asarray(leaf)[:5_000].tobytes() == rows[name][np.asarray(many)].tobytes())
+same += [np.asarray(drawn.mask)[:5_000].tolist() == mask.tolist(),
+         not np.asarray(drawn.mask)[5_000:].any(), kept.tolist() == (few > 3).tolist()]
+found["same"] = [bool(one) for one in same]
+"""
+    found = on_devices(program)["same"]
+    assert len(found) == 15
+    assert all(found)
+
+
+def test_records_on_one_device_are_read_as_ever():
+    assert distributed.mesh_of((jax.numpy.ones((3, 2)),))[1] is None
