@@ -273,7 +273,7 @@ def place(examples: PyTree, mesh: Mesh | None) -> PyTree:
     def spread(leaf: Any) -> Array:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             start, stop = index[0].start or 0, index[0].stop
             with np.errstate(all="ignore"):
                 rows = np.asarray(leaf[start : min(stop, n)]).astype(dtype, copy=False)

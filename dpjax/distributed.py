@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
 from dpjax._sharding import AXIS
-from dpjax._typing import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Sharded:
     mesh: Mesh
 
 
-def shard(data: Any, devices: Sequence[jax.Device] | None = None) -> Sharded:
+def shard(data: Any, devices: Sequence[Any] | None = None) -> Sharded:
     """Returns ``data`` to be spread over devices: pass it to ``solve`` or ``run`` in their place.
 
     Nothing else changes in the call, and what is released is the same, bit for bit, as on one
@@ -69,10 +69,10 @@ def mesh_of(data: Any) -> tuple[Any, Mesh | None]:
     return data, None
 
 
-def _mesh(leaf: PyTree) -> Mesh | None:
+def _mesh(leaf: Any) -> Mesh | None:
     sharding = getattr(leaf, "sharding", None)
-    if isinstance(leaf, jax.core.Tracer) or not isinstance(sharding, NamedSharding):
+    if isinstance(leaf, Tracer) or not isinstance(sharding, NamedSharding):
         return None
     if not sharding.spec or sharding.spec[0] is None or sharding.mesh.size == 1:
         return None
-    return Mesh(sharding.mesh.devices.ravel(), (AXIS,))
+    return Mesh(np.array(list(sharding.mesh.devices.flat)), (AXIS,))  # pyright: ignore

@@ -9,6 +9,7 @@ as 64-bit integers. What that adds to the sensitivity is in ``rounding.rounding_
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -46,6 +47,10 @@ class Words(NamedTuple):
     low: Int[Array, "*shape"]
 
 
+Total = Expansion | tuple[Words, Words]
+"""What a loop over chunks carries: the coarse and the fine integers; floats where no bound is."""
+
+
 class Summand(NamedTuple):
     """What is known of a sum before it is made.
 
@@ -60,16 +65,14 @@ class Summand(NamedTuple):
     dtype: jnp.dtype
     bound: Real[Array, "*broadcast"] | float | None
 
-    def zero(self) -> Expansion | tuple[Words, Words]:
+    def zero(self) -> Total:
         """Returns the sum of nothing, which a loop carries."""
         if self.bound is None:
             return zeros(self.shape, self.dtype)
         nothing = Words(jnp.zeros(self.shape, jnp.int32), jnp.zeros(self.shape, jnp.uint32))
         return nothing, nothing
 
-    def add(
-        self, total: Expansion | tuple[Words, Words], parts: Float[Array, "..."]
-    ) -> Expansion | tuple[Words, Words]:
+    def add(self, total: Total, parts: Float[Array, "..."]) -> Total:
         """Returns ``total`` plus the sum of ``parts``, finite numbers, one for each block."""
         if isinstance(total, Expansion):
             return accumulate(total, parts)
@@ -82,7 +85,7 @@ class Summand(NamedTuple):
             fine = lax.round(rest, lax.RoundingMethod.TO_NEAREST_EVEN)
             return _plus(total[0], coarse), _plus(total[1], fine)
 
-    def finish(self, total: Expansion | tuple[Words, Words]) -> Expansion:
+    def finish(self, total: Total) -> Expansion:
         """Returns the sum: the integers times the grid, in float64."""
         if isinstance(total, Expansion):
             return total
@@ -134,7 +137,7 @@ def check(summands: list[Summand]) -> None:
         raise ValueError(f"a clipped sum holds at most {MOST_NUMBERS} numbers, got {numbers}.")
 
 
-def over_shares(totals: list[Expansion | tuple[Words, Words]]) -> list[tuple[Words, Words]]:
+def over_shares(totals: Sequence[Total]) -> Sequence[Total]:
     """Returns the sums over the shares of all devices, by one collective.
 
     Raises:
@@ -142,12 +145,12 @@ def over_shares(totals: list[Expansion | tuple[Words, Words]]) -> list[tuple[Wor
     """
     if not is_inside():
         return totals
-    if any(isinstance(total, Expansion) for total in totals):
+    words = [word for total in totals if not isinstance(total, Expansion) for word in total]
+    if len(words) < 2 * len(totals):
         raise ValueError("method='two_pass' has no bound, and adds no records of several devices.")
     with jax.enable_x64(True):
-        added = add_up([_integers(words) for total in totals for words in total])
-        words = [_words(integers) for integers in added]
-    return list(zip(words[::2], words[1::2], strict=True))
+        added = [_words(integers) for integers in add_up([_integers(word) for word in words])]
+    return list(zip(added[::2], added[1::2], strict=True))
 
 
 def _plus(words: Words, integers: Array) -> Words:
