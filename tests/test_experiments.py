@@ -211,7 +211,6 @@ def two(steps=2, **more):
         ({"objective": dataclasses.replace(logistic(), name="logistic-l2")}, 4),
         ({"metrics": ("exact_gradient_norm",)}, 4),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_cache_is_used_until_something_changes(change, more, trainings, tmp_path):
     for experiment, calls in ((two(), 4), (two(), 4), (two(**change), 4 + more)):
