@@ -190,6 +190,21 @@ def test_c11_one_file_adds_up_over_devices():
     assert used == {"_sharding.py"}
 
 
+def test_c12_fit_releases_the_same_bits():
+    program = """
+import optax
+def trained(data):
+    return dpjax.fit(
+        lambda w, x: jnp.tanh(x @ w["a"]) @ w["b"], "cross_entropy", data, budget, optax.adam(0.1),
+        seed=0, batch_size=256, steps=4, params={"a": jnp.ones((4, 8)) / 4, "b": jnp.ones((8, 2))},
+        progress=False)
+data = x, (y > 0).astype(np.int32)
+found["fit"] = [bits(trained(given).solution) for given in (data, shard(data))]
+"""
+    one, eight = on_devices(program)["fit"]
+    assert one == eight
+
+
 def test_few_records_stay_on_one_device():
     data = shard((np.ones((5, 2)), np.ones(5)))
     examples, mesh = distributed.mesh_of(data)

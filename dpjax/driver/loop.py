@@ -58,7 +58,8 @@ def solve(
         ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1. Scale
         rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
         default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
-        keeps the guarantee, and biases the training; no error says so, for norms are private.
+        keeps the guarantee, and biases the training; no error says so, for norms are private. Over
+        several devices, with the same bits: ``distributed.shard`` of either.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
         Only with a key that ``random_key`` returned in this process is the result ``releasable``:

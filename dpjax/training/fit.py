@@ -16,6 +16,7 @@ from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.distributed import Sharded, mesh_of
 from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.driver.guarantee import UNSAFE, unsafe
@@ -88,7 +89,8 @@ def fit(
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
         class from 0 up, below their number. Any other label, such as -1, makes a null record,
         which contributes nothing; labels of words need ``dpjax.datasets.encode_labels``.
-      data: a ``Dataset`` or arrays ``(x, y)``, one record per row. Images of integers need
+      data: a ``Dataset`` or arrays ``(x, y)``, one record per row, or either from
+        ``distributed.shard``. Images of integers need
         ``bounds``. For cross-entropy the -1 and +1 of a ``Dataset`` of two declared classes become
         the classes 0 and 1, those of ``held_out`` too.
       budget: privacy budget of the full run.
@@ -154,6 +156,7 @@ def fit(
     >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
     (16, (200,), True)
     """
+    data, mesh = mesh_of(data)
     if loss == "cross_entropy":
         data, held_out = class_numbers(data, data), class_numbers(held_out, data)
     records = records_of("data", data, bounds)
@@ -171,9 +174,10 @@ def fit(
     epoch = sizes["data_size"] / sizes["batch_size"]
     evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root, params)
     every = _validate.positive("evaluate_every", evaluate_every) * epoch
+    given = data if isinstance(data, Dataset) else records
     solution = run(
         algorithm,
-        data if isinstance(data, Dataset) else records,
+        given if mesh is None else Sharded(given, mesh),
         key=key,
         seed=seed,
         params=params,
