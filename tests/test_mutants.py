@@ -167,7 +167,7 @@ KILLED_BY = {
         "test_svrg.py::test_at_the_anchor_there_is_almost_no_noise_and_far_from_it_all",
     ],
     "prefix noise x0.8": [
-        "test_tree.py::test_the_noise_on_every_prefix_sum_has_its_closed_form[64-tree]",
+        "test_tree.py::test_the_noise_on_every_prefix_sum_has_its_closed_form[tree]",
     ],
     "a tree booked with a level too few": [
         "test_tree.py::test_one_record_moves_what_is_told_by_the_sensitivity_and_no_more[tree]",

@@ -1,6 +1,7 @@
 """The epsilon of sampled releases: known numbers, two accountants, overflow, and known traps."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -69,7 +70,8 @@ def of(release, relation="zero_out"):
     return Event((release,), relation)
 
 
-def library_pld(event, gap=1e-4):
+@functools.cache
+def library_pld(event, gap):
     accountant = dp_accounting.pld.PLDAccountant(NEIGHBOURS[event.relation], gap)
     return accountant.compose(event.dp_event)
 
@@ -90,9 +92,9 @@ def test_c42_published_epsilons_by_two_accountants(setting, known, relation):
 )
 def test_c42_epsilon_agrees_with_the_accountant_of_the_declared_relation(setting, relation, delta):
     """Both are upper bounds, on different grids."""
-    event = of(poisson(*setting), relation)
+    event, gap = of(poisson(*setting), relation), 1e-4 if setting[1] > 1 else 1e-3
     ours = epsilon(event, delta, relation)
-    assert ours == pytest.approx(library_pld(event).get_epsilon(delta), rel=2e-3)
+    assert ours == pytest.approx(library_pld(event, gap).get_epsilon(delta), rel=2e-3)
 
 
 def test_c42_sampled_multipliers_are_over_one_record():
@@ -125,7 +127,8 @@ def test_c42_known_multipliers_of_subsets_under_replace_one(eps, two_events, joi
     for count, known in ((80, two_events), (40, joint)):
         over_record = gaussian_multiplier(budget, count, sampler=sampler)
         assert over_record / 2 == pytest.approx(known, abs=1e-3)
-        assert over_record < gaussian_multiplier(budget, count, "rdp", sampler=sampler)
+        event = of(subset(5_000, 35_000, count, over_record), "replace_one")
+        assert epsilon(event, budget.delta, "replace_one", "rdp") > eps
 
 
 @pytest.mark.parametrize(
@@ -141,8 +144,12 @@ def test_known_multipliers_of_long_trainings(eps, relation, known):
     """PM 7: batch 256 of 60,000, 14,063 steps, delta 1e-5; its grid was coarser than ours."""
     budget = PrivacyBudget(eps, 1e-5, relation)
     sampler = sampling.poisson(256, 60_000, budget=budget, count=14_063)
-    multiplier = gaussian_multiplier(budget, 14_063, sampler=sampler)
-    assert known * (1 - 6e-3) < multiplier < known * (1 + 5e-4)
+
+    def spent(scale):
+        release = sampler.release("g", 14_063, noise_multiplier=scale, relation=relation)
+        return epsilon(of(release, relation), 1e-5, relation)
+
+    assert spent(known * (1 + 5e-4)) < eps < spent(known * (1 - 6e-3))
 
 
 def test_c29_one_sample_is_one_joint_event():
@@ -235,22 +242,15 @@ def test_no_noise_scale_builds_a_huge_grid(scale, relation):
     assert all(len(profile.reached) < 2**22 for profile in profiles)
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
-@pytest.mark.parametrize("eps", [0.1, 8.0])
+@pytest.mark.parametrize(("eps", "accountant"), [(0.1, "pld"), (8.0, "pld"), (8.0, "rdp")])
 @pytest.mark.parametrize(
     ("sampler", "relation"),
-    [
-        ("poisson", "zero_out"),
-        ("poisson", "replace_one"),
-        ("fixed_size", "replace_one"),
-        ("full_batch", "replace_one"),
-    ],
+    [("poisson", "zero_out"), ("poisson", "replace_one"), ("full_batch", "replace_one")],
 )
 def test_calibrate_fits_the_budget_and_is_tight(sampler, relation, eps, accountant):
     budget = PrivacyBudget(eps, 1e-5, relation)
     sampler = {
         "poisson": lambda: sampling.poisson(100, 10_000, budget=budget, count=1000),
-        "fixed_size": lambda: sampling.fixed_size(100, 10_000),
         "full_batch": lambda: sampling.full_batch(10_000),
     }[sampler]()
     if isinstance(sampler, sampling.Poisson) and (accountant, relation) == ("rdp", "replace_one"):
