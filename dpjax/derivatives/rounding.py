@@ -9,6 +9,7 @@ import jax
 from jax import lax
 
 from dpjax import _validate
+from dpjax._sharding import SHARE
 from dpjax._typing import Array, Relation
 from dpjax._wide import float64
 from dpjax.accounting.budget import records_moved
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 BLOCK = 128
 """Most rows that are added in float32; the blocks of a chunk are added in float64."""
-CHUNK = 2**17
+CHUNK = SHARE
 """Most rows of a chunk, whose sum is rounded to a grid; chunks are added as integers."""
 
 _UNIT = 2.0**-24
@@ -89,7 +90,7 @@ def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> fl
     >>> print(f"{rounding_slack(35_000, 'zero_out'):.5f}")
     0.00200
     >>> print(f"{rounding_slack(35_000, 'add_or_remove_one'):.1e}")
-    9.0e-09
+    1.4e-09
     """
     finished = 2 * _error(_FINISHING + additions, _WIDE_UNIT) * data_size
     blocks = CHUNK // BLOCK
