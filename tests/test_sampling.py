@@ -1,6 +1,7 @@
 """Samplers: exact probabilities, independence, capacity, and the release a draw makes."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from fractions import Fraction
@@ -16,8 +17,6 @@ from dpjax import sampling
 from dpjax.accounting import RELATIONS, Event, PrivacyBudget, epsilon
 from dpjax.sampling import gaps
 
-pytestmark = pytest.mark.optimised
-
 BUDGET = PrivacyBudget(1.0, 1e-6)
 
 
@@ -30,9 +29,10 @@ def raw(q, n, capacity, exact=False):
     return sampling.Poisson.of(int(q * 2**64), q * n, capacity, n, exact)
 
 
-def draws(sampler, n, count, seed=0):
-    keys = jax.random.split(jax.random.key(seed), count)
-    return jax.jit(jax.vmap(lambda key: sampler.sample(key, n)))(keys)
+@functools.partial(jax.jit, static_argnames=("n", "count"))
+def draws(sampler, n, count):
+    keys = jax.random.split(jax.random.key(0), count)
+    return jax.vmap(lambda key: sampler.sample(key, n))(keys)
 
 
 def members(batch, n):
@@ -65,6 +65,7 @@ def test_c36_the_probability_is_the_threshold_to_the_last_bit(expected, n):
     assert sampler.high.dtype == sampler.low.dtype == np.uint32
 
 
+@pytest.mark.optimised
 def test_c36_tiny_probabilities_are_drawn_as_declared():
     """At 1e-10, none of 7e7 coins: the float32 coin, a planted bug, has 2^-23 and gives 8."""
     q, n, steps = 1e-10, 2**20, 64
@@ -86,6 +87,7 @@ def exact_thresholds(q, n):
     return base, [[chance * 2**64 for chance in row] for row in (upper, lower)]
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("q", "n"),
     [(Fraction(1, 2), 10**6), (Fraction(1, 7), 35_000), (Fraction(1, 80), 10**5),
@@ -105,7 +107,7 @@ def test_c36_gaps_have_the_law_of_coins_to_the_last_bit(q, n, monkeypatch):
     numbers = sorted({min(max(t + d, 0), 2**64 - 1) for row in rows for t in row for d in (-1, 0)})
     words = np.array([[v >> 32, v & 0xFFFFFFFF] for v in numbers], np.uint32).T
     monkeypatch.setattr(jax.random, "bits", lambda *_: jnp.asarray(np.stack([words, words])))
-    indices, mask = gaps.gaps(jax.random.key(0), table, len(numbers), n)
+    indices, mask = jax.jit(lambda: gaps.gaps(jax.random.key(0), table, len(numbers), n))()
     digits = [np.array([sum(v < t for t in row) for v in numbers], object) for row in rows]
     place = np.cumsum(base * digits[0] + digits[1] + 1) - 1
     assert np.asarray(mask).tolist() == (place < n).tolist()
@@ -135,9 +137,8 @@ def test_c36_the_two_words_of_a_coin_are_compared_as_one_number(high, low, monke
     pairs = np.array(list(itertools.product(words, words)), np.uint32).T
     monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(pairs))
     n = pairs.shape[1]
-    batch = raw(0.5, n, n, exact=True)
-    batch = dataclasses.replace(batch, high=np.uint32(high), low=np.uint32(low))
-    batch = batch.sample(jax.random.key(0), n)
+    coin = dataclasses.replace(raw(0.5, n, n, exact=True), high=np.uint32(high), low=np.uint32(low))
+    batch = jax.jit(lambda: coin.sample(jax.random.key(0), n))()
     drawn = set(np.asarray(batch.indices)[np.asarray(batch.mask)].tolist())
     numbers = [(int(a) << 32) + int(b) for a, b in pairs.T]
     assert drawn == {i for i, number in enumerate(numbers) if number < (high << 32) + low}
@@ -156,6 +157,7 @@ def test_an_epsilon_that_multiplies_the_error_of_64_bits_takes_coins():
     )
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("q", [0.5, 0.05])
 def test_c37_coins_are_independent_between_records_and_steps(q, exact):
@@ -170,10 +172,11 @@ def test_c37_coins_are_independent_between_records_and_steps(q, exact):
     # Batch sizes vary as a binomial; shuffled or fixed batches, planted, do not vary.
     spread = found.sum(1).var() / (n * q * (1 - q))
     assert abs(spread - 1) < 6 * math.sqrt(2 / count)
-    fixed = members(draws(sampling.FixedSize(int(n * q), n), n, 500), n)
+    fixed = members(draws(sampling.FixedSize(10, n), n, 500), n)
     assert fixed.sum(1).var() == 0
 
 
+@pytest.mark.computes
 def test_c35_subsets_are_uniform_and_without_repeats():
     n, size, count = 5, 2, 20_000
     found = members(draws(sampling.fixed_size(size, n), n, count), n)
@@ -188,16 +191,16 @@ def test_c35_subsets_are_uniform_and_without_repeats():
     assert members(sampling.Batch(choice, jnp.ones_like(choice, bool)), n).max() == 2
 
 
-@pytest.mark.parametrize("capacity", [1, 7, 30, 99, 100])
+@pytest.mark.parametrize("capacity", [1, 20, 100])
 def test_c41_the_first_records_are_kept_up_to_the_capacity(capacity, monkeypatch):
     n, q = 100, 0.3
     key = jax.random.key(5)
     bits = jax.random.bits(key, (2, 2, n), jnp.uint32)
     monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: bits[..., : shape[-1]])
-    many = raw(q, n, n).sample(key, n)
+    many = jax.jit(lambda: raw(q, n, n).sample(key, n))()
     drawn = np.asarray(many.indices)[np.asarray(many.mask)]
     assert np.all(np.diff(drawn) > 0) and len(drawn) > 20
-    batch = raw(q, n, capacity).sample(key, n)
+    batch = jax.jit(lambda: raw(q, n, capacity).sample(key, n))()
     assert batch.indices.shape == batch.mask.shape == (capacity,)
     assert batch.indices.dtype == jnp.int32 and batch.mask.dtype == bool
     kept = drawn[:capacity]
@@ -212,18 +215,18 @@ def test_c34_padding_points_at_a_row_that_is_there_and_is_masked():
     assert indices.min() == 0 and indices.max() < n
     assert np.all(indices[~mask] == 0)
     # A masked row counts for nothing although record 0 is real; without the mask, planted, it does.
-    values = jnp.ones(n).at[0].set(1e6)
-    total = jnp.where(mask, values[indices], 0).sum(1)
+    values = np.ones(n)
+    values[0] = 1e6
+    total = np.where(mask, values[indices], 0).sum(1)
     absent = ~((indices == 0) & mask).any(1)
     assert np.all(total[absent] < 1e6) and np.any(values[indices].sum(1)[absent] >= 1e6)
 
 
 @pytest.mark.parametrize(("q", "size"), [(2.0**-60, 0), (1 - 2.0**-50, 8)])
 def test_c38_empty_and_full_batches_are_legal(q, size):
-    batch = raw(q, 8, 8).sample(jax.random.key(0), 8)
-    assert int(batch.mask.sum()) == size
-    assert np.isfinite(np.asarray(batch.indices)).all()
-    assert sorted(np.asarray(batch.indices)[np.asarray(batch.mask)].tolist()) == list(range(size))
+    indices, mask = (np.asarray(leaf)[0] for leaf in jax.tree.leaves(draws(raw(q, 8, 8), 8, 1)))
+    assert mask.sum() == size and np.isfinite(indices).all()
+    assert sorted(indices[mask].tolist()) == list(range(size))
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -236,7 +239,7 @@ def test_batches_of_one(n):
 
 def test_c39_the_divisor_is_declared_and_never_the_size_drawn():
     sampler = poisson(50, 1000)
-    sizes = np.asarray(draws(sampler, 1000, 50).mask).sum(1)
+    sizes = np.asarray(draws(sampler, 1000, 2000).mask).sum(1)
     assert len(set(sizes.tolist())) > 5
     assert sampler.expected == pytest.approx(sampler.probability * sampler.data_size)
     assert sampling.fixed_size(50, 1000).expected == 50 and sampling.full_batch(9).expected == 9
@@ -247,21 +250,23 @@ def test_c39_the_divisor_is_declared_and_never_the_size_drawn():
 def test_c40_the_probability_comes_from_the_declared_n():
     """Where n is private the same sampler draws from any n, with the declared probability."""
     sampler = poisson(50, 1000, budget=PrivacyBudget(1.0, 1e-6, "add_or_remove_one"))
-    for n in (1, 700, 1000):
-        count = 2000 if n > 1 else 20_000
-        found = np.asarray(draws(sampler, n, count).mask).sum()
-        assert consistent(found, n * count, 0.05)
+    for n in (1, 1000):
+        found = np.asarray(draws(sampler, n, 2000).mask).sum()
+        assert consistent(found, n * 2000, 0.05)
     with pytest.raises(ValueError, match="declare the public n"):
         sampling.fixed_size(50, 1000).sample(jax.random.key(0), 999)
 
 
-@pytest.mark.parametrize("wrap", [np.uint32, jnp.uint32])
-@pytest.mark.parametrize("changed", ["high", "low", "data_size", "table"])
+@pytest.mark.parametrize(
+    ("changed", "wrap"),
+    [("high", np.uint32), ("low", jnp.uint32), ("data_size", None), ("table", None)],
+)
 def test_c60_the_table_follows_the_probability_that_is_replaced(changed, wrap):
     """Fails by chance with probability 1e-6."""
     sampler = raw(2.0**-10, 100, 100)
-    values = {"high": wrap(2**31), "low": wrap(5), "data_size": 10**7, "table": sampler.table * 0}
-    other = dataclasses.replace(sampler, **{changed: values[changed]})
+    values = {"high": 2**31, "low": 5, "data_size": 10**7, "table": sampler.table * 0}
+    value = values[changed] if wrap is None else wrap(values[changed])
+    other = dataclasses.replace(sampler, **{changed: value})
     expected = gaps.gap_table((int(other.high) << 32) | int(other.low), other.data_size)
     np.testing.assert_array_equal(other.table, expected)
     assert (changed == "table") == np.array_equal(other.table, sampler.table)
@@ -269,8 +274,7 @@ def test_c60_the_table_follows_the_probability_that_is_replaced(changed, wrap):
     assert consistent(sizes, 100 * 200, other.probability)
     # What has no value yet is left alone.
     jax.tree.map(lambda leaf: None, other)
-    jax.jit(lambda one: one.sample(jax.random.key(0), 100).mask)(other)
-    stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), other, other)
+    stacked = jax.tree.map(lambda a, b: np.stack([a, b]), other, other)
     assert stacked.table.shape == (2, *other.table.shape)
 
 
@@ -305,18 +309,22 @@ def test_c41_the_capacity_keeps_to_its_share_of_delta(expected, n, delta_share):
 )
 def test_x64_jit_vmap_and_loops_draw_the_same_bits(sampler):
     keys = jax.random.split(jax.random.key(2), 5)
-    plain = [sampler.sample(key, 64) for key in keys]
+    draw = jax.jit(lambda key: sampler.sample(key, 64))
+    plain = [draw(key) for key in keys]
     with jax.enable_x64(True):
-        wide = [jax.jit(lambda key: sampler.sample(key, 64))(key) for key in keys]
-    together = jax.vmap(lambda key: sampler.sample(key, 64))(keys)
+        wide = [draw(key) for key in keys]
+    together = jax.jit(jax.vmap(draw))(keys)
 
-    def body(carry):
-        step, out = carry
-        batch = sampler.sample(keys[step], 64)
-        return step + 1, jax.tree.map(lambda all_, one: all_.at[step].set(one), out, batch)
+    @jax.jit
+    def in_a_loop(out):
+        def body(carry):
+            step, out = carry
+            batch = sampler.sample(keys[step], 64)
+            return step + 1, jax.tree.map(lambda all_, one: all_.at[step].set(one), out, batch)
 
-    empty = jax.tree.map(jnp.zeros_like, together)
-    _, looped = jax.lax.while_loop(lambda carry: carry[0] < 5, body, (0, empty))
+        return jax.lax.while_loop(lambda carry: carry[0] < 5, body, (0, out))[1]
+
+    looped = in_a_loop(jax.tree.map(np.zeros_like, together))
     for step, one in enumerate(plain):
         for other in (
             wide[step],
@@ -333,8 +341,8 @@ def test_c48_another_probability_compiles_nothing_anew():
     compiled = jax.jit(chex.assert_max_traces(draw, 1))
     for q in (0.1, 0.2, 0.9):
         compiled(raw(q, 100, 100), jax.random.key(0))
-    stacked = jax.tree.map(lambda *a: jnp.stack(a), raw(0.01, 100, 100), raw(0.99, 100, 100))
-    few, many = jax.vmap(draw, (0, None))(stacked, jax.random.key(0))
+    stacked = jax.tree.map(lambda *a: np.stack(a), raw(0.01, 100, 100), raw(0.99, 100, 100))
+    few, many = jax.jit(jax.vmap(draw, (0, None)))(stacked, jax.random.key(0))
     assert few < 20 < 80 < many
     one = jax.tree.map(lambda leaf: np.asarray(leaf)[1], stacked)
     assert one.probability == raw(0.99, 100, 100).probability
