@@ -24,6 +24,7 @@ from dpjax.derivatives import (
     batching,
     clipped_grad,
     clipped_hessian,
+    chunks,
     clipping,
     general,
     integers,
@@ -432,8 +433,10 @@ def _(patch):
 
 @mutant("mask ignored")
 def _(patch):
-    records = general._records
-    patch.setattr(general, "_records", lambda chunk, batch, mask: records(chunk, batch, None))
+    stored = chunks.Chunk.stored
+    patch.setattr(
+        chunks.Chunk, "stored", lambda chunk, batch, mask: stored(chunk, batch, None)
+    )
 
 
 @mutant("mask ignored in the closed form")
@@ -491,7 +494,7 @@ def _(patch):
 
 @mutant("rounding slack not charged")
 def _(patch):
-    patch.setattr(oracles, "sum_slack", lambda rows, relation, any_order, narrowed: 0.0)
+    patch.setattr(oracles, "sum_slack", lambda rows, relation, any_order, **_: 0.0)
 
 
 @mutant("all steps booked as one")

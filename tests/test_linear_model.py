@@ -71,7 +71,8 @@ def test_ragged_tails(off):
     n = 4096 + off
     batch, params = make(n)
     prepared = linear_model.prepare(batch)
-    assert prepared.directions.shape == (-(-n // BLOCK), 5, BLOCK)
+    whole = prepared.width * BLOCK
+    assert prepared.directions.shape == (-(-n // whole) * prepared.width, 5, BLOCK)
     lengths = np.linalg.norm(np.asarray(batch[0], np.float64), axis=1)
     assert np.allclose(prepared.radius.ravel()[:n], lengths, rtol=1e-6)
     assert not prepared.radius.ravel()[n:].any()
