@@ -22,9 +22,9 @@ from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.derivatives import (
     batching,
+    chunks,
     clipped_grad,
     clipped_hessian,
-    chunks,
     clipping,
     general,
     integers,
@@ -434,9 +434,7 @@ def _(patch):
 @mutant("mask ignored")
 def _(patch):
     stored = chunks.Chunk.stored
-    patch.setattr(
-        chunks.Chunk, "stored", lambda chunk, batch, mask: stored(chunk, batch, None)
-    )
+    patch.setattr(chunks.Chunk, "stored", lambda chunk, batch, mask: stored(chunk, batch, None))
 
 
 @mutant("mask ignored in the closed form")
