@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -241,16 +242,53 @@ def _from_bits(bits: Array, dtype: jnp.dtype) -> Array:
         return lax.bitcast_convert_type(bits, dtype)
 
 
+def own_rows(n: int, mesh: Mesh) -> list[range]:
+    """Returns which of n records, that are spread over a mesh, lie on devices of this process."""
+    share, me = _share(n, mesh), jax.process_index()
+    return [
+        range(min(place * share, n), min((place + 1) * share, n))
+        for place, device in enumerate(mesh.devices.flat)
+        if device.process_index == me
+    ]
+
+
 def shares(records: PyTree) -> PyTree:
     """Returns the arrays of records that may be spread, of which the leading axis is padded."""
     return records.rows if isinstance(records, Spread) else records
 
 
 def everywhere(tree: PyTree, records: PyTree) -> PyTree:
-    """Returns ``tree`` on all devices over which ``records`` are spread."""
+    """Returns ``tree`` on all devices over which ``records`` are spread.
+
+    Args:
+      tree: arrays and keys, the same in every process.
+      records: spread or not.
+    """
     if not isinstance(records, Spread):
         return tree
-    return jax.device_put(tree, NamedSharding(records.mesh, P()))
+    sharding = NamedSharding(records.mesh, P())
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+
+    def one(leaf: Array) -> Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            implementation = jax.random.key_impl(leaf)
+            return jax.random.wrap_key_data(one(jax.random.key_data(leaf)), impl=implementation)
+        held = np.asarray(leaf)
+        return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+
+    return jax.tree.map(one, tree)
+
+
+def here(tree: PyTree) -> PyTree:
+    """Returns arrays that all devices hold alike as those of one device of this process."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Array) or isinstance(leaf, Tracer):
+            return leaf
+        return leaf if len(leaf.sharding.device_set) == 1 else leaf.addressable_data(0)
+
+    return jax.tree.map(one, tree)
 
 
 def place(examples: PyTree, mesh: Mesh | None) -> PyTree:

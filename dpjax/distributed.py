@@ -1,6 +1,7 @@
 """Records over several devices: the same bits as on one, and each device holds its share alone."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
 from dpjax._sharding import AXIS
+
+# A process that says nothing for so long is dead.
+_HEARTBEAT_SECONDS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,58 @@ def shard(data: Any, devices: Sequence[Any] | None = None) -> Sharded:
     if not chosen:
         raise ValueError("devices is empty; pass at least one, or None for all.")
     return Sharded(data, Mesh(np.array(chosen), (AXIS,)))
+
+
+def initialize(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    timeout: float = 120.0,
+) -> None:
+    """Makes this one of several processes of a training; call it before anything else of JAX.
+
+    ``jax.devices()``, and so ``shard``, then means the devices of all. Every process makes the same
+    calls, in the same order. Process 0 owns the key, the checkpoint and the ledger: of the others
+    a key of ``random_key`` is dropped, and their folders are not touched.
+
+    Args:
+      coordinator: ``"host:port"`` of process 0; None where Slurm, Open MPI or a TPU pod tell all.
+      processes: how many there are.
+      process: which this is, from 0 on.
+      timeout: seconds to wait for the others.
+
+    Raises:
+      OSError: if the coordinator or another process does not answer in time.
+      ValueError: if the arguments do not fit together, or JAX has been used before.
+
+    Privacy: keys and drawn records cross the network between the processes, unencrypted: it has to
+      be a private one.
+    """
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process,
+            initialization_timeout=math.ceil(timeout),
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise OSError(
+            f"the {processes or ''} processes did not all reach {coordinator or 'the coordinator'} "
+            f"within {timeout:g} seconds: see that each was started, and with the same address."
+        ) from error
+    except RuntimeError as error:
+        raise ValueError(f"several processes cannot be joined: {error}") from error
+
+
+def leads() -> bool:
+    """Returns whether this is process 0, or the only one.
+
+    >>> leads()
+    True
+    """
+    return jax.process_index() == 0
 
 
 def mesh_of(data: Any) -> tuple[Any, Mesh | None]:

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {"_bar", "_cards", "_typing", "_validate", "_durable", "_program"},
     {"_sharding", "_wide"},
-    {"linalg", "datasets", "accounting", "distributed"},
+    {"_processes", "linalg", "datasets", "accounting", "distributed"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},
     {"oracles", "transforms", "diagnostics"},
     {"algorithms"},

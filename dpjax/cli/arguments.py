@@ -5,7 +5,7 @@ import textwrap
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.cli import audit, calibrate, compare, data, ledger, problem, reproduce, run
+from dpjax.cli import audit, calibrate, compare, data, ledger, problem, processes, reproduce, run
 from dpjax.cli.main import COMMANDS, overview
 
 
@@ -53,6 +53,7 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         metavar="FILE",
         help="record the run in this ledger, if it fits the budget declared there",
     )
+    processes.add_arguments(one)
 
 
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:

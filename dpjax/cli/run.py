@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ import jax
 
 import dpjax
 from dpjax import _validate
+from dpjax._processes import Team
 from dpjax.algorithms import Algorithm
-from dpjax.cli import outputs, plan, problem, report
+from dpjax.cli import outputs, plan, problem, processes, report
 from dpjax.driver import check_data, guarantee, holds_run, root_key, starting_point
 
 _COMPILE_EVENT = "/jax/core/compile/"
@@ -19,7 +21,14 @@ _COMPILE_EVENT = "/jax/core/compile/"
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
-    _check(arguments)
+    if processes.asked_for(arguments):
+        return processes.guarded(arguments, functools.partial(_work, arguments))
+    return _work(arguments)
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    everyone = Team(jax.process_count(), jax.process_index())
+    everyone.from_first(functools.partial(_check, arguments))
     objective = problem.objective(arguments)
     data = problem.load(arguments)
     dimension = objective.parameters(data.dimension)
@@ -30,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
     problem.say_labels(arguments, objective, data)
     classes = None if data.preprocessing is None else data.preprocessing.classes or ()
     if arguments.dry_run:
-        _check_spending(arguments, algorithm)
+        everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
         print(guarantee.statement(algorithm, data.unit, classes=classes))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
@@ -39,8 +48,10 @@ def command(arguments: argparse.Namespace) -> int:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()
     with _compile_seconds() as compiling:
-        solution = _train(arguments, algorithm, data)
+        solution = _train(arguments, algorithm, data, everyone)
         jax.block_until_ready(solution.params)
+    if not everyone.leads:
+        return 0
     passed = time.perf_counter() - begin
     seconds = (min(sum(compiling), passed), passed - min(sum(compiling), passed))
     content = report.result(arguments, setting, data, solution, seconds)
@@ -58,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.repeats is not None:
         _validate.positive_int("repeats", arguments.repeats)
-    for name in ("save", "checkpoint", "ledger"):
+    for name in ("save", "checkpoint", "ledger", "distributed", "coordinator"):
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
     outputs.check(arguments)
@@ -74,16 +85,16 @@ def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None
 
 
 def _train(
-    arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset
+    arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset, everyone: Team
 ) -> dpjax.Solution:
-    seed, key = arguments.seed, None
-    resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
+    seed, key, folder = arguments.seed, None, arguments.checkpoint
+    resumed = everyone.from_first(lambda: bool(folder) and holds_run(folder))
     if seed is None and not resumed:
         key = dpjax.random_key()
     if arguments.repeats is None:
         return dpjax.run(
             algorithm,
-            data,
+            data if everyone.size == 1 else dpjax.distributed.shard(data),
             key=key,
             seed=seed,
             checkpoint=arguments.checkpoint,

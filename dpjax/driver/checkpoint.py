@@ -18,8 +18,8 @@ from flax import serialization
 from dpjax import _durable
 from dpjax._typing import Array
 
-_FORMAT = "dpjax-checkpoint-2"
-_EARLIER = ("dpjax-checkpoint-1",)
+_FORMAT = "dpjax-checkpoint-3"
+_EARLIER = ("dpjax-checkpoint-1", "dpjax-checkpoint-2")
 _MANIFEST, _STATE = "manifest.json", "state"
 
 
@@ -106,8 +106,8 @@ class Folder:
             content: Any = serialization.msgpack_restore(raw[32:])
             if content["format"] in _EARLIER:
                 raise ResumeMismatch(
-                    f"the checkpoint in {self.path} was made by an earlier dpjax, which drew "
-                    "other noise from the same key. Resume it with that version; or start "
+                    f"the checkpoint in {self.path} was made by an earlier dpjax, whose sums or "
+                    "noise had other bits. Resume it with that version; or start "
                     "another run with another folder and a new key, which spends the budget "
                     "again."
                 )

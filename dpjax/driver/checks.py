@@ -1,12 +1,18 @@
 """Checks of the shape and dtype of the data, before anything is spent."""
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
+from jax.core import Tracer
 
-from dpjax._typing import Params, PyTree, confusable
+from dpjax._processes import Team
+from dpjax._typing import Array, Params, PyTree, confusable
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
+from dpjax.driver import fingerprint
 from dpjax.driver.asking import check_questions
+from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives.base import SIGNS
 from dpjax.oracles import check_examples
 
@@ -41,6 +47,38 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
     for query in algorithm.queries:
         check_examples(query, examples, params)
     check_questions(algorithm, examples, params)
+
+
+def check_alike(
+    team: Team, chosen: Callable[[], str], examples: PyTree, params: Params, key: Array | None
+) -> None:
+    """Raises unless all processes of a training begin it alike; nothing is spent by then.
+
+    Args:
+      team: the processes.
+      chosen: returns the hash of the configuration.
+      examples: of which the shapes and dtypes count.
+      params: the starting point.
+      key: the root key; each process may hold its own of ``random_key``, of which one is taken.
+
+    Raises:
+      ValueError: with the names of what differs, in every process.
+    """
+    if team.size == 1 or isinstance(key, Tracer):
+        return
+    whose = "that of the checkpoint" if key is None else "random"
+    if key is not None and guessable(key):
+        whose = f"{jax.random.key_impl(key)} {fingerprint.arrays(jax.random.key_data(key))}"
+    environment = {name: str(value) for name, value in fingerprint.environment().items()}
+    team.agree(
+        environment
+        | {
+            "configuration": chosen(),
+            "starting point": fingerprint.arrays(params),
+            "shapes and dtypes of the data": fingerprint.shapes(examples, jax.random.key(0)),
+            "key": whose,
+        }
+    )
 
 
 def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> None:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._program import sha256
+from dpjax._sharding import SHARE
 from dpjax._typing import Array, PyTree
 
 _DEVICES = re.compile(r"--xla_force_host_platform_device_count=\d+\s*")
+_MODULUS = 2**256
 
 
 def environment() -> dict[str, Any]:
@@ -62,9 +65,36 @@ def content(examples: PyTree, key: Array) -> str:
     Without the key a guess at the data cannot be confirmed by it; with the key it can, so it is as
     secret as the key.
     """
-    digest = hashlib.blake2b(key=np.asarray(jax.random.key_data(key)).tobytes(), digest_size=32)
-    for leaf in jax.tree.leaves(examples):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
-    return digest.hexdigest()
+    rows = max(
+        (np.shape(leaf)[0] for leaf in jax.tree.leaves(examples) if np.ndim(leaf)), default=1
+    )
+    return joined([part(examples, key, [range(rows)])])
+
+
+def part(examples: PyTree, key: Array, rows: Sequence[range]) -> bytes:
+    """Returns the share that some rows have in the hash of ``content``.
+
+    Args:
+      examples: pytree of arrays.
+      key: root key.
+      rows: which; each range begins at a multiple of ``SHARE``, and ends at one or with the data.
+
+    Returns:
+      32 bytes: the sum of keyed hashes of the chunks of ``SHARE`` rows, modulo 2^256.
+    """
+    secret, total = np.asarray(jax.random.key_data(key)).tobytes(), 0
+    for place, leaf in enumerate(jax.tree.leaves(examples)):
+        for start in (start for chunk in rows for start in chunk[::SHARE]):
+            piece = leaf[start : start + SHARE] if np.ndim(leaf) else leaf
+            array = np.ascontiguousarray(piece)
+            described = f"{place} {start} {array.dtype} {array.shape[1:]} {array.size} "
+            digest = hashlib.blake2b(described.encode(), key=secret, digest_size=32)
+            digest.update(array.tobytes())
+            total += int.from_bytes(digest.digest(), "big")
+    return (total % _MODULUS).to_bytes(32, "big")
+
+
+def joined(parts: Iterable[bytes]) -> str:
+    """Returns the hash of which ``parts`` are the shares of all rows, each in one of them."""
+    total = sum(int.from_bytes(one, "big") for one in parts)
+    return (total % _MODULUS).to_bytes(32, "big").hex()

@@ -2,12 +2,16 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import Tracer
 
+from dpjax._processes import Team
 from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.driver.configuration import Configuration
 from dpjax.mechanisms import as_key, derive, fold, seed_key
+from dpjax.mechanisms.used_keys import guessable, note_random
 
 # What to do about a key that another training has claimed.
 ADVICE = "pass a new dpjax.random_key(), or seed=INTEGER for a research run that is to be repeated."
@@ -38,6 +42,22 @@ def root_key(key: Array | None, seed: int | None) -> Array:
     if key is not None:
         raise ValueError("pass key= or seed=, not both.")
     return seed_key(seed)
+
+
+def key_of_first(team: Team, key: Array) -> Array:
+    """Returns the key of process 0, where each process has its own of ``random_key``.
+
+    Args:
+      team: the processes, which agree that all keys are random, or on the one of a seed.
+      key: root key.
+
+    Privacy: the key crosses the network between the processes.
+    """
+    if team.size == 1 or isinstance(key, Tracer) or guessable(key):
+        return key
+    words = team.from_first(lambda: np.asarray(jax.random.key_data(key)))
+    note_random(words)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl=str(jax.random.key_impl(key)))
 
 
 def training_key(

@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from dpjax import _validate
+from dpjax import _processes, _validate
 from dpjax._program import trace
-from dpjax._sharding import check_sums, everywhere, place, shares
+from dpjax._sharding import check_sums, everywhere, here, place, shares
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.distributed import mesh_of
 from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
-from dpjax.driver.checks import check_data
+from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
-from dpjax.driver.keys import ADVICE, root_key, training_key
+from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
 
@@ -175,18 +175,24 @@ def _trained(
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data)
     drop_outdated(algorithm.objective, examples, params)
-    records = on_device(place(examples, mesh))
-    check_sums(records, numbers_of(algorithm))
-    check_traced(root, records)
-    with claimed(root, ADVICE):
-        found, solution = program(
-            algorithm,
-            records,
-            *everywhere((root, params), records),
-            *more,
-            unit=unit,
-            unit_rows=unit_rows,
-        )
+    team = _processes.team(mesh)
+    check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, root)
+    root = key_of_first(team, root)
+    with _processes.reaching_others(team):
+        records = on_device(place(examples, mesh))
+        check_sums(records, numbers_of(algorithm))
+        check_traced(root, records)
+        with claimed(root, ADVICE):
+            found, solution = here(
+                program(
+                    algorithm,
+                    records,
+                    *everywhere((root, params), records),
+                    *more,
+                    unit=unit,
+                    unit_rows=unit_rows,
+                )
+            )
     solution = dataclasses.replace(
         solution,
         reproducible=seed is not None or guessable(root),

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import jax
 
+from dpjax import _processes
 from dpjax._bar import Bar
-from dpjax._sharding import check_sums, everywhere, place
+from dpjax._sharding import check_sums, everywhere, here, place
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
@@ -20,7 +21,7 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
-from dpjax.driver.checks import check_data
+from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
@@ -105,26 +106,34 @@ def run(
     drop_outdated(algorithm.objective, examples, params)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
+    team = _processes.team(mesh)
+    check_alike(
+        team, lambda: loop.describe(algorithm, examples, params).digest, examples, params, root
+    )
     known = seed is not None or (root is not None and guessable(root))
-    chosen = resume.Chosen(root, known)
     records = on_device(place(examples, mesh))
     check_sums(records, loop.numbers_of(algorithm))
-    with resume.journal(algorithm, data, chosen, params, checkpoint, ledger, label) as journal:
+    kept = resume.Kept(checkpoint, ledger, label)
+    with (
+        _processes.reaching_others(team),
+        resume.journal(algorithm, data, resume.Chosen(root, known), params, kept, team) as journal,
+    ):
         bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
-        with Bar(watched.words(carry), steps, shown=progress) as bar:
+        with Bar(watched.words(carry), steps, shown=progress if team.leads else False) as bar:
             pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
             while until <= done < steps:
-                until = pace.next(done)
+                until = team.from_first(functools.partial(pace.next, done))
                 carry = _advance(bound, carry, until)
                 done = int(carry.step)
                 journal.save(carry)
                 bar.update(done, watched.words(carry))
         journal.end(carry)
-        solution = jax.block_until_ready(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
+        solution = here(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
+        jax.block_until_ready(solution)
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
@@ -187,7 +196,8 @@ class _Watched:
         if self._watch is None:
             return self._algorithm.title
         if (step := int(carry.step)) in self.steps:
-            self._seen = self._watch.look(step, _output(self._algorithm, carry.state))
+            params = here(_output(self._algorithm, carry.state))
+            self._seen = self._watch.look(step, params)
         return ", ".join(filter(None, (self._watch.title, self._seen)))
 
 

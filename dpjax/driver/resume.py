@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from dpjax._processes import ALONE, Team
+from dpjax._sharding import length
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, LedgerError
 from dpjax.algorithms import Algorithm
@@ -34,6 +37,17 @@ class Chosen(NamedTuple):
     reproducible: bool
 
 
+class Kept(NamedTuple):
+    """Where a run is written down, if anywhere."""
+
+    checkpoint: Place | None = None
+    """A folder."""
+    ledger: Ledger | Place | None = None
+    """A ledger or its file."""
+    label: str | None = None
+    """The caller's word for the data; by default the data set's name."""
+
+
 class Journal:
     """What a run writes down about itself: a checkpoint, a line in a ledger, both or neither.
 
@@ -44,6 +58,7 @@ class Journal:
       ledger: where the intent goes, or None.
       label: the caller's word for the data.
       reproducible: whether the key may come from a seed.
+      team: the processes of the run.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -57,8 +72,9 @@ class Journal:
         ledger: Ledger | None,
         label: str,
         reproducible: bool,
+        team: Team,
     ):
-        self._algorithm, self._folder, self._ledger = algorithm, folder, ledger
+        self._algorithm, self._folder, self._ledger, self._team = algorithm, folder, ledger, team
         self._checkpoint, self._label = checkpoint, label
         self.reproducible = reproducible
         self._carry: Carry | None = None
@@ -92,11 +108,14 @@ class Journal:
         resumed = self.resumed  # a run that begins here is not, once its checkpoint is written
         if resumed:
             carry = _restore(carry, self._checkpoint.leaves)
-        elif self._folder is not None:
-            if self._ledger is not None:
-                self._ledger.check(
-                    self._algorithm.event
-                )  # else a refused run would leave its checkpoint
+        self._team.from_first(lambda: self._record(carry, resumed))
+        self._carry, self._written = carry, time.monotonic()
+        return carry
+
+    def _record(self, carry: Carry, resumed: bool) -> None:
+        if self._folder is not None and not resumed:
+            if self._ledger is not None:  # else a refused run would leave its checkpoint
+                self._ledger.check(self._algorithm.event)
             self._write(carry)
         if self._ledger is not None:
             self._ledger.reserve(
@@ -106,8 +125,6 @@ class Journal:
                 config_hash=self._checkpoint.manifest["config"],
                 resumed=resumed,
             )
-        self._carry, self._written = carry, time.monotonic()
-        return carry
 
     def save(self, carry: Carry) -> None:
         """Notes where the run is, on disk if the last time is long enough ago."""
@@ -156,20 +173,18 @@ def journal(
     data: Dataset | PyTree,
     chosen: Chosen,
     params: Params,
-    checkpoint: Place | None = None,
-    ledger: Ledger | Place | None = None,
-    label: str | None = None,
+    kept: Kept,
+    team: Team = ALONE,
 ) -> Iterator[Journal]:
-    """Yields the journal of one run, resumed if ``checkpoint`` holds one.
+    """Yields the journal of one run, resumed if ``kept.checkpoint`` holds one.
 
     Args:
       algorithm: what will run.
       data: its data, checked.
       chosen: the root key, without one if the checkpoint holds it.
       params: the starting point.
-      checkpoint: a folder, or None.
-      ledger: a ledger or its file, or None.
-      label: the caller's word for the data; by default the data set's name.
+      kept: where it is written down; process 0 alone reads and writes there.
+      team: the processes of the run.
 
     Raises:
       ValueError: without a key to start from, or without a label for the ledger.
@@ -177,56 +192,145 @@ def journal(
       LedgerError: if the ledger is damaged, in use, or lacks the run.
       KeyboardInterrupt: with words on how to go on, where there is a way.
     """
-    if label is None and isinstance(data, Dataset):
-        label = data.name
-    if label is None and ledger is not None:
+    if kept.label is None and isinstance(data, Dataset):
+        kept = kept._replace(label=data.name)
+    if kept.label is None and kept.ledger is not None:
         raise ValueError("label is required with ledger=: pass a name for these data.")
-    if jax.process_count() > 1 and not (checkpoint is None and ledger is None):
+    if team.size < jax.process_count() and not (kept.checkpoint is None and kept.ledger is None):
         raise ValueError(
-            "checkpoint= and ledger= are for one process: several hosts do not share a key, a "
-            "folder and a ledger entry. Run on one host, or without them."
+            "checkpoint= and ledger= in several processes are for records that lie on the devices "
+            "of all: pass dpjax.distributed.shard(data), or run in one process."
         )
-    key, reproducible = chosen
     with contextlib.ExitStack() as stack:
-        book = _opened(ledger, stack)
-        folder = None if checkpoint is None else stack.enter_context(Folder(checkpoint))
-        held = None if folder is None else folder.read()
-        if held is None:
-            if key is None and folder is not None:
-                raise ValueError(
-                    f"key=None resumes a run, and checkpoint={os.fspath(folder.path)!r} holds "
-                    "none; pass key=dpjax.random_key() to begin one."
-                )
-            root = as_key(key)  # pyright: ignore[reportArgumentType] # None is refused there
-            if folder is not None:
-                manifest = _manifest(algorithm, data, root, params, book, label)
-                manifest["reproducible"] = reproducible
-            elif book is not None:
-                manifest = {"config": describe(algorithm, unpack(data)[0], params).digest}
-            else:
-                manifest = {}
-            held = Checkpoint(uuid.uuid4().hex, root, 0, (), manifest)
-        else:
-            if key is not None and not _same(as_key(key), held.key):
-                raise ResumeMismatch(
-                    "key is not the one this checkpoint was begun with; pass key=None to resume "
-                    "with its own. To start another run, which spends the budget again, name "
-                    "another folder."
-                )
-            reproducible = held.manifest.get("reproducible", False)
-            now = _manifest(algorithm, data, held.key, params, book, label)
-            _compare(held, {**now, "reproducible": reproducible})
-            if book is not None and held.step > 0 and held.run_id not in book:
-                raise LedgerError(
-                    f"the ledger {book.path} is behind its checkpoint: run {held.run_id} took "
-                    f"{held.step} steps, but has no entry. Lines were removed; restore the ledger "
-                    "from a copy."
-                )
-        written = Journal(algorithm, held, folder, book, label or "", reproducible)
+        ours: list[_Opened] = []
+
+        def opened() -> _Begun:
+            ours.append(_open(kept, chosen, stack))
+            return ours[0].begun
+
+        begun = team.from_first(opened)
+        key, examples = begun.key, unpack(data)[0]
+        content = _content(examples, key, team) if begun.hashed else ""
+        manifest = team.from_first(lambda: ours[0].manifest(algorithm, data, params, content))
+        held = Checkpoint(begun.run_id, key, begun.step, begun.leaves, manifest)
+        # In the other processes there is nowhere to write.
+        folder, ledger = (ours[0].folder, ours[0].ledger) if ours else (None, None)
+        written = Journal(
+            algorithm, held, folder, ledger, kept.label or "", begun.reproducible, team
+        )
         try:
             yield written
         except KeyboardInterrupt:
             raise KeyboardInterrupt(written.interrupted()) from None
+
+
+class _Begun(NamedTuple):
+    """Where a run is at its start, as process 0 tells the others; SECRET."""
+
+    run_id: str
+    words: np.ndarray
+    implementation: str
+    step: int
+    leaves: tuple[np.ndarray, ...]
+    reproducible: bool
+    hashed: bool
+    """Whether the content of the data is compared or noted."""
+
+    @property
+    def key(self) -> Array:
+        return jax.random.wrap_key_data(jnp.asarray(self.words), impl=self.implementation)
+
+
+@dataclasses.dataclass
+class _Opened:
+    """What a run is kept in, open, and what was found there."""
+
+    begun: _Begun
+    folder: Folder | None
+    ledger: Ledger | None
+    held: Checkpoint | None
+    label: str | None
+
+    def manifest(
+        self, algorithm: Algorithm, data: Dataset | PyTree, params: Params, content: str
+    ) -> dict[str, Any]:
+        """Returns what must be the same to go on, after comparing it with what was found.
+
+        Raises:
+          ResumeMismatch: if something differs.
+          LedgerError: if the ledger lacks the run.
+        """
+        if self.folder is None and self.ledger is None:
+            return {}
+        examples, unit, unit_rows = unpack(data)
+        described = describe(algorithm, examples, params)
+        if self.folder is None:
+            return {"config": described.digest}
+        now = {
+            **fingerprint.environment(),
+            "key_impl": self.begun.implementation,
+            "params": fingerprint.arrays(params),
+            "data_shape": fingerprint.shapes(examples, self.begun.key),
+            "settings": described.settings,
+            "config": described.digest,
+            "label": self.label,
+            "unit": unit,
+            "unit_rows": unit_rows,
+            "data": content,
+            "ledger": None if self.ledger is None else self.ledger.identity,
+            "reproducible": self.begun.reproducible,
+        }
+        if self.held is not None:
+            _compare(self.held, now)
+            self._check_ledger(self.held)
+        return now
+
+    def _check_ledger(self, held: Checkpoint) -> None:
+        if self.ledger is not None and held.step > 0 and held.run_id not in self.ledger:
+            raise LedgerError(
+                f"the ledger {self.ledger.path} is behind its checkpoint: run {held.run_id} took "
+                f"{held.step} steps, but has no entry. Lines were removed; restore the ledger "
+                "from a copy."
+            )
+
+
+def _open(kept: Kept, chosen: Chosen, stack: contextlib.ExitStack) -> _Opened:
+    key, reproducible = chosen
+    book = _opened(kept.ledger, stack)
+    folder = None if kept.checkpoint is None else stack.enter_context(Folder(kept.checkpoint))
+    held = None if folder is None else folder.read()
+    if held is None:
+        if key is None and folder is not None:
+            raise ValueError(
+                f"key=None resumes a run, and checkpoint={os.fspath(folder.path)!r} holds "
+                "none; pass key=dpjax.random_key() to begin one."
+            )
+        root = as_key(key)  # pyright: ignore[reportArgumentType] # None is refused there
+        start = Checkpoint(uuid.uuid4().hex, root, 0, (), {})
+    else:
+        if key is not None and not _same(as_key(key), held.key):
+            raise ResumeMismatch(
+                "key is not the one this checkpoint was begun with; pass key=None to resume "
+                "with its own. To start another run, which spends the budget again, name "
+                "another folder."
+            )
+        start, reproducible = held, held.manifest.get("reproducible", False)
+    begun = _Begun(
+        start.run_id,
+        np.asarray(jax.random.key_data(start.key)),
+        str(jax.random.key_impl(start.key)),
+        start.step,
+        start.leaves,
+        reproducible,
+        folder is not None,
+    )
+    return _Opened(begun, folder, book, held, kept.label)
+
+
+def _content(examples: PyTree, key: Array, team: Team) -> str:
+    """The hash of the data, of which each process reads the rows on its devices."""
+    parts = team.gather(fingerprint.part(examples, key, team.rows(length(examples))))
+    return fingerprint.joined(parts)
 
 
 def _same(first: Array, second: Array) -> bool:
@@ -239,31 +343,6 @@ def _opened(ledger: Ledger | Place | None, stack: contextlib.ExitStack) -> Ledge
     if ledger is None or isinstance(ledger, Ledger):
         return ledger
     return stack.enter_context(Ledger.open(ledger))
-
-
-def _manifest(
-    algorithm: Algorithm,
-    data: Dataset | PyTree,
-    key: Array,
-    params: Params,
-    ledger: Ledger | None,
-    label: str | None,
-) -> dict[str, Any]:
-    examples, unit, unit_rows = unpack(data)
-    chosen = describe(algorithm, examples, params)
-    return {
-        **fingerprint.environment(),
-        "key_impl": str(jax.random.key_impl(key)),
-        "params": fingerprint.arrays(params),
-        "data_shape": fingerprint.shapes(examples, key),
-        "settings": chosen.settings,
-        "config": chosen.digest,
-        "label": label,
-        "unit": unit,
-        "unit_rows": unit_rows,
-        "data": fingerprint.content(examples, key),
-        "ledger": None if ledger is None else ledger.identity,
-    }
 
 
 def _compare(held: Checkpoint, now: dict[str, Any]) -> None:

@@ -1,0 +1,176 @@
+"""Several processes of one training: process 0 decides and writes, and all begin alike or not."""
+
+import dataclasses
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from dpjax._sharding import SHARE, own_rows
+
+_Value = TypeVar("_Value")
+_WORDS = 256  # messages are padded to a power of two of words, so that few programs serve all
+
+
+class ProcessLost(RuntimeError):
+    """Another process of the training ended or cannot be reached, so this one cannot go on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Team:
+    """The processes of one training.
+
+    Args:
+      size: how many.
+      rank: of this process; 0 owns the key, the checkpoint and the ledger.
+      mesh: over which the records lie.
+    """
+
+    size: int = 1
+    rank: int = 0
+    mesh: Mesh | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process decides and writes."""
+        return self.rank == 0
+
+    def rows(self, n: int) -> list[range]:
+        """Returns which of n records this process reads; together the processes read each once."""
+        if self.mesh is None:
+            return [range(n)]
+        if n <= SHARE:
+            return [range(n)] if self.leads else []
+        return own_rows(n, self.mesh)
+
+    def from_first(self, make: Callable[[], _Value]) -> _Value:
+        """Returns what ``make`` returns in process 0, where alone it is called.
+
+        Raises:
+          Exception: what ``make`` raises, in every process.
+
+        Privacy: the key goes this way, over a network that has to be private.
+        """
+        if self.size == 1:
+            return make()
+        value, error, message = None, None, b""
+        if self.leads:
+            try:
+                value = make()
+            except Exception as raised:
+                error = raised
+            message = _packed(value, error)
+        with reaching_others(self):
+            message = _broadcast(message, self.leads)
+        if not self.leads:
+            value, error = pickle.loads(message)
+        if error is not None:
+            raise error
+        return value  # pyright: ignore[reportReturnType]
+
+    def gather(self, words: bytes) -> list[bytes]:
+        """Returns what each process passes, of one length."""
+        if self.size == 1:
+            return [words]
+        with reaching_others(self):
+            rows = multihost_utils.process_allgather(_words(words))
+        return [row.tobytes()[: len(words)] for row in np.asarray(rows)]
+
+    def agree(self, fields: dict[str, str]) -> None:
+        """Raises unless every process passes the same.
+
+        Args:
+          fields: the same names everywhere.
+
+        Raises:
+          ValueError: with the names of what differs, in every process.
+        """
+        digests = self.gather(b"".join(_sha256(value.encode()) for value in fields.values()))
+        differing = [
+            name
+            for place, name in enumerate(fields)
+            if len({digest[32 * place : 32 * place + 32] for digest in digests}) > 1
+        ]
+        if differing:
+            raise ValueError(
+                f"the {self.size} processes of this run differ in {', '.join(differing)}: each has "
+                "to make the same call, by the same versions. Nothing was asked or spent."
+            )
+
+
+ALONE = Team()
+"""A training of one process."""
+
+
+def team(mesh: Mesh | None) -> Team:
+    """Returns the processes whose devices are in a mesh.
+
+    Raises:
+      ValueError: for the devices of some processes but not of all.
+
+    >>> team(None).leads
+    True
+    """
+    if mesh is None:
+        return ALONE
+    found = {device.process_index for device in mesh.devices.flat}
+    if len(found) == 1:
+        return ALONE
+    if len(found) < jax.process_count():
+        raise ValueError(
+            f"the records lie on devices of {len(found)} of {jax.process_count()} processes; take "
+            "those of one process, or of all."
+        )
+    return Team(len(found), jax.process_index(), mesh)
+
+
+@contextmanager
+def reaching_others(team: Team) -> Iterator[None]:
+    """Turns a failure of the network between processes into words.
+
+    Raises:
+      ProcessLost: where JAX fails to reach another process.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if team.size == 1:
+            raise
+        raise ProcessLost(
+            f"another of the {team.size} processes ended or cannot be reached, so this one ends. "
+            "A ledger shows the run as spent; with a checkpoint, the same call in every process "
+            "goes on from it and spends nothing more."
+        ) from error
+
+
+def _packed(value: object, error: Exception | None) -> bytes:
+    try:
+        return pickle.dumps((value, error))
+    except Exception:  # an error that holds what cannot be sent
+        return pickle.dumps((None, RuntimeError(str(error))))
+
+
+def _broadcast(message: bytes, leads: bool) -> bytes:
+    size = np.array([len(message)], np.uint32)
+    size = int(multihost_utils.broadcast_one_to_all(size, is_source=leads)[0])
+    most = max(_WORDS, 1 << (size + 32).bit_length())
+    framed = (_sha256(message) + message).ljust(most, b"\0") if leads else bytes(most)
+    sent = multihost_utils.broadcast_one_to_all(_words(framed), is_source=leads)
+    received = np.asarray(sent).tobytes()
+    if _sha256(received[32 : 32 + size]) != received[:32]:
+        raise RuntimeError("a message between processes arrived changed; nothing was asked.")
+    return received[32 : 32 + size]
+
+
+def _words(message: bytes) -> np.ndarray:
+    return np.frombuffer(message.ljust(-(-len(message) // 4) * 4, b"\0"), np.uint32)
+
+
+def _sha256(message: bytes) -> bytes:
+    return hashlib.sha256(message).digest()
