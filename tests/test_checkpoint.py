@@ -386,10 +386,10 @@ def test_c10_a_key_that_is_gone_is_not_needed_to_go_on(places, crash):
 
 
 @pytest.mark.parametrize("place", ["checkpoint", "ledger"])
-def test_c14_several_hosts_are_refused(place, places, monkeypatch):
+def test_c14_a_run_of_each_of_several_processes_is_refused(place, places, monkeypatch):
     """Each would write its own key and its own intent; nothing compares them."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="several hosts do not share a key"):
+    with pytest.raises(ValueError, match="are for records that lie on the devices"):
         run(label="visits", **{place: places[place]})
     assert not places["checkpoint"].exists() and Ledger.read(places["ledger"]).entries == ()
     assert_same_bits(run(), uninterrupted("dp-gd"))

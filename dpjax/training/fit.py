@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.sharding import Mesh
 
 from dpjax import _validate
+from dpjax._processes import team
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.accounting.wording import ceil
@@ -162,7 +166,7 @@ def fit(
     records = records_of("data", data, bounds)
     example = example_shape(records)
     sizes = sizes_of(records, budget, data_size, batch_size, epochs, steps)
-    root = functools.partial(_root, key, seed, checkpoint)
+    root = _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
     check_logits(loss, data, net, params, example[0])
@@ -172,12 +176,10 @@ def fit(
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, checkpoint, root, params)
-    every = _validate.positive("evaluate_every", evaluate_every) * epoch
-    given = data if isinstance(data, Dataset) else records
+    evaluator = Evaluator(net, measures, sets, epoch, _own(checkpoint, mesh), root, params)
     solution = run(
         algorithm,
-        given if mesh is None else Sharded(given, mesh),
+        _given(data, records, mesh),
         key=key,
         seed=seed,
         params=params,
@@ -185,11 +187,16 @@ def fit(
         checkpoint=checkpoint,
         ledger=ledger,
         label=label,
-        watch=_watch(algorithm, evaluator, every),
+        watch=_watch(algorithm, evaluator, epoch, evaluate_every),
     )
     evaluator(int(solution.steps), solution.params)
-    tables = evaluator.table("held_out"), evaluator.table("training")
+    tables = (evaluator.table(name) for name in ("held_out", "training"))
     return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
+
+
+def _given(data: Dataset | PyTree, records: PyTree, mesh: Mesh | None) -> Dataset | PyTree:
+    given = data if isinstance(data, Dataset) else records
+    return given if mesh is None else Sharded(given, mesh)
 
 
 def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
@@ -199,14 +206,29 @@ def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Soluti
     return dataclasses.replace(solution, preprocessing=Preprocessing((), (bounds,)))
 
 
-def _root(key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None) -> Array:
-    # The key of a resumed run; ``run`` refuses another key.
-    if checkpoint is not None and holds_run(checkpoint):
-        with Folder(checkpoint) as folder:
-            stored = folder.read()
-        assert stored is not None
-        return stored.key
-    return root_key(key, seed)
+def _own(checkpoint: str | os.PathLike | None, mesh: Mesh | None) -> str | os.PathLike | None:
+    return checkpoint if team(mesh).leads else None
+
+
+def _root(
+    key: Array | None, seed: int | None, checkpoint: str | os.PathLike | None, mesh: Mesh | None
+) -> Callable[[], Array]:
+    """What returns the root key: that of a resumed run, for ``run`` refuses another."""
+
+    def root() -> Array:
+        if checkpoint is not None and holds_run(checkpoint):
+            with Folder(checkpoint) as folder:
+                stored = folder.read()
+            assert stored is not None
+            return stored.key
+        return root_key(key, seed)
+
+    if team(mesh).size == 1:
+        return root
+    words, implementation = team(mesh).from_first(
+        lambda: (np.asarray(jax.random.key_data(root())), str(jax.random.key_impl(root())))
+    )
+    return lambda: jax.random.wrap_key_data(jnp.asarray(words), impl=implementation)
 
 
 def _public_rows(records: PyTree, sizes: Sizes, budget: PrivacyBudget) -> int:
@@ -241,12 +263,12 @@ def _algorithm(
     return factory(objective, budget, **arguments)
 
 
-def _watch(algorithm: Algorithm, evaluator: Evaluator, every: float) -> Watch:
+def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: float) -> Watch:
     spent, steps = cast(float, algorithm.epsilon()), int(algorithm.steps)
     promise = UNSAFE if unsafe(algorithm) else f"epsilon {ceil(spent, 3)} in all"
     title = f"{algorithm.title}, {promise}"
+    every = max(1.0, _validate.positive("evaluate_every", epochs) * epoch)
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)
-    every = max(1.0, every)
     due = {round(k * every) for k in range(1, int(steps / every) + 1)}
     return Watch(frozenset(due | {steps}), evaluator, title)
