@@ -17,6 +17,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dpjax._streaming import Streamed, is_streamed, stream
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 
 AXIS = "records"
@@ -119,7 +120,7 @@ def length(records: PyTree) -> int:
     >>> length((jnp.zeros((3, 2)), jnp.zeros(3)))
     3
     """
-    if isinstance(records, Spread):
+    if isinstance(records, Spread | Streamed):
         return records.size
     return jax.tree.leaves(records)[0].shape[0]
 
@@ -133,6 +134,8 @@ def take(records: PyTree, indices: Array) -> PyTree:
     >>> take(jnp.arange(3.0), jnp.array([2, 0])).tolist()
     [2.0, 0.0]
     """
+    if isinstance(records, Streamed):
+        return records.at(indices)
     if not isinstance(records, Spread):
         return jax.tree.map(lambda leaf: leaf[indices], records)
     return records.over(lambda rows, _, indices: _gathered(rows, indices), indices)
@@ -253,7 +256,12 @@ def own_rows(n: int, mesh: Mesh) -> list[range]:
 
 
 def shares(records: PyTree) -> PyTree:
-    """Returns the arrays of records that may be spread, of which the leading axis is padded."""
+    """Returns the arrays of records that may be spread, of which the leading axis is padded.
+
+    Of streamed records it returns their shapes and dtypes.
+    """
+    if isinstance(records, Streamed):
+        return records.shapes
     return records.rows if isinstance(records, Spread) else records
 
 
@@ -302,7 +310,7 @@ def place(examples: PyTree, mesh: Mesh | None) -> PyTree:
     """
     n = length(examples)
     if mesh is None:
-        return examples
+        return stream(examples) if is_streamed(examples) else examples
     if mesh.size == 1 or n <= SHARE:
         return jax.tree.map(np.asarray, examples)
     share = _share(n, mesh)

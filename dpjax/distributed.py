@@ -11,6 +11,8 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
 from dpjax._sharding import AXIS
+from dpjax._streaming import Rows
+from dpjax.datasets import Dataset
 
 # A process that says nothing for so long is dead.
 _HEARTBEAT_SECONDS = 30
@@ -56,6 +58,31 @@ def shard(data: Any, devices: Sequence[Any] | None = None) -> Sharded:
     if not chosen:
         raise ValueError("devices is empty; pass at least one, or None for all.")
     return Sharded(data, Mesh(np.array(chosen), (AXIS,)))
+
+
+def stream(data: Any) -> Any:
+    """Returns ``data`` to be read in chunks while a training runs, and never held as a whole.
+
+    For records on disk, ``np.load(path, mmap_mode="r")``, or in the host's memory beside a smaller
+    one of a device. Nothing else changes in the call of ``solve``, ``run`` and ``fit``, and what is
+    released is the same, bit for bit: while one chunk is worked on, the next is read. A method that
+    draws batches reads their rows alone.
+
+    Args:
+      data: a ``Dataset``, or a pytree of arrays or memory maps with one row a record.
+
+    Privacy: of the records nothing is read here.
+
+    >>> stream((np.ones((3, 2)), np.ones(3)))
+    (Rows(row=(2,), dtype=float64), Rows(row=(), dtype=float64))
+    """
+    if isinstance(data, Dataset):
+        return dataclasses.replace(data, x=_rows(data.x), y=_rows(data.y))
+    return jax.tree.map(_rows, data)
+
+
+def _rows(leaf: Any) -> Rows:
+    return leaf if isinstance(leaf, Rows) else Rows(leaf)
 
 
 def initialize(

@@ -10,8 +10,10 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {"_bar", "_cards", "_typing", "_validate", "_durable", "_program"},
-    {"_sharding", "_wide"},
-    {"_processes", "linalg", "datasets", "accounting", "distributed"},
+    {"_streaming", "_wide"},
+    {"_sharding"},
+    {"_processes", "linalg", "datasets", "accounting"},
+    {"distributed"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},
     {"oracles", "transforms", "diagnostics"},
     {"algorithms"},

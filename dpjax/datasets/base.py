@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax._streaming import Rows
 from dpjax._typing import Array, PyTree, pytree_dataclass
 from dpjax.datasets.labels import Label, encode_labels
 from dpjax.datasets.raw import read_features
@@ -268,7 +269,7 @@ def check_arrays(name: str, tree: PyTree) -> None:
     >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
     """
     for leaf in jax.tree.leaves(tree):
-        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex | Rows):
             raise ValueError(
                 f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. For a "
                 "pandas table, pass its values, such as table.to_numpy(dtype='float32')."

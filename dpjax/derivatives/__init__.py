@@ -1,9 +1,9 @@
 """Clipped sums of per-example gradients, their changes, and Hessians; no noise."""
 
 from dpjax.derivatives import clipping, linear_model
+from dpjax.derivatives.chunks import count_rows
 from dpjax.derivatives.difference import ClippedGradDifference, clipped_grad_difference
 from dpjax.derivatives.general import flatten
-from dpjax.derivatives.integers import count
 from dpjax.derivatives.minimum import distance_bound, iterations_for, ridge_minimum
 from dpjax.derivatives.per_example import (
     ClippedGrad,
@@ -28,7 +28,7 @@ __all__ = [
     "clipped_grad_difference",
     "clipped_hessian",
     "clipping",
-    "count",
+    "count_rows",
     "distance_bound",
     "flatten",
     "iterations_for",

@@ -13,6 +13,7 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from dpjax._sharding import shares
 from dpjax._typing import Loss, Params, PyTree
 
 
@@ -43,7 +44,9 @@ def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
     >>> vmap_mixes_examples(lambda w, x: w @ x, jnp.zeros(2), jnp.zeros((3, 2)))
     False
     """
-    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), examples)
+    example = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(examples)
+    )
     traced = jax.make_jaxpr(loss)(params, example)
     return any(map(equation_mixes_examples, equations(traced.jaxpr)))
 

@@ -9,7 +9,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._sharding import SHARE
+from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree
+from dpjax._wide import Expansion
 from dpjax.derivatives import integers
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.rounding import BLOCK, CHUNK
@@ -42,6 +44,8 @@ class Chunk(NamedTuple):
 
         def as_they_lie() -> tuple[PyTree, Array]:
             keep = self.fresh if mask is None else self.fresh & self.of(mask)
+            if isinstance(batch, Streamed):
+                return batch.chunk(self.start, self.fresh.shape[0]), keep
             return jax.tree.map(self.of, batch), keep
 
         if not self.overlaps:
@@ -134,6 +138,27 @@ def sum_chunks(
         return _added(summands, total, contribution(chunk))
 
     return _finished(summands, lax.fori_loop(0, -(-n // rows), body, _zero(summands)))
+
+
+def count_rows(batch: PyTree, mask: Array | None, flags: Callable[[PyTree], Array]) -> Expansion:
+    """Returns for how many rows ``flags`` is True, shape (), exactly.
+
+    Args:
+      batch: pytree with one row a record.
+      mask: (n,) bool; False rows are not counted.
+      flags: of some rows, bool (rows,), each of its own row alone.
+
+    >>> float(count_rows(jnp.arange(5), None, lambda x: x > 2).leading)
+    2.0
+    """
+    n = common_length(batch, mask)
+
+    def contribution(chunk: Chunk) -> Array:
+        rows, keep = chunk.stored(batch, mask)
+        return flags(rows) & keep
+
+    one = Summand((), jnp.dtype("float32"), bound=1.0)
+    return sum_chunks(n, min(n, CHUNK), contribution, one)
 
 
 def sum_blocks(
@@ -236,6 +261,8 @@ def common_length(tree: PyTree, mask: ArrayLike | None) -> int:
     >>> common_length((jnp.zeros((3, 2)), jnp.zeros(3)), None)
     3
     """
+    if isinstance(tree, Streamed):
+        return tree.size
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
     if not shapes or any(not shape for shape in shapes):
         raise ValueError("batch must be a pytree of arrays with one row per record.")

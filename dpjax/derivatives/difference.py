@@ -148,19 +148,18 @@ def clipped_grad_difference(
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def _margin_sum(
     phi: linear_model.Margin,
-    records: linear_model.PreparedLinear,
+    records: linear_model.Linear,
     params: Array,
     anchor: Array,
     bounds: tuple[Array | float, Array],
     any_order: bool,
 ) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
-    count, p, _ = records.directions.shape
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     clip_norm, bound = bounds
 
     def contribution(chunk: Chunk) -> Array:
-        z, r = chunk.of(records.directions), chunk.of(records.radius)
+        z, r = records.part(chunk)
 
         def clipped(w: Array) -> tuple[Array, Array]:
             first = derivative(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
@@ -175,8 +174,8 @@ def _margin_sum(
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
         return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
-    summand = Summand((p,), records.directions.dtype, bound)
-    return sum_chunks(count, records.width, contribution, summand)
+    summand = Summand((records.features,), records.dtype, bound)
+    return sum_chunks(records.count, records.width, contribution, summand)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))

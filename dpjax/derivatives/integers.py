@@ -21,7 +21,7 @@ from dpjax._typing import Array
 from dpjax._wide import Expansion, accumulate, float64, from_float64, sum_in_float64, zeros
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Real
+    from jaxtyping import Float, Int, Real
 
 BITS = 30
 """Bits of each of the two integers that stand for one number."""
@@ -108,17 +108,6 @@ class Summand(NamedTuple):
             for sign in (1, -1)
         )
         return power * 2.0**-BITS, inverse * 2.0**BITS
-
-
-def count(flags: Bool[Array, " n"]) -> Float[Expansion, ""]:
-    """Returns how many are True, shape (), exactly.
-
-    >>> float(count(jnp.array([True, False, True])).leading)
-    2.0
-    """
-    summand = Summand((), jnp.dtype("float32"), bound=1.0)
-    total = summand.add(summand.zero(), flags)
-    return summand.finish(over_shares([total])[0])
 
 
 def check(summands: list[Summand]) -> None:

@@ -12,6 +12,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._sharding import SHARE
+from dpjax._streaming import Streamed
 from dpjax._typing import Array, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
@@ -51,6 +52,90 @@ class PreparedLinear:
     radius: Float[Array, "blocks rows"]
     width: int = static()
 
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return self.directions.shape[0]
+
+    @property
+    def features(self) -> int:
+        """P."""
+        return self.directions.shape[1]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the sums."""
+        return self.directions.dtype
+
+    def part(self, chunk: Chunk) -> tuple[Array, Array]:
+        """Returns a chunk's directions (width, p, rows) and radii (width, rows)."""
+        return chunk.of(self.directions), chunk.of(self.radius)
+
+    def of_unit_length(self) -> "PreparedLinear":
+        """Returns the records in float64, longer ones scaled to length 1."""
+        with jax.enable_x64(True):
+            radius = jnp.minimum(float64(self.radius), 1.0)
+            return PreparedLinear(float64(self.directions), radius, self.width)
+
+
+@pytree_dataclass
+class StreamedLinear:
+    """Records of a linear model that come in, and are prepared, chunk by chunk; secret.
+
+    Args:
+      rows: ``(x, y)``, with x (n, p) floating and y (n,).
+      width: blocks of a chunk.
+      scaled: whether in float64, longer ones scaled to length 1.
+    """
+
+    rows: Streamed
+    width: int = static()
+    scaled: bool = static(default=False)
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return -(-self.rows.size // (self._size * self.width)) * self.width
+
+    @property
+    def features(self) -> int:
+        """P."""
+        return self.rows.shapes[0].shape[1]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the sums."""
+        return jnp.dtype("float64") if self.scaled else wide_dtype(self.rows.shapes[0].dtype)
+
+    def part(self, chunk: Chunk) -> tuple[Array, Array]:
+        """Returns a chunk's directions (width, p, rows) and radii (width, rows)."""
+        size, first = self._size, chunk.start * self._size
+        dtype = wide_dtype(self.rows.shapes[0].dtype)
+
+        def prepared() -> tuple[Array, Array]:
+            x, y = self.rows.chunk(first, self.width * size)
+            here = first + jnp.arange(self.width * size) < self.rows.size
+            unit, radius = _polar(x.astype(dtype), y.astype(dtype), (jnp.abs(y) == 1) & here)
+            columns = unit.reshape(self.width, size, self.features).swapaxes(1, 2)
+            return columns, radius.reshape(self.width, size)
+
+        columns, radius = compute_once(chunk, prepared)
+        if not self.scaled:
+            return columns, radius
+        with jax.enable_x64(True):
+            return float64(columns), jnp.minimum(float64(radius), 1.0)
+
+    def of_unit_length(self) -> "StreamedLinear":
+        """Returns the records in float64, longer ones scaled to length 1."""
+        return StreamedLinear(self.rows, self.width, scaled=True)
+
+    @property
+    def _size(self) -> int:
+        return min(self.rows.size, rounding.BLOCK)
+
+
+Linear = PreparedLinear | StreamedLinear
+
 
 @functools.partial(jax.jit, static_argnames=("width",))
 def prepare(
@@ -84,7 +169,7 @@ def prepare(
     dtype = wide_dtype(x.dtype)
     n, p = x.shape
     size = min(n, rounding.BLOCK)
-    at_once = width or (_WIDTH if n >= SHARE else chunk_width(n, p))
+    at_once = width or _any_width(n, p)
     count = -(-n // (size * at_once)) * at_once
     valid = jnp.abs(y) == 1
     if mask is not None:
@@ -106,6 +191,20 @@ def prepare(
 
     empty = (jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype))
     return lax.fori_loop(0, count // at_once, some_blocks, PreparedLinear(*empty, at_once))
+
+
+def streamed(rows: Streamed, width: int | None = None) -> StreamedLinear:
+    """Returns records that come in by chunks, as ``prepare`` returns those that are there.
+
+    Args:
+      rows: ``(x, y)``, as in ``prepare``.
+      width: as in ``prepare``.
+    """
+    return StreamedLinear(rows, width or _any_width(*rows.shapes[0].shape))
+
+
+def _any_width(n: int, p: int) -> int:
+    return _WIDTH if n >= SHARE else chunk_width(n, p)
 
 
 def chunk_width(n: int, p: int) -> int:
@@ -141,7 +240,7 @@ def _polar(x: Array, sign: Array, good: Array) -> tuple[Array, Array]:
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def linear_sums(
     phi: Margin,
-    records: PreparedLinear,
+    records: Linear,
     params: Float[Array, " p"],
     *,
     gradient_weight: Real[Array, ""] | float,
@@ -182,7 +281,7 @@ def linear_sums(
 
     bounds = (clip_norm * gradient_weight, clip_norm * hessian_weight)
     total = _accumulate(phi, records, params, coefficients, bounds, any_order)
-    p = records.directions.shape[1]
+    p = records.features
     gradient = jax.tree.map(lambda term: term[p], total)
     return gradient, clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
 
@@ -190,7 +289,7 @@ def linear_sums(
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def gradient_sum(
     phi: Margin,
-    records: PreparedLinear,
+    records: Linear,
     params: Float[Array, " p"],
     clip_norm: Real[Array, ""] | float,
     any_order: bool = False,
@@ -202,7 +301,7 @@ def gradient_sum(
         factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
         return rounding.block_products(z, _times(factor, first), any_order)
 
-    p, dtype = records.directions.shape[1], records.directions.dtype
+    p, dtype = records.features, records.dtype
     summand = Summand((p,), dtype, clip_norm)
     return _over_chunks(phi, records, params, chunk, summand, any_order)
 
@@ -210,7 +309,7 @@ def gradient_sum(
 @functools.partial(jax.jit, static_argnames=("phi", "any_order"))
 def hessian_sum(
     phi: Margin,
-    records: PreparedLinear,
+    records: Linear,
     params: Float[Array, " p"],
     clip_norm: Real[Array, ""] | float,
     any_order: bool = False,
@@ -240,6 +339,25 @@ def unit_margins(
     return _inner(params.astype(records.directions.dtype), records.directions, any_order=False)
 
 
+@jax.jit
+def positive_margins(records: Linear, params: Float[Array, " p"]) -> Float[Expansion, ""]:
+    """Returns how many records have a positive margin, shape (), exactly.
+
+    Privacy: one record moves it by 1 at most.
+
+    >>> records = prepare((2 * jnp.eye(2), jnp.array([1.0, -1.0])))
+    >>> float(positive_margins(records, jnp.ones(2)).leading)
+    1.0
+    """
+
+    def contribution(chunk: Chunk) -> Array:
+        z, _ = records.part(chunk)
+        return (_inner(params.astype(z.dtype), z, any_order=False) > 0).ravel()
+
+    one = Summand((), jnp.dtype("float32"), bound=1.0)
+    return sum_chunks(records.count, records.width, contribution, one)
+
+
 def _times(factor: Array, value: Array) -> Array:
     # A dropped record has factor 0 but may have an infinite value, and 0 times infinity is NaN.
     return jnp.where(factor > 0, factor * value, 0)
@@ -247,7 +365,7 @@ def _times(factor: Array, value: Array) -> Array:
 
 def _accumulate(
     phi: Margin,
-    records: PreparedLinear,
+    records: Linear,
     params: Array,
     coefficients: Callable,
     bounds: tuple[Array | float, Array | float],
@@ -264,7 +382,7 @@ def _accumulate(
         left = jnp.concatenate([z * for_hessian[:, None], for_gradient[:, None]], axis=1)
         return rounding.block_products(left, z, any_order)
 
-    p, dtype = records.directions.shape[1], records.directions.dtype
+    p, dtype = records.features, records.dtype
     of_gradient, of_hessian = (jnp.asarray(bound, dtype) for bound in bounds)
     bound = jnp.full((p + 1, 1), of_hessian).at[p].set(of_gradient)
     summand = Summand((p + 1, p), dtype, bound)
@@ -284,19 +402,18 @@ def _inner(params: Array, z: Array, any_order: bool) -> Array:
 
 def _over_chunks(
     phi: Margin,
-    records: PreparedLinear,
+    records: Linear,
     params: Array,
     part: Callable,
     summand: Summand,
     any_order: bool,
 ) -> Expansion:
     """Sums ``part(z, phi'(m) r, phi''(m) r^2)``; the scalars are 0 for blocks already summed."""
-    count = records.directions.shape[0]
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
 
     def contribution(chunk: Chunk) -> Array:
-        z, r = chunk.of(records.directions), chunk.of(records.radius)
+        z, r = records.part(chunk)
 
         def scalars() -> tuple[Array, Array]:
             m = r * _inner(params.astype(z.dtype), z, any_order)
@@ -306,4 +423,4 @@ def _over_chunks(
 
         return part(z, *compute_once(chunk, scalars))
 
-    return sum_chunks(count, records.width, contribution, summand)
+    return sum_chunks(records.count, records.width, contribution, summand)

@@ -24,7 +24,7 @@ _WIDE_UNIT = 2.0**-53
 @functools.partial(jax.jit, static_argnames=("phi", "data_size"))
 def ridge_minimum(
     phi: Callable,
-    records: linear_model.PreparedLinear,
+    records: linear_model.Linear,
     tilt: Float[Expansion, " p"],
     strength: Real[Array, ""] | float,
     lipschitz: Real[Array, ""] | float,
@@ -58,11 +58,8 @@ def ridge_minimum(
     ...     data_size=1).leading.round(4)
     Array([0.5, 0. ], dtype=float32)
     """
-    dtype = records.directions.dtype
+    dtype, rows = records.dtype, records.of_unit_length()
     with jax.enable_x64(True):
-        radius = float64(records.radius)
-        directions = float64(records.directions)
-        rows = linear_model.PreparedLinear(directions, jnp.minimum(radius, 1.0), records.width)
         mu, bound, linear = float64(strength), float64(lipschitz), to_float64(tilt)
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jax.typing import ArrayLike
 
 from dpjax import _validate
+from dpjax._streaming import Streamed
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, linear_model, methods, rounding
@@ -331,9 +332,12 @@ def _margin(loss: Any) -> Callable | None:
     return getattr(loss, "margin", None)
 
 
-def _prepared(batch: PyTree, mask: Bool[ArrayLike, " n"] | None) -> linear_model.PreparedLinear:
-    if isinstance(batch, linear_model.PreparedLinear):
+def _prepared(batch: PyTree, mask: Bool[ArrayLike, " n"] | None) -> linear_model.Linear:
+    if isinstance(batch, linear_model.Linear):
         if mask is not None:
             raise ValueError("prepared records take no mask; pass it to prepare.")
         return batch
+    if isinstance(batch, Streamed):
+        assert mask is None  # of all records none is masked
+        return linear_model.streamed(batch)
     return linear_model.prepare(batch, mask)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.typing import ArrayLike
 
+from dpjax._sharding import shares
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, directions, general, rounding
@@ -165,7 +166,9 @@ def _sums(
             rounding.block_products(blocks(factors), blocks(hessians), any_order, axis=1),
         )
 
-    record = jax.tree.map(lambda leaf: leaf[0], batch)
+    record = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(batch)
+    )
     numbers = k * directions.widest(of_flat, flat, record)
     summands = tuple(
         Summand((size,), flat.dtype, weight)

@@ -7,9 +7,11 @@ import numpy as np
 from jax.core import Tracer
 
 from dpjax._processes import Team
+from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, confusable
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
+from dpjax.datasets.base import check_arrays
 from dpjax.driver import fingerprint
 from dpjax.driver.asking import check_questions
 from dpjax.mechanisms.used_keys import guessable
@@ -42,6 +44,8 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
             "@dpjax.pytree_dataclass instead."
         )
     examples = data.examples if isinstance(data, Dataset) else data
+    check_arrays("data", examples)
+    examples = shaped(examples)
     if algorithm.objective.labels == SIGNS:
         _check_labels(algorithm.objective.name, data, examples)
     for query in algorithm.queries:

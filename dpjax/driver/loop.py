@@ -12,6 +12,7 @@ from jax.core import Tracer
 from dpjax import _processes, _validate
 from dpjax._program import trace
 from dpjax._sharding import check_sums, everywhere, here, place, shares
+from dpjax._streaming import finished, reading
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
@@ -182,7 +183,7 @@ def _trained(
         records = on_device(place(examples, mesh))
         check_sums(records, numbers_of(algorithm))
         check_traced(root, records)
-        with claimed(root, ADVICE):
+        with claimed(root, ADVICE), reading(records):
             found, solution = here(
                 program(
                     algorithm,
@@ -193,6 +194,7 @@ def _trained(
                     unit_rows=unit_rows,
                 )
             )
+            finished(records, solution)
     solution = dataclasses.replace(
         solution,
         reproducible=seed is not None or guessable(root),

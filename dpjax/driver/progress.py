@@ -14,6 +14,7 @@ import jax
 from dpjax import _processes
 from dpjax._bar import Bar
 from dpjax._sharding import check_sums, everywhere, here, place
+from dpjax._streaming import reading
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
@@ -116,6 +117,7 @@ def run(
     kept = resume.Kept(checkpoint, ledger, label)
     with (
         _processes.reaching_others(team),
+        reading(records),
         resume.journal(algorithm, data, resume.Chosen(root, known), params, kept, team) as journal,
     ):
         bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))

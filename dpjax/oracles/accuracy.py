@@ -5,10 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import count, linear_model
+from dpjax.derivatives import count_rows, linear_model
 from dpjax.oracles.base import Query, Records
 from dpjax.sampling import FullBatch
 from dpjax.sampling.samplers import expect
@@ -84,10 +85,11 @@ class AccuracyQuery(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the number of records whose label is predicted, (). NOT PRIVATE."""
         del public
-        correct = self._correct(records, params).ravel()
-        if mask is not None:
-            correct = correct & mask
-        return (count(correct),)
+        if self.objective.model is None and not isinstance(records, linear_model.Linear):
+            records = linear_model.prepare(records, mask)
+        if isinstance(records, linear_model.Linear):
+            return (linear_model.positive_margins(records, params),)
+        return (count_rows(records, mask, lambda rows: self._correct(rows, params)),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the noise on the count, of which one record moves 1."""
@@ -114,7 +116,7 @@ class AccuracyQuery(Query):
         if not (isinstance(examples, tuple) and len(examples) == 2):
             raise ValueError("accuracy needs examples (x, y): pass the tuple (x, y) or a Dataset.")
         try:
-            jax.eval_shape(self._correct, examples, params)
+            jax.eval_shape(self._correct, shaped(examples), params)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"the model of {self.objective.name} does not score rows of these x: {error}"
@@ -122,9 +124,7 @@ class AccuracyQuery(Query):
 
     def _correct(self, records: Records, params: Params) -> Array:
         if self.objective.model is None:
-            if not isinstance(records, linear_model.PreparedLinear):
-                records = linear_model.prepare(records)
-            return linear_model.unit_margins(records, params) > 0
+            return linear_model.unit_margins(linear_model.prepare(records), params) > 0
         x, y = records
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
         # One row at a time, so that no model can let a record decide about another.

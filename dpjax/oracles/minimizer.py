@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dpjax._sharding import shares
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, zeros
 from dpjax.accounting.wording import ReleaseWords
@@ -117,7 +118,7 @@ class MinimizerQuery(ValueQuery):
         del mask
         tilt = public.get("tilt")
         if tilt is None:
-            tilt = zeros(params.shape, records.directions.dtype)
+            tilt = zeros(params.shape, shares(records).dtype)
         return (minimum(self, records, tilt),)
 
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from dpjax._sharding import shares
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PerturbationRelease, Release
 from dpjax.derivatives import clipped_grad, distance_bound
@@ -135,6 +135,6 @@ class ObjectiveQuery(MinimizerQuery):
 
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
-        dtype = jax.tree.leaves(records)[0].dtype
+        dtype = shares(records).dtype
         own, noise = derive(key, "tilt", 0), self._configured(Gaussian())
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

@@ -8,9 +8,9 @@ import numpy as np
 from jax.core import Tracer
 
 from dpjax._sharding import Spread, length, shares
+from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
-from dpjax.datasets.base import check_arrays
 from dpjax.derivatives import linear_model
 from dpjax.oracles.base import Query, Records
 
@@ -31,6 +31,8 @@ def bind(query: Query, examples: PyTree) -> Records:
     width = linear_model.chunk_width(length(examples), shares(examples)[0].shape[1])
     if isinstance(examples, Spread):
         return examples.map(lambda rows, keep: linear_model.prepare(rows, keep, width))
+    if isinstance(examples, Streamed):
+        return linear_model.streamed(examples, width)
     return linear_model.prepare(examples, width=width)
 
 
@@ -49,7 +51,6 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     Privacy: reads shapes and dtypes, no value. Where n is private no message names it; that empty
       data are refused does tell n = 0 from n = 1.
     """
-    check_arrays("data", examples)
     leaves = jax.tree.leaves(examples)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")

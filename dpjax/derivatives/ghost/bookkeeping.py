@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpjax._sharding import shares
+from dpjax._streaming import Streamed
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
@@ -56,7 +58,9 @@ def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> 
     >>> type(reading.parts[0]).__name__, reading.saves
     ('Rank1', True)
     """
-    record = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    record = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(batch)
+    )
     plan = layers.plan(loss, params, record)
     leaves = jax.tree.leaves(params)
     uses = {
@@ -117,6 +121,8 @@ def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[Py
     """Returns the records of a chunk, and a mask of those that contribute."""
     rows = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
     keep = chunk.fresh if mask is None else chunk.fresh & mask[rows]
+    if isinstance(batch, Streamed):
+        return compute_once(chunk, lambda: batch.chunk(chunk.start, rows.size)), keep
     return jax.tree.map(lambda leaf: leaf[rows], batch), keep
 
 

@@ -1,0 +1,298 @@
+"""Records that do not fit a device: they stay on disk or in the host's memory, and chunks come in.
+
+A program asks for rows by a callback, and the next chunk is read while it works on this one.
+"""
+
+import contextlib
+import itertools
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
+
+_PAGES = 2**26  # bytes of a file that stay mapped after they were read
+
+
+class Rows:
+    """An array-like whose rows are read when they are asked for: ``rows[5:9]``, ``rows[indices]``.
+
+    Args:
+      source: what gives rows for a slice or an array of indices: a memory map, or an object with
+        ``shape`` and ``dtype``.
+      function: maps each row by itself; identity by default.
+      shape: of one row after it.
+      dtype: after it.
+
+    Privacy: raw data.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        function: Callable[[np.ndarray], np.ndarray] | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: Any = None,
+    ):
+        self._source, self._function = source, function
+        self.shape: tuple[int, ...] = (
+            source.shape[0],
+            *(source.shape[1:] if shape is None else shape),
+        )
+        self.dtype = np.dtype(source.dtype if dtype is None else dtype)
+        self._file = _Mapped(source) if _is_mapped(source) else None
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rows."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        if self._file is not None:
+            self._file.check()
+        rows = np.array(self._source[index])
+        if self._file is not None:
+            self._file.forget(rows.nbytes)
+        return rows if self._function is None else self._function(rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __repr__(self) -> str:
+        # Without the number of rows, which may be private.
+        return f"Rows(row={self.shape[1:]}, dtype={self.dtype})"
+
+
+class _Mapped:
+    """The file of a memory map, whose pages are let go after they were read."""
+
+    def __init__(self, source: np.memmap):
+        self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
+        self._path = str(source.filename)
+        self._size, self._read = os.path.getsize(self._path), 0
+
+    def check(self) -> None:
+        """Raises if the file is shorter or longer than it was: its rows are others now.
+
+        Raises:
+          OSError: without the number of rows.
+        """
+        if os.path.getsize(self._path) != self._size:
+            raise OSError(f"the size of {self._path!r} changed while it was read.")
+
+    def forget(self, read: int) -> None:
+        self._read += read
+        if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+
+
+def _is_mapped(source: Any) -> bool:
+    held = isinstance(source, np.memmap) and source.filename is not None
+    return held and getattr(source, "_mmap", None) is not None
+
+
+@pytree_dataclass
+class Streamed:
+    """Records outside of the device, as a program of JAX holds them; secret.
+
+    Args:
+      token: int32, which reader serves them, so that one program serves all.
+      kinds: shape and dtype of a row of each leaf.
+      structure: of the tree of leaves.
+      size: number of records.
+    """
+
+    token: Array
+    kinds: tuple[tuple[tuple[int, ...], str], ...] = static()
+    structure: Any = static()
+    size: int = static()
+
+    @property
+    def shapes(self) -> PyTree:
+        """The shapes and dtypes of all records."""
+        return self._shapes(self.size)
+
+    def chunk(self, start: Array, rows: int) -> PyTree:
+        """Returns ``rows`` records from ``start`` on; 0 for those past the last."""
+        asked = self.token, jnp.asarray(start, jnp.int32)
+        return jax.pure_callback(
+            lambda token, start: _READERS[int(token)].chunk(int(start), rows),
+            self._shapes(rows),
+            *asked,
+            vmap_method="sequential",
+        )
+
+    def at(self, indices: Array) -> PyTree:
+        """Returns the records at ``indices``."""
+        return jax.pure_callback(
+            lambda token, indices: _READERS[int(token)].at(np.asarray(indices)),
+            self._shapes(indices.shape[0]),
+            self.token,
+            indices,
+            vmap_method="sequential",
+        )
+
+    def _shapes(self, rows: int) -> PyTree:
+        leaves = [jax.ShapeDtypeStruct((rows, *shape), dtype) for shape, dtype in self.kinds]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+class _Reader:
+    """Reads chunks in order, one ahead; on the host.
+
+    Args:
+      leaves: of the records, each array-like.
+      dtypes: of what is returned.
+      structure: of the tree of leaves.
+    """
+
+    def __init__(self, leaves: Sequence[Any], dtypes: Sequence[Any], structure: Any):
+        self._leaves, self._dtypes, self._structure = leaves, dtypes, structure
+        self._size = leaves[0].shape[0]
+        self._ahead: dict[tuple[int, int], Future] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
+        self.failed: BaseException | None = None
+        self.served = 0
+
+    def chunk(self, start: int, rows: int) -> PyTree:
+        """Returns rows from ``start`` on, and begins to read those that come next."""
+        found = self._ahead.pop((start, rows), None) or self._read_later(start, rows)
+        self._ahead.clear()
+        leaves = self._kept(found.result)
+        # After the last chunk comes the first, of the next pass.
+        follows = start + rows if start + rows < self._size else 0
+        self._ahead[follows, rows] = self._read_later(follows, rows)
+        self.served += rows
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def at(self, indices: np.ndarray) -> PyTree:
+        """Returns the rows at ``indices``."""
+        order = np.argsort(indices, kind="stable")  # a file is read from front to back
+
+        def read() -> list[np.ndarray]:
+            leaves = []
+            for leaf, dtype in zip(self._leaves, self._dtypes, strict=True):
+                rows = np.empty((len(indices), *leaf.shape[1:]), dtype)
+                with np.errstate(all="ignore"):
+                    rows[order] = leaf[indices[order]]
+                leaves.append(rows)
+            return leaves
+
+        self.served += len(indices)
+        return jax.tree.unflatten(self._structure, self._kept(read))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _read_later(self, start: int, rows: int) -> Future:
+        return self._thread.submit(self._read, start, rows)
+
+    def _read(self, start: int, rows: int) -> list[np.ndarray]:
+        leaves = []
+        for leaf, dtype in zip(self._leaves, self._dtypes, strict=True):
+            with np.errstate(all="ignore"):
+                found = np.asarray(leaf[start : start + rows]).astype(dtype, copy=False)
+            missing = rows - len(found)
+            if missing:
+                padding = np.zeros((missing, *found.shape[1:]), dtype)
+                found = np.concatenate([found, padding])
+            leaves.append(np.ascontiguousarray(found))
+        return leaves
+
+    def _kept(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except BaseException as error:
+            self.failed = error
+            raise
+
+
+_READERS: dict[int, _Reader] = {}
+_TOKENS = itertools.count()
+_LOCK = threading.Lock()
+
+
+def is_streamed(examples: PyTree) -> bool:
+    """Returns whether some records are to stay where they are.
+
+    >>> is_streamed((np.ones(2), Rows(np.ones(2))))
+    True
+    """
+    return any(isinstance(leaf, Rows) for leaf in jax.tree.leaves(examples))
+
+
+def shaped(examples: PyTree) -> PyTree:
+    """Returns ``examples`` with shapes and dtypes in place of rows that are not read."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Rows):
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+    return jax.tree.map(one, examples)
+
+
+def stream(examples: PyTree) -> Streamed:
+    """Returns ``examples`` as a program holds them; ``reading`` closes what it opens."""
+    leaves, structure = jax.tree.flatten(examples)
+    dtypes = [jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in leaves]
+    with _LOCK:
+        token = next(_TOKENS) % 2**31
+        _READERS[token] = _Reader(leaves, dtypes, structure)
+    kinds = tuple(
+        (tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in zip(leaves, dtypes, strict=True)
+    )
+    return Streamed(jnp.int32(token), kinds, structure, leaves[0].shape[0])
+
+
+def served(records: PyTree) -> int:
+    """Returns how many records were read so far; 0 where none are streamed."""
+    return _READERS[int(records.token)].served if isinstance(records, Streamed) else 0
+
+
+def finished(records: PyTree, result: PyTree) -> None:
+    """Waits for what is computed from ``records``, where they are still to be read."""
+    if isinstance(records, Streamed):
+        jax.block_until_ready(result)
+
+
+@contextlib.contextmanager
+def reading(records: PyTree) -> Iterator[None]:
+    """Closes the reader of ``records`` at the end, when what was computed from them is there.
+
+    Raises:
+      OSError: if they could not be read, such as a file that changed.
+    """
+    if not isinstance(records, Streamed):
+        yield
+        return
+    token = int(records.token)
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if (failed := _READERS[token].failed) is None:
+            raise
+        raise OSError(
+            f"the records could not be read: {failed} What was begun is spent; with a checkpoint "
+            "the same call goes on, once the records are what they were."
+        ) from error
+    finally:
+        with _LOCK:
+            _READERS.pop(token).close()
