@@ -8,6 +8,8 @@ from dpjax.accounting import RELATIONS
 from dpjax.cli import audit, calibrate, compare, data, ledger, problem, processes, reproduce, run
 from dpjax.cli.main import COMMANDS, overview
 
+_FILES = "a CSV, NPZ, NPY or Parquet file"
+
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
@@ -53,6 +55,12 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         metavar="FILE",
         help="record the run in this ledger, if it fits the budget declared there",
     )
+    one.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they need "
+        "more, such as 2GB, and read them in chunks; the result is the same",
+    )
     processes.add_arguments(one)
 
 
@@ -76,7 +84,7 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
 def _data_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser("data", help=COMMANDS["data"])
     one.set_defaults(command=data.command)
-    one.add_argument("name", nargs="?", metavar="NAME", help="a name, or a CSV or NPZ file")
+    one.add_argument("name", nargs="?", metavar="NAME", help=f"a name, or {_FILES}")
     one.add_argument(
         "--check",
         action="store_true",
@@ -181,7 +189,9 @@ def _compare_parser(commands: argparse._SubParsersAction) -> None:
 
 def _objective_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
-        "--data", default="randhie", help="a name, or a CSV or NPZ file (default: randhie)"
+        "--data",
+        default="randhie",
+        help=f"a name, or {_FILES} (default: randhie)",
     )
     one.add_argument(
         "--objective",
@@ -252,7 +262,7 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
 
 
 def _table_arguments(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--label", metavar="COLUMN", help="label column of a CSV file")
+    one.add_argument("--label", metavar="COLUMN", help="label column of a file")
     one.add_argument(
         "--classes", metavar="A,B", help="declared labels of a file, negative first, such as No,Yes"
     )

@@ -34,7 +34,30 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         bounds=arguments.bounds,
         intercept=arguments.intercept,
         classes=classes(arguments.classes),
+        memory_limit=memory(getattr(arguments, "memory_limit", None)),
     )
+
+
+def memory(text: str | None) -> int | None:
+    """Returns the number of bytes that ``text`` says.
+
+    Raises:
+      ValueError: if it is not a number with a unit of bytes.
+
+    >>> memory("1.5GB"), memory("200 MB"), memory("4096")
+    (1500000000, 200000000, 4096)
+    """
+    if text is None:
+        return None
+    words = text.strip().upper().removesuffix("B").strip()
+    unit = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(words[-1:], 1)
+    try:
+        found = round(float(words.rstrip("KMGT")) * unit)
+    except (ValueError, OverflowError):
+        found = 0
+    if found < 1:
+        raise ValueError(f"--memory-limit must be a size such as 500MB or 2GB, got {text!r}.")
+    return found
 
 
 def classes(text: str | None) -> list[Label] | None:

@@ -1,7 +1,9 @@
 """``Dataset``, the raw ``Table`` behind it, and scaling that acts on one record at a time."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -156,8 +158,8 @@ class Table:
     Args:
       name: of the data set.
       columns: the p feature names.
-      x: (n, p) numbers of any real dtype.
-      labels: (n,) cells of any dtype.
+      x: (n, p) numbers of any real dtype; ``Rows`` where they stay on disk.
+      labels: (n,) cells of any dtype, likewise.
       ranges: lowest and highest value of each feature, declared and not measured, each (p,)
         float64; None where the features are used as they are.
       classes: the declared labels, or None.
@@ -171,8 +173,8 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    x: np.ndarray
-    labels: np.ndarray
+    x: Any
+    labels: Any
     ranges: Ranges | None
     classes: tuple[Label, ...] | None
     test_x: np.ndarray | None = None
@@ -189,24 +191,33 @@ class Table:
         Privacy: row i depends on record i alone.
         """
         test_x, test_labels = self.test_x, self.test_labels
-        y = encode_labels(self.labels, self.classes, name=self.label)
+        scale = functools.partial(normalise, ranges=self.ranges, intercept=intercept)
+        encode = functools.partial(encode_labels, classes=self.classes, name=self.label)
         test_y = None
         if test_labels is not None:
-            test_y = encode_labels(test_labels, self.classes, name=self.label)
+            test_y = encode(test_labels)
         bounds = None
         if self.ranges is not None:
             low, high = (end.tolist() for end in self.ranges)
             bounds = tuple(zip(low, high, strict=True))
         return Dataset(
-            x=normalise(self.x, self.ranges, intercept),
-            y=y,
-            test_x=None if test_x is None else normalise(test_x, self.ranges, intercept),
+            x=_each(scale, self.x),
+            y=_each(encode, self.labels),
+            test_x=None if test_x is None else scale(test_x),
             test_y=test_y,
             name=self.name,
             unit=self.unit,
             max_norm=1.0,
             preprocessing=Preprocessing(self.columns, bounds, intercept, self.classes),
         )
+
+
+def _each(function: Callable[[Any], np.ndarray], rows: np.ndarray | Rows) -> Any:
+    """``function`` of rows, each by itself: now, or when they are read."""
+    if not isinstance(rows, Rows):
+        return function(rows)
+    like = function(np.empty((0, *rows.shape[1:]), rows.dtype))
+    return Rows(rows, function, like.shape[1:], like.dtype)
 
 
 def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> np.ndarray:

@@ -11,9 +11,10 @@ import numpy as np
 
 from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset, Table
+from dpjax.datasets.csv_files import few
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
-from dpjax.datasets.raw import has_columns, is_table_path
+from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path
 from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.tables import Bounds, read_table
 
@@ -27,19 +28,21 @@ def load(
     bounds: Bounds | None = None,
     intercept: bool = False,
     classes: Sequence[Label] | None = None,
+    memory_limit: int | None = None,
 ) -> Dataset:
-    """Returns a named data set or a user's table: a CSV or NPZ file, or columns in memory.
+    """Returns a named data set or a user's table: a file, or columns in memory.
 
     A CSV has a header, one line per record (blank lines are skipped), and numeric features;
     ``label`` names the label's column. An NPZ has the arrays ``x`` (n, p) and ``y`` (n,), and may
-    have ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
+    have ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and ``y_test``. An NPY
+    is a table (n, columns) of numbers, with columns ``"0"``, ``"1"``, ...; Parquet needs pyarrow.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
-        ``"covtype-12"``, the images ``"mnist"`` and ``"cifar10"``, or a path ending in .csv or
-        .npz; or a data frame, or a mapping of columns. The named ones are looked for in
-        ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at their publishers, except
-        for images.
+        ``"covtype-12"``, the images ``"mnist"`` and ``"cifar10"``, or a path ending in .csv,
+        .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named ones are looked
+        for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at their publishers,
+        except for images.
       label: the label's column (of an NPZ the label's array, default ``"y"``); for a table only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
         JSON file that holds it, or of a CSV file ``column,low,high``; for a table only. For an NPZ
@@ -50,6 +53,9 @@ def load(
         the second +1; more become 0, 1, ..., for networks. Required unless the labels are
         numbers (for a CSV, unless most cells of their column are); then 1 stands for +1, and 0 and
         -1 for -1.
+      memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
+        uncompressed NPZ file stay on disk: a training reads them in chunks, see
+        ``distributed.stream``.
 
     Returns:
       A ``Dataset`` of NumPy arrays, every row divided by its norm; images are in [0, 1], with
@@ -75,7 +81,9 @@ def load(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         return load_images(str(name_or_path))
-    table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
+    table = open_table(
+        name_or_path, label=label, bounds=bounds, classes=classes, memory_limit=memory_limit
+    )
     if _is_user_table(name_or_path) and bounds is None:
         named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
         more = ", ..." if len(table.columns) > 3 else ""
@@ -94,6 +102,7 @@ def open_table(
     label: str | None = None,
     bounds: Bounds | None = None,
     classes: Sequence[Label] | None = None,
+    memory_limit: int | None = None,
 ) -> Table:
     """Returns the unscaled table that ``load`` would read.
 
@@ -102,6 +111,7 @@ def open_table(
       label: as for ``load``; for a table only.
       bounds: as for ``load``; for a table only, where None attaches no ranges.
       classes: as for ``load``; for a table only, where None declares none.
+      memory_limit: as for ``load``; for a table only.
 
     Returns:
       The raw ``Table``.
@@ -116,7 +126,7 @@ def open_table(
     ('lncoins', 'idp', 'lpi')
     """
     if _is_user_table(name_or_path):
-        return read_table(name_or_path, label, bounds, classes)
+        return read_table(name_or_path, label, bounds, classes, memory_limit)
     if not isinstance(name_or_path, str | os.PathLike):
         raise ValueError(
             "a table must be a path, a data frame, or a mapping of columns; arrays go into "
@@ -125,11 +135,11 @@ def open_table(
     if name_or_path in IMAGES:
         raise ValueError(f"{name_or_path} are images, not a table of features.")
     if pathlib.Path(name_or_path).suffix:
-        raise ValueError(f"a table's path must end in .csv or .npz, got {str(name_or_path)!r}.")
+        raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(name_or_path)!r}.")
     entry = spec(str(name_or_path))
     if label is not None or bounds is not None or classes is not None:
         raise ValueError(
-            f"label, bounds and classes apply only to a CSV or NPZ file, got label={label!r}, "
+            f"label, bounds and classes apply only to a file, got label={label!r}, "
             f"bounds={bounds!r} and classes={classes!r} for the named data set {entry.name!r}: "
             "leave them out."
         )

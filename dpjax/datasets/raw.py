@@ -1,17 +1,20 @@
-"""Reader for raw tables: CSV, NPZ or columns in memory; features as numbers, labels as cells."""
+"""Reader for raw tables: files or columns in memory; features as numbers, labels as cells."""
 
 import os
 import pathlib
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax import _validate
+from dpjax._streaming import Rows
+from dpjax.datasets import columnar
 from dpjax.datasets.archives import DAMAGED
 from dpjax.datasets.csv_files import few, open_csv, read_csv, to_number
 
-SUFFIXES = (".csv", ".npz")
+SUFFIXES = (".csv", ".npz", *columnar.SUFFIXES)
 
 # Names of the arrays of an NPZ: features, labels, features and labels for testing.
 _NPZ_NAMES = (
@@ -27,8 +30,9 @@ class Raw(NamedTuple):
 
     Args:
       columns: the p feature names.
-      x: (n, p) real numbers, NaN for a cell that is not a number.
+      x: (n, p) real numbers, NaN for a cell that is not a number; ``Rows`` if they stay on disk.
       labels: (n,) cells of any dtype, None for a missing cell; or None if no label is read.
+        ``Rows`` where ``x`` is.
       test_x: (m, p) real numbers, or None.
       test_labels: (m,) cells, or None.
 
@@ -36,14 +40,14 @@ class Raw(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    x: np.ndarray
-    labels: np.ndarray | None = None
+    x: Any
+    labels: Any = None
     test_x: np.ndarray | None = None
     test_labels: np.ndarray | None = None
 
 
 def is_table_path(table: Any) -> bool:
-    """Returns whether ``table`` is the path of a CSV or NPZ file.
+    """Returns whether ``table`` is the path of a CSV, NPZ, NPY or Parquet file.
 
     >>> is_table_path("patients.CSV"), is_table_path("randhie")
     (True, False)
@@ -60,12 +64,14 @@ def has_columns(table: Any) -> bool:
     return _names(table) is not None
 
 
-def read_labelled(table: Any, label: str | None) -> Raw:
+def read_labelled(table: Any, label: str | None, memory_limit: int | None = None) -> Raw:
     """Returns a table with its labels.
 
     Args:
-      table: a path ending in .csv or .npz, or named columns.
+      table: a path ending as in ``SUFFIXES``, or named columns.
       label: the label's column; of an NPZ the label's array, by default ``y`` or ``y_train``.
+      memory_limit: bytes of features, in float32, above which a file's rows stay on disk; None for
+        any number.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -83,7 +89,17 @@ def read_labelled(table: Any, label: str | None) -> Raw:
             tuple(wanted), np.empty((0, 0)) if x is None else x, _cells_of(table[names[name]])
         )
     path = _existing(table)
-    if path.suffix.lower() == ".npz":
+    suffix, size = path.suffix.lower(), path.stat().st_size
+    if suffix in columnar.SUFFIXES:
+        return _read_columns(path, label, memory_limit)
+    if memory_limit is not None and size > memory_limit:
+        if suffix == ".npz":
+            return _read_mapped(path, label)
+        raise ValueError(
+            f"{str(path)!r} has {size:,} bytes, above memory_limit={memory_limit:,}, and a CSV is "
+            "read as a whole: save it as Parquet or NPY, whose rows can stay on disk."
+        )
+    if suffix == ".npz":
         return _read_npz(path, label)
     header, records = open_csv(path)
     wanted, name = _features(repr(str(path)), header, label)
@@ -94,7 +110,7 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
     """Returns the features of a table that may have no labels.
 
     Args:
-      table: a path ending in .csv or .npz; named columns, possibly among others; or an
+      table: a path ending as in ``SUFFIXES``; named columns, possibly among others; or an
         array (n, p) in the order of the columns.
       columns: the p names.
 
@@ -114,11 +130,15 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
         path = _existing(table)
         if path.suffix.lower() == ".npz":
             return read_features(_read_npz(path, None, labelled=False).x, columns)
+        if path.suffix.lower() in columnar.SUFFIXES:
+            header, held = columnar.open_columns(path)
+            _check_present(repr(str(path)), columns, header)
+            return np.asarray(held.rows(columns))
         header, records = open_csv(path)
         _check_present(repr(str(path)), columns, header)
         return read_csv(path, header, records, columns, None)[0]
     if isinstance(table, str | os.PathLike):
-        raise ValueError(f"a table's path must end in .csv or .npz, got {str(table)!r}.")
+        raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(table)!r}.")
     if (names := _names(table)) is not None:
         _check_present("the table", columns, list(names))
         return np.stack([_numbers(name, table[names[name]]) for name in columns], axis=1)
@@ -198,6 +218,42 @@ def _cells_of(column: Any) -> np.ndarray:
     return cells
 
 
+# Files whose rows may stay on disk
+
+
+def _read_columns(path: pathlib.Path, label: str | None, memory_limit: int | None) -> Raw:
+    header, held = columnar.open_columns(path)
+    wanted, name = _features(repr(str(path)), header, label)
+    if not wanted:
+        return Raw((), np.empty((0, 0)))
+    x, cells = held.rows(wanted), held.cells(name)
+    if memory_limit is not None and 4 * x.shape[0] * x.shape[1] > memory_limit:
+        return Raw(tuple(wanted), x, cells)
+    return Raw(tuple(wanted), np.asarray(x), np.asarray(cells))
+
+
+def _read_mapped(path: pathlib.Path, label: str | None) -> Raw:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = [name.removesuffix(".npy") for name in archive.namelist()]
+        features, labels, *_ = _npz_names(held, label)
+        arrays: dict[str, Any] = {
+            name: columnar.mapped_member(path, name) for name in {features, labels} & {*held}
+        }
+    except DAMAGED as error:
+        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
+    _check_held(path, held, features, labels)
+    for name, array in arrays.items():
+        if array is None:
+            raise ValueError(
+                f"{name!r} of {str(path)!r} is compressed, so it is read as a whole, which is "
+                "above memory_limit: save it by numpy.savez, or as NPY or Parquet."
+            )
+    _check_shapes(path, arrays, features, labels)
+    columns = tuple(map(str, range(arrays[features].shape[1])))
+    return Raw(columns, Rows(arrays[features]), Rows(arrays[labels]))
+
+
 # NPZ
 
 
@@ -211,10 +267,7 @@ def _read_npz(path: pathlib.Path, label: str | None, labelled: bool = True) -> R
     except DAMAGED as error:
         raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
     features, label, test_features, test_label = names
-    roles = [(features, "the features"), (label, "the labels (label=... names another)")]
-    for name, role in roles[: 1 + labelled]:
-        if name not in arrays:
-            raise ValueError(f"{str(path)!r} lacks {name!r}, {role}; it has {few(held)}.")
+    _check_held(path, held, *names[: 1 + labelled])
     x = arrays[features]
     columns = tuple(map(str, range(x.shape[1] if x.ndim == 2 else 0)))
     if not labelled:
@@ -233,6 +286,13 @@ def _read_npz(path: pathlib.Path, label: str | None, labelled: bool = True) -> R
             "has."
         )
     return Raw(columns, x, arrays[label], arrays[test_features], arrays[test_label])
+
+
+def _check_held(path: pathlib.Path, held: Sequence[str], *names: str) -> None:
+    roles = ("the features", "the labels (label=... names another)")
+    for name, role in zip(names, roles, strict=False):
+        if name not in held:
+            raise ValueError(f"{str(path)!r} lacks {name!r}, {role}; it has {few(held)}.")
 
 
 def _npz_names(held: Sequence[str], label: str | None) -> tuple[str, str, str, str]:

@@ -18,15 +18,20 @@ Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Seque
 
 
 def read_table(
-    table: Any, label: str | None, bounds: Bounds | None, classes: Sequence[Label] | None = None
+    table: Any,
+    label: str | None,
+    bounds: Bounds | None,
+    classes: Sequence[Label] | None = None,
+    memory_limit: int | None = None,
 ) -> Table:
     """Returns an unscaled table with its declared ranges and classes.
 
     Args:
-      table: the path of a CSV or NPZ file, or a data frame or mapping of columns.
+      table: the path of a CSV, NPZ, NPY or Parquet file, or a data frame or mapping of columns.
       label: the label's column (required, but for an NPZ) or array (NPZ, default ``"y"``).
       bounds: see ``read_ranges``; None attaches no ranges.
       classes: see ``encode_labels``.
+      memory_limit: see ``read_labelled``.
 
     Returns:
       The ``Table``, unscaled.
@@ -40,7 +45,7 @@ def read_table(
       as public.
     """
     declared = None if classes is None else check_classes(classes)
-    raw = read_labelled(table, label)
+    raw = read_labelled(table, label, memory_limit)
     path = is_table_path(table)
     name, where = (pathlib.Path(table).stem, repr(str(table))) if path else ("table", "the table")
     if not raw.columns:
@@ -50,7 +55,9 @@ def read_table(
     ranges = None if bounds is None else read_ranges(bounds, raw.columns)
     assert raw.labels is not None
     # Declared classes are compared as text too: "01" declared as a word is not the number 1.
-    labels = raw.labels if declared is not None else typed(raw.labels)
+    labels = raw.labels
+    if declared is None and isinstance(labels, np.ndarray):
+        labels = typed(labels)
     described = f"the column {label!r} of {where}" if label else f"the labels of {where}"
     return Table(
         name,

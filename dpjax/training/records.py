@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _validate
+from dpjax._streaming import Rows
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset
@@ -104,9 +105,15 @@ def class_numbers(data: Any, like: Any) -> Any:
     if data is None or scale is None or scale.classes is None or len(scale.classes) != 2:
         return data
     if isinstance(data, Dataset):
-        return dataclasses.replace(data, y=(data.y + 1) / 2)
+        return dataclasses.replace(data, y=_from_signs(data.y))
     x, y = data
-    return x, (y + 1) / 2
+    return x, _from_signs(y)
+
+
+def _from_signs(y: Any) -> Any:
+    if isinstance(y, Rows):
+        return Rows(y, _from_signs)
+    return (y + 1) / 2
 
 
 def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
