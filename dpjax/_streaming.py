@@ -63,11 +63,7 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        if self._file is not None:
-            self._file.check()
-        rows = np.array(self._source[index])
-        if self._file is not None:
-            self._file.forget(rows.nbytes)
+        rows = np.array(self._source[index]) if self._file is None else self._file.rows(index)
         return rows if self._function is None else self._function(rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -80,27 +76,49 @@ class Rows:
 
 
 class _Mapped:
-    """The file of a memory map, whose pages are let go after they were read."""
+    """The file of a memory map: what is read of it does not stay in memory."""
 
     def __init__(self, source: np.memmap):
+        self._source = source
         self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
         self._path = str(source.filename)
+        self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115  as long as the map
         self._size, self._read = os.path.getsize(self._path), 0
+        # A view of a map has the offset of the map, not its own.
+        begin = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._offset = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
+        self._offset += source.ctypes.data - begin
+        self._in_order = source.flags.c_contiguous and hasattr(os, "preadv")
 
-    def check(self) -> None:
-        """Raises if the file is shorter or longer than it was: its rows are others now.
+    def rows(self, index: slice | np.ndarray) -> np.ndarray:
+        """Returns rows of the file.
 
         Raises:
-          OSError: without the number of rows.
+          OSError: if it is shorter or longer than it was, since its rows are others now.
         """
         if os.path.getsize(self._path) != self._size:
             raise OSError(f"the size of {self._path!r} changed while it was read.")
-
-    def forget(self, read: int) -> None:
-        self._read += read
+        if isinstance(index, slice) and index.step in (None, 1) and self._in_order:
+            start, stop, _ = index.indices(self._source.shape[0])
+            return self._between(start, max(start, stop))
+        found = np.array(self._source[index])
+        self._read += found.nbytes
         if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
             self._read = 0
+        return found
+
+    def _between(self, start: int, stop: int) -> np.ndarray:
+        # Read, and not copied from the map: its pages would come in one by one.
+        rows = np.empty((stop - start, *self._source.shape[1:]), self._source.dtype)
+        left = memoryview(rows.reshape(-1).view(np.uint8)) if rows.size else memoryview(b"")
+        place = self._offset + start * self._source.strides[0]
+        while left:
+            got = os.preadv(self._file.fileno(), [left], place)
+            if got == 0:
+                raise OSError(f"{self._path!r} ends before its last row.")
+            left, place = left[got:], place + got
+        return rows
 
 
 def _is_mapped(source: Any) -> bool:
