@@ -66,6 +66,16 @@ class Rows:
         rows = np.array(self._source[index]) if self._file is None else self._file.rows(index)
         return rows if self._function is None else self._function(rows)
 
+    def read(self, start: int, out: np.ndarray) -> int:
+        """Fills ``out`` with the rows from ``start`` on; returns how many there are."""
+        rows = min(len(out), max(self.shape[0] - start, 0))
+        plain = self._file is not None and self._function is None and out.dtype == self.dtype
+        if plain and self._file.in_order:  # pyright: ignore[reportOptionalMemberAccess]
+            self._file.read(start, out[:rows])  # pyright: ignore[reportOptionalMemberAccess]
+        else:
+            out[:rows] = self[start : start + rows]
+        return rows
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del copy
         return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
@@ -88,7 +98,7 @@ class _Mapped:
         begin = np.frombuffer(self._map, np.uint8).ctypes.data
         self._offset = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
         self._offset += source.ctypes.data - begin
-        self._in_order = source.flags.c_contiguous and hasattr(os, "preadv")
+        self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
 
     def rows(self, index: slice | np.ndarray) -> np.ndarray:
         """Returns rows of the file.
@@ -96,11 +106,7 @@ class _Mapped:
         Raises:
           OSError: if it is shorter or longer than it was, since its rows are others now.
         """
-        if os.path.getsize(self._path) != self._size:
-            raise OSError(f"the size of {self._path!r} changed while it was read.")
-        if isinstance(index, slice) and index.step in (None, 1) and self._in_order:
-            start, stop, _ = index.indices(self._source.shape[0])
-            return self._between(start, max(start, stop))
+        self._check()
         found = np.array(self._source[index])
         self._read += found.nbytes
         if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
@@ -108,17 +114,24 @@ class _Mapped:
             self._read = 0
         return found
 
-    def _between(self, start: int, stop: int) -> np.ndarray:
-        # Read, and not copied from the map: its pages would come in one by one.
-        rows = np.empty((stop - start, *self._source.shape[1:]), self._source.dtype)
-        left = memoryview(rows.reshape(-1).view(np.uint8)) if rows.size else memoryview(b"")
+    def read(self, start: int, out: np.ndarray) -> None:
+        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
+
+        Raises:
+          OSError: as ``rows``.
+        """
+        self._check()
+        left: Any = out.reshape(-1).view(np.uint8).data
         place = self._offset + start * self._source.strides[0]
-        while left:
+        while len(left):
             got = os.preadv(self._file.fileno(), [left], place)
             if got == 0:
                 raise OSError(f"{self._path!r} ends before its last row.")
             left, place = left[got:], place + got
-        return rows
+
+    def _check(self) -> None:
+        if os.path.getsize(self._path) != self._size:
+            raise OSError(f"the size of {self._path!r} changed while it was read.")
 
 
 def _is_mapped(source: Any) -> bool:
@@ -176,15 +189,16 @@ class _Reader:
     """Reads chunks in order, one ahead; on the host.
 
     Args:
-      leaves: of the records, each array-like.
+      leaves: of the records.
       dtypes: of what is returned.
       structure: of the tree of leaves.
     """
 
-    def __init__(self, leaves: Sequence[Any], dtypes: Sequence[Any], structure: Any):
+    def __init__(self, leaves: Sequence[Rows], dtypes: Sequence[Any], structure: Any):
         self._leaves, self._dtypes, self._structure = leaves, dtypes, structure
         self._size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
+        self._rings: dict[int, Iterator[list[np.ndarray]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.served = 0
@@ -223,16 +237,19 @@ class _Reader:
         return self._thread.submit(self._read, start, rows)
 
     def _read(self, start: int, rows: int) -> list[np.ndarray]:
-        leaves = []
-        for leaf, dtype in zip(self._leaves, self._dtypes, strict=True):
+        # One is handed over, one is read, and one may be neither yet: memory that is new each time
+        # costs as much as reading.
+        if (ring := self._rings.get(rows)) is None:
+            ring = self._rings[rows] = itertools.cycle([self._buffers(rows) for _ in range(3)])
+        buffers = next(ring)
+        for leaf, out in zip(self._leaves, buffers, strict=True):
             with np.errstate(all="ignore"):
-                found = np.asarray(leaf[start : start + rows]).astype(dtype, copy=False)
-            missing = rows - len(found)
-            if missing:
-                padding = np.zeros((missing, *found.shape[1:]), dtype)
-                found = np.concatenate([found, padding])
-            leaves.append(np.ascontiguousarray(found))
-        return leaves
+                out[leaf.read(start, out) :] = 0
+        return buffers
+
+    def _buffers(self, rows: int) -> list[np.ndarray]:
+        both = zip(self._leaves, self._dtypes, strict=True)
+        return [np.empty((rows, *leaf.shape[1:]), dtype) for leaf, dtype in both]
 
     def _kept(self, read: Callable[[], Any]) -> Any:
         try:
@@ -270,6 +287,7 @@ def shaped(examples: PyTree) -> PyTree:
 def stream(examples: PyTree) -> Streamed:
     """Returns ``examples`` as a program holds them; ``reading`` closes what it opens."""
     leaves, structure = jax.tree.flatten(examples)
+    leaves = [leaf if isinstance(leaf, Rows) else Rows(leaf) for leaf in leaves]
     dtypes = [jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in leaves]
     with _LOCK:
         token = next(_TOKENS) % 2**31

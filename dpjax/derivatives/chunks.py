@@ -140,6 +140,38 @@ def sum_chunks(
     return _finished(summands, lax.fori_loop(0, -(-n // rows), body, _zero(summands)))
 
 
+def sum_loads(
+    loads: int,
+    load: Callable[[Chunk], PyTree],
+    chunks: int,
+    rows: int,
+    contribution: Callable[[PyTree, Chunk], PyTree],
+    summands: PyTree,
+) -> PyTree:
+    """Returns the sum of ``contribution`` over chunks of which some come in together.
+
+    Args:
+      loads: how often some come in.
+      load: what comes in, of a chunk of all its rows.
+      chunks: of one load.
+      rows: of a chunk; all are full, what is past the last record contributes zero.
+      contribution: of a load and a chunk of it, as in ``sum_chunks``.
+      summands: as in ``sum_chunks``.
+    """
+
+    def outer(i: Array, total: PyTree) -> PyTree:
+        all_rows = jnp.ones(chunks * rows, bool)
+        held = load(Chunk(i, i * chunks * rows, all_rows))
+
+        def inner(j: Array, total: PyTree) -> PyTree:
+            chunk = Chunk(i * chunks + j, j * rows, jnp.ones(rows, bool))
+            return _added(summands, total, contribution(held, chunk))
+
+        return lax.fori_loop(0, chunks, inner, total)
+
+    return _finished(summands, lax.fori_loop(0, loads, outer, _zero(summands)))
+
+
 def count_rows(batch: PyTree, mask: Array | None, flags: Callable[[PyTree], Array]) -> Expansion:
     """Returns for how many rows ``flags`` is True, shape (), exactly.
 

@@ -158,9 +158,7 @@ def _margin_sum(
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     clip_norm, bound = bounds
 
-    def contribution(chunk: Chunk) -> Array:
-        z, r = records.part(chunk)
-
+    def contribution(chunk: Chunk, z: Array, r: Array) -> Array:
         def clipped(w: Array) -> tuple[Array, Array]:
             first = derivative(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
             factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
@@ -175,7 +173,7 @@ def _margin_sum(
         return rounding.block_products(z, linear_model._times(factor, change), any_order)
 
     summand = Summand((records.features,), records.dtype, bound)
-    return sum_chunks(records.count, records.width, contribution, summand)
+    return records.sum(contribution, summand)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))

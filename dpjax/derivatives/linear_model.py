@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from dpjax._sharding import SHARE
 from dpjax._streaming import Streamed
-from dpjax._typing import Array, pytree_dataclass, static
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
@@ -22,6 +22,7 @@ from dpjax.derivatives.chunks import (
     common_length,
     compute_once,
     sum_chunks,
+    sum_loads,
 )
 from dpjax.derivatives.integers import Summand
 
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
 
 Margin = Callable[[Array], Array]
+Contribution = Callable[[Chunk, Array, Array], PyTree]
 
 # Chunks of features of this many numbers (1 MB in float32) stay in a core's cache.
 _NUMBERS = 2**18
 # Blocks of a chunk of a large batch: few are empty, and a chunk costs little beside its blocks.
 _WIDTH = 8
+# Streamed chunks that come in at once hold so many numbers (8 MB in float32): each time costs a
+# callback.
+_AT_ONCE = 2**21
 _EXACT = lax.Precision.HIGHEST
 
 
@@ -53,11 +58,6 @@ class PreparedLinear:
     width: int = static()
 
     @property
-    def count(self) -> int:
-        """Number of blocks."""
-        return self.directions.shape[0]
-
-    @property
     def features(self) -> int:
         """P."""
         return self.directions.shape[1]
@@ -67,9 +67,19 @@ class PreparedLinear:
         """That of the sums."""
         return self.directions.dtype
 
-    def part(self, chunk: Chunk) -> tuple[Array, Array]:
-        """Returns a chunk's directions (width, p, rows) and radii (width, rows)."""
-        return chunk.of(self.directions), chunk.of(self.radius)
+    def sum(self, contribution: Contribution, summands: PyTree) -> PyTree:
+        """Returns the sum of ``contribution(chunk, directions, radii)`` over all chunks.
+
+        Args:
+          contribution: as in ``sum_chunks``, of a chunk's directions (width, p, rows) and radii
+            (width, rows).
+          summands: as in ``sum_chunks``.
+        """
+
+        def of_chunk(chunk: Chunk) -> PyTree:
+            return contribution(chunk, chunk.of(self.directions), chunk.of(self.radius))
+
+        return sum_chunks(self.directions.shape[0], self.width, of_chunk, summands)
 
     def of_unit_length(self) -> "PreparedLinear":
         """Returns the records in float64, longer ones scaled to length 1."""
@@ -93,11 +103,6 @@ class StreamedLinear:
     scaled: bool = static(default=False)
 
     @property
-    def count(self) -> int:
-        """Number of blocks."""
-        return -(-self.rows.size // (self._size * self.width)) * self.width
-
-    @property
     def features(self) -> int:
         """P."""
         return self.rows.shapes[0].shape[1]
@@ -107,31 +112,39 @@ class StreamedLinear:
         """That of the sums."""
         return jnp.dtype("float64") if self.scaled else wide_dtype(self.rows.shapes[0].dtype)
 
-    def part(self, chunk: Chunk) -> tuple[Array, Array]:
-        """Returns a chunk's directions (width, p, rows) and radii (width, rows)."""
-        size, first = self._size, chunk.start * self._size
+    def sum(self, contribution: Contribution, summands: PyTree) -> PyTree:
+        """Returns the sum as ``PreparedLinear`` does; some chunks at a time come in together."""
+        size = min(self.rows.size, rounding.BLOCK)
+        rows = size * self.width
+        chunks = -(-self.rows.size // rows)
+        together = max(1, min(chunks, _AT_ONCE // (rows * self.features)))
+
+        def load(blocks: Chunk) -> PreparedLinear:
+            return self._prepared(blocks, size)
+
+        def of_chunk(part: PreparedLinear, chunk: Chunk) -> PyTree:
+            return contribution(chunk, chunk.of(part.directions), chunk.of(part.radius))
+
+        return sum_loads(-(-chunks // together), load, together, self.width, of_chunk, summands)
+
+    def _prepared(self, blocks: Chunk, size: int) -> PreparedLinear:
+        first, rows = blocks.start * size, blocks.fresh.shape[0] * size
         dtype = wide_dtype(self.rows.shapes[0].dtype)
 
-        def prepared() -> tuple[Array, Array]:
-            x, y = self.rows.chunk(first, self.width * size)
-            here = first + jnp.arange(self.width * size) < self.rows.size
+        def computed() -> tuple[Array, Array]:
+            x, y = self.rows.chunk(first, rows)
+            here = first + jnp.arange(rows) < self.rows.size
             unit, radius = _polar(x.astype(dtype), y.astype(dtype), (jnp.abs(y) == 1) & here)
-            columns = unit.reshape(self.width, size, self.features).swapaxes(1, 2)
-            return columns, radius.reshape(self.width, size)
+            columns = unit.reshape(-1, size, self.features).swapaxes(1, 2)
+            return columns, radius.reshape(-1, size)
 
-        columns, radius = compute_once(chunk, prepared)
-        if not self.scaled:
-            return columns, radius
-        with jax.enable_x64(True):
-            return float64(columns), jnp.minimum(float64(radius), 1.0)
+        columns, radius = compute_once(blocks, computed)
+        prepared = PreparedLinear(columns, radius, self.width)
+        return prepared.of_unit_length() if self.scaled else prepared
 
     def of_unit_length(self) -> "StreamedLinear":
         """Returns the records in float64, longer ones scaled to length 1."""
         return StreamedLinear(self.rows, self.width, scaled=True)
-
-    @property
-    def _size(self) -> int:
-        return min(self.rows.size, rounding.BLOCK)
 
 
 Linear = PreparedLinear | StreamedLinear
@@ -350,12 +363,12 @@ def positive_margins(records: Linear, params: Float[Array, " p"]) -> Float[Expan
     1.0
     """
 
-    def contribution(chunk: Chunk) -> Array:
-        z, _ = records.part(chunk)
+    def contribution(chunk: Chunk, z: Array, _: Array) -> Array:
+        del chunk
         return (_inner(params.astype(z.dtype), z, any_order=False) > 0).ravel()
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
-    return sum_chunks(records.count, records.width, contribution, one)
+    return records.sum(contribution, one)
 
 
 def _times(factor: Array, value: Array) -> Array:
@@ -412,9 +425,7 @@ def _over_chunks(
     derivative = jax.vmap(jax.vmap(jax.grad(phi)))
     curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
 
-    def contribution(chunk: Chunk) -> Array:
-        z, r = records.part(chunk)
-
+    def contribution(chunk: Chunk, z: Array, r: Array) -> Array:
         def scalars() -> tuple[Array, Array]:
             m = r * _inner(params.astype(z.dtype), z, any_order)
             first, second = derivative(m) * r, curvature(m) * r * r
@@ -423,4 +434,4 @@ def _over_chunks(
 
         return part(z, *compute_once(chunk, scalars))
 
-    return sum_chunks(records.count, records.width, contribution, summand)
+    return records.sum(contribution, summand)
