@@ -15,6 +15,14 @@ from jax.sharding import Mesh
 from dpjax._sharding import SHARE, own_rows
 
 _Value = TypeVar("_Value")
+_STATUSES = (
+    "INTERNAL:",
+    "UNKNOWN:",
+    "UNAVAILABLE:",
+    "DEADLINE_EXCEEDED:",
+    "ABORTED:",
+    "CANCELLED:",
+)
 _WORDS = 256  # messages are padded to a power of two of words, so that few programs serve all
 
 
@@ -139,8 +147,9 @@ def reaching_others(team: Team) -> Iterator[None]:
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if team.size == 1:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        # JAX raises either, depending on when it notices.
+        if team.size == 1 or not str(error).startswith(_STATUSES):
             raise
         raise ProcessLost(
             f"another of the {team.size} processes ended or cannot be reached, so this one ends. "

@@ -5,9 +5,11 @@ A program asks for rows by a callback, and the next chunk is read while it works
 
 import contextlib
 import itertools
+import logging
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -92,7 +94,8 @@ class _Mapped:
         self._source = source
         self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
         self._path = str(source.filename)
-        self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115  as long as the map
+        self._file = os.open(self._path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
         self._size, self._read = os.path.getsize(self._path), 0
         # A view of a map has the offset of the map, not its own.
         begin = np.frombuffer(self._map, np.uint8).ctypes.data
@@ -124,7 +127,7 @@ class _Mapped:
         left: Any = out.reshape(-1).view(np.uint8).data
         place = self._offset + start * self._source.strides[0]
         while len(left):
-            got = os.preadv(self._file.fileno(), [left], place)
+            got = os.preadv(self._file, [left], place)
             if got == 0:
                 raise OSError(f"{self._path!r} ends before its last row.")
             left, place = left[got:], place + got
@@ -144,7 +147,7 @@ class Streamed:
     """Records outside of the device, as a program of JAX holds them; secret.
 
     Args:
-      token: int32, which reader serves them, so that one program serves all.
+      token: int32 (1,), which reader serves them, so that one program serves all.
       kinds: shape and dtype of a row of each leaf.
       structure: of the tree of leaves.
       size: number of records.
@@ -164,7 +167,7 @@ class Streamed:
         """Returns ``rows`` records from ``start`` on; 0 for those past the last."""
         asked = self.token, jnp.asarray(start, jnp.int32)
         return jax.pure_callback(
-            lambda token, start: _READERS[int(token)].chunk(int(start), rows),
+            lambda token, start: _READERS[int(token[0])].chunk(int(start), rows),
             self._shapes(rows),
             *asked,
             vmap_method="sequential",
@@ -173,7 +176,7 @@ class Streamed:
     def at(self, indices: Array) -> PyTree:
         """Returns the records at ``indices``."""
         return jax.pure_callback(
-            lambda token, indices: _READERS[int(token)].at(np.asarray(indices)),
+            lambda token, indices: _READERS[int(token[0])].at(np.asarray(indices)),
             self._shapes(indices.shape[0]),
             self.token,
             indices,
@@ -295,18 +298,29 @@ def stream(examples: PyTree) -> Streamed:
     kinds = tuple(
         (tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in zip(leaves, dtypes, strict=True)
     )
-    return Streamed(jnp.int32(token), kinds, structure, leaves[0].shape[0])
+    return Streamed(jnp.array([token], jnp.int32), kinds, structure, leaves[0].shape[0])
 
 
 def served(records: PyTree) -> int:
     """Returns how many records were read so far; 0 where none are streamed."""
-    return _READERS[int(records.token)].served if isinstance(records, Streamed) else 0
+    return _READERS[int(records.token[0])].served if isinstance(records, Streamed) else 0
 
 
 def finished(records: PyTree, result: PyTree) -> None:
     """Waits for what is computed from ``records``, where they are still to be read."""
     if isinstance(records, Streamed):
         jax.block_until_ready(result)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps JAX from printing a trace beside the error that is raised."""
+    logger = logging.getLogger("jax._src.callback")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
 
 
 @contextlib.contextmanager
@@ -319,10 +333,11 @@ def reading(records: PyTree) -> Iterator[None]:
     if not isinstance(records, Streamed):
         yield
         return
-    token = int(records.token)
+    token = int(records.token[0])
     try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
+        with _quiet():
+            yield
+    except Exception as error:  # of a class that depends on when JAX notices
         if (failed := _READERS[token].failed) is None:
             raise
         raise OSError(

@@ -124,8 +124,12 @@ def initialize(
             f"the {processes or ''} processes did not all reach {coordinator or 'the coordinator'} "
             f"within {timeout:g} seconds: see that each was started, and with the same address."
         ) from error
-    except RuntimeError as error:
-        raise ValueError(f"several processes cannot be joined: {error}") from error
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"several processes cannot be joined: {str(error).rstrip('.')}. Give coordinator, "
+            "processes and process, or start all under Slurm, Open MPI or on a TPU pod; and join "
+            "them before anything else of JAX."
+        ) from error
 
 
 def leads() -> bool:

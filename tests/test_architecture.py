@@ -27,7 +27,7 @@ FLOORS = [
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Optional extras, imported where they are used.
-EXTRAS = {"matplotlib", "sklearn"}
+EXTRAS = {"matplotlib", "pyarrow", "sklearn"}
 # A room that is one extra's face, and loads lazily, imports it at the top.
 AT_HOME = {"estimators": {"sklearn"}}
 FILES = sorted(ROOT.rglob("*.py"))

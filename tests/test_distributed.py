@@ -1,97 +1,25 @@
 """Records over several devices: the bits of one device, and a share of the records on each."""
 
 import ast
-import json
-import os
 import pathlib
-import socket
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
+from several import DEVICES, on_devices, on_processes
 
 import dpjax
 from dpjax import _sharding, distributed
 from dpjax.distributed import shard
 
 ROOT = pathlib.Path(__file__).parent.parent
-DEVICES = 8
 COLLECTIVES = {"psum", "pmean", "all_gather", "shard_map", "pmap", "axis_index"}
-ROWS = 7 * _sharding.SHARE + 100  # something on each of eight devices, and padding on the last
-
-PREAMBLE = f"""
-import hashlib, json, re
-import jax, jax.numpy as jnp, numpy as np
-from factories import make
-
-import dpjax
-from dpjax import _sharding
-from dpjax.distributed import shard
-from dpjax.driver import loop
-
-n = {ROWS}
-budget = dpjax.PrivacyBudget(1.0, 1e-6)
-x = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32) / 4
-y = np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
-found = {{}}
-
-
-def algorithm(name):
-    more = {{"batch_size": 9_000}} if name in ("dp-adam", "dp-optimizer", "dpagem") else {{}}
-    return make(name, budget, data_size=n, dimension=4, steps=3, **more)
-
-
-def bits(solution):
-    kept = solution.params, solution.history, solution.certificate, solution.accuracy
-    words = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kept))
-    return hashlib.sha256(words).hexdigest()
-"""
-
-
-def on_devices(program, count=DEVICES, optimised=False):
-    """What a program, that fills ``found``, finds in a process with so many devices."""
-    return found_by(started(program, count, optimised))
-
-
-def on_processes(program, devices=1):
-    """What each of two processes finds, with so many devices in each."""
-    port = free_port()
-    joined = "from dpjax.distributed import initialize\ninitialize('127.0.0.1:{}', 2, {})\n"
-    both = [started(program, devices, before=joined.format(port, rank)) for rank in (0, 1)]
-    return [found_by(one) for one in both]
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-def started(program, count, optimised=False, before=""):
-    fast = "" if optimised else "import compiling\ncompiling.install()\n"
-    flags = f"--xla_force_host_platform_device_count={count}"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    return subprocess.Popen(
-        [sys.executable, "-c", fast + before + PREAMBLE + program + "\nprint(json.dumps(found))"],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def found_by(process):
-    out, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    return json.loads(out.splitlines()[-1])
+MESSAGES = {"broadcast_one_to_all", "process_allgather"}
 
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_c11_c12_c13_every_algorithm_releases_the_same_bits(half):
-    """On one device, on eight, and on four in each of two processes.
+    """On one device, from memory or outside, on eight, and on four in each of two processes.
 
     Of parameters, history, certificate and accuracy: noise for each device would change them.
     """
@@ -102,10 +30,15 @@ for name in {names}:
     found[name] = bits(solution)
 """
     alone = program.replace("shard((x, y))", "(x, y)")
-    one, eight = on_devices(alone, 1), on_devices(program)
+    outside = program.replace("shard((x, y))", "stream((x, y))").replace(
+        "[name]", "['out ' + name]"
+    )
+    both = on_devices(alone + outside, count=1)
+    one = {name: both[name] for name in names}
+    assert len(set(one.values())) == len(names)
+    assert one == {name: both[f"out {name}"] for name in names}
     first, second = on_processes(program, devices=4)
-    assert sorted(one) == names and len(set(one.values())) == len(names)
-    assert one == eight == first == second
+    assert one == on_devices(program) == first == second
 
 
 def test_c12_any_number_of_devices_and_the_users_own_sharding():
@@ -202,15 +135,35 @@ for how in (dpjax.solve, dpjax.run):
         assert "8 devices do not add up integers as one does" in message
 
 
-def test_c11_one_file_adds_up_over_devices():
+def test_c13_a_share_that_is_read_twice_is_seen():
+    """Planted: the third device has the rows of the second."""
+    program = """
+right = _sharding.place
+def wrong(examples, mesh):
+    if mesh is not None:
+        share = _sharding._share(n, mesh)
+        examples = tuple(leaf.copy() for leaf in examples)
+        for leaf in examples:
+            leaf[2 * share : 3 * share] = leaf[share : 2 * share]
+    return right(examples, mesh)
+loop.place = wrong
+for name, data in (("one", (x, y)), ("eight", shard((x, y)))):
+    found[name] = bits(dpjax.solve(algorithm("dp-gd"), data, key=jax.random.key(0)))
+"""
+    found = on_devices(program)
+    assert found["one"] != found["eight"]
+
+
+def test_c11_one_file_adds_up_over_devices_and_one_sends_messages():
     used = {
-        path.name
+        (path.name, name in MESSAGES)
         for path in (ROOT / "dpjax").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.Name)
-        and (node.attr if isinstance(node, ast.Attribute) else node.id) in COLLECTIVES
+        and (name := node.attr if isinstance(node, ast.Attribute) else node.id)
+        in COLLECTIVES | MESSAGES
     }
-    assert used == {"_sharding.py"}
+    assert used == {("_sharding.py", False), ("_processes.py", True)}
 
 
 def test_c12_fit_releases_the_same_bits():

@@ -34,8 +34,8 @@ def command(arguments: argparse.Namespace) -> int:
             here = "here" if info.available else "not here"
             print(f"{info.name:12} {info.rows:>8,} x {info.features:<3} {here:9} {info.task}")
         print(
-            "\n`dpjax data NAME` shows details; a path to a CSV or NPZ file works in place "
-            "of a name."
+            "\n`dpjax data NAME` shows details; a path to a CSV, NPZ, NPY or Parquet file works in "
+            "place of a name."
         )
         return 0
     if os.path.isfile(arguments.name):

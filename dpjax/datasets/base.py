@@ -63,7 +63,7 @@ class Preprocessing:
         """Returns the features of ``table`` scaled as in training, (n, p) or (n, p + 1) float32.
 
         Args:
-          table: records with or without labels: the path of a CSV or NPZ file, a data frame or
+          table: records with or without labels: the path of a file, a data frame or
             mapping with the named columns, or an array (n, p) in the order of the columns. Values
             must be unscaled; the rows of a ``Dataset`` are scaled already.
 

@@ -102,7 +102,7 @@ class Predictions:
         """Returns the scores (n,); above 0 for the second class, of a logistic loss its log-odds.
 
         Args:
-          x: records in their own units, with or without labels: the path of a CSV or NPZ file, a
+          x: records in their own units, with or without labels: the path of a file, a
             data frame or mapping with the columns trained on, or an array (n, p) in their order. A
             ``Dataset`` that was loaded as the training data is scaled, and not scaled again. Where
             training was on arrays, rows as there.

@@ -14,7 +14,7 @@ import jax
 from dpjax import _processes
 from dpjax._bar import Bar
 from dpjax._sharding import check_sums, everywhere, here, place
-from dpjax._streaming import reading
+from dpjax._streaming import reading, served
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
@@ -125,6 +125,7 @@ def run(
             carry = journal.begin(carry)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
+        begun = time.monotonic()
         with Bar(watched.words(carry), steps, shown=progress if team.leads else False) as bar:
             pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
             while until <= done < steps:
@@ -132,7 +133,7 @@ def run(
                 carry = _advance(bound, carry, until)
                 done = int(carry.step)
                 journal.save(carry)
-                bar.update(done, watched.words(carry))
+                bar.update(done, watched.words(carry) + _rate(records, begun))
         journal.end(carry)
         solution = here(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
         jax.block_until_ready(solution)
@@ -166,6 +167,12 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     bound = loop.bind_training(algorithm, examples, key, params)
     return bound, loop.start(bound, params)
+
+
+def _rate(records: PyTree, begun: float) -> str:
+    """How fast records come in, where they do."""
+    read = served(records)
+    return f", {read / (time.monotonic() - begun):,.0f} records/s" if read else ""
 
 
 class _Pace:

@@ -1,0 +1,217 @@
+"""What a pass over records costs on more devices, in more processes, and from outside of memory.
+
+Run ``python benchmarks/scale.py [--quick] [--json FILE]``. DP-TR on made records with 54 features,
+logistic loss. Devices are virtual ones of one CPU: they show memory and the cost of the collective,
+not speed, since they share its cores. Each row is a fresh process; times are the least of three
+runs (one above 10^6 records) after one that compiles, a step being one pass. Memory is XLA's own count (arguments and
+temporaries of one device), and the most that the process held resident.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+FEATURES, STEPS, RUNS = 54, 4, 3
+COVERTYPE = 581_012
+PEOPLE, GPUS = 10**10, 64
+
+
+class Made:
+    """Rows that are made when they are asked for: a block of random ones, again and again."""
+
+    block = 2**15
+
+    def __init__(self, rows, labels=False):
+        import numpy as np
+
+        x = np.random.default_rng(0).normal(size=(self.block, FEATURES)).astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        self.held = np.where(x[:, 0] > 0, 1, -1).astype(np.float32) if labels else x
+        self.shape, self.dtype = (rows, *self.held.shape[1:]), self.held.dtype
+
+    def __getitem__(self, index):
+        import numpy as np
+
+        if isinstance(index, slice):
+            index = np.arange(*index.indices(self.shape[0]))
+        return self.held[index % self.block]
+
+
+def measured(how, rows, coordinator=None, rank=0):
+    """Figures of one kind of run, in this process."""
+    import jax
+    import numpy as np
+
+    import dpjax
+    from dpjax import _sharding, distributed
+    from dpjax.driver import loop
+
+    if coordinator:
+        distributed.initialize(coordinator, 2, rank)
+    steps, runs = (STEPS, RUNS) if rows <= 10**6 else (STEPS if rows <= 10**7 else 1, 1)
+    data = Made(rows), Made(rows, labels=True)
+    if how == "streamed":
+        data = distributed.stream(data)
+    else:
+        data = tuple(leaf[:] for leaf in data)
+        data = data if how == "resident" else distributed.shard(data)
+    algorithm = dpjax.dp_trust_region(
+        dpjax.objectives.logistic(),
+        dpjax.PrivacyBudget(1.0, 1e-12),
+        data_size=rows,
+        dimension=FEATURES,
+        steps=steps,
+    )
+    found = {"how": how, "devices": len(jax.devices()), "rows": rows}
+    if how != "streamed":
+        examples, mesh = distributed.mesh_of(data)
+        records = _sharding.place(examples, mesh)
+        start = _sharding.everywhere((jax.random.key(0), np.zeros(FEATURES, np.float32)), records)
+        lowered = loop._solve.lower(algorithm, records, *start, unit="row", unit_rows=False)
+        used = lowered.compile().memory_analysis()
+        found["megabytes_per_device"] = (
+            used.argument_size_in_bytes + used.temp_size_in_bytes
+        ) / 1e6
+        if mesh is not None:
+            found["collective_ms"] = collective(records)
+        del records
+    peak = Peak()
+    seconds = []
+    for _ in range(runs + 1):
+        begin = time.perf_counter()
+        solution = dpjax.solve(algorithm, data, seed=0)
+        np.asarray(solution.params)
+        seconds.append(time.perf_counter() - begin)
+    found["seconds_per_pass"] = min(seconds[1:]) / steps
+    found["resident_gigabytes"] = peak.bytes / 1e9
+    return found
+
+
+def collective(records):
+    """Milliseconds of one sum over devices of as many integers as a pass has."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from dpjax import _sharding
+
+    numbers = 2 * FEATURES * (FEATURES + 1)
+
+    def sums(cut, _):
+        with jax.enable_x64(True):
+            return _sharding.add_up([jnp.full(numbers, cut.size, jnp.int64)])[0]
+
+    with jax.enable_x64(True):
+        run = jax.jit(records._mapped(sums, jax.sharding.PartitionSpec()))
+        leaf = jax.tree.leaves(records.rows)[0]
+        np.asarray(run(leaf, ()))
+        begin = time.perf_counter()
+        for _ in range(20):
+            np.asarray(run(leaf, ()))
+    return (time.perf_counter() - begin) / 20 * 1e3
+
+
+class Peak:
+    """The most that this process holds resident from now on."""
+
+    def __init__(self):
+        self.bytes, page = 0, os.sysconf("SC_PAGE_SIZE")
+
+        def watch():
+            while True:
+                held = int(Path("/proc/self/statm").read_text().split()[1]) * page
+                self.bytes = max(self.bytes, held)
+                time.sleep(0.02)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def fresh(how, rows, devices=1, coordinator="", rank=0):
+    """A process that prints ``measured``."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    words = ["--one", how, str(int(rows)), coordinator, str(rank)]
+    return subprocess.Popen(
+        [sys.executable, __file__, *words],
+        env={**os.environ, "XLA_FLAGS": flags},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process):
+    out, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"a run ended with status {process.returncode}")
+    return json.loads(out.splitlines()[-1])
+
+
+def in_two_processes(rows):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    both = [fresh("sharded", rows, 1, f"127.0.0.1:{port}", rank) for rank in (0, 1)]
+    return result(both[0]) | {"processes": 2, "rank_1": result(both[1])["seconds_per_pass"]}
+
+
+def line(found):
+    where = f"{found['devices']} devices" if found["devices"] > 1 else "1 device"
+    if found.get("processes", 1) > 1:
+        where += f" in {found['processes']} processes"
+    per_row = found["seconds_per_pass"] / found["rows"] * 1e6
+    columns = [
+        f"{found['how']:9} {where:24} {found['rows']:>12,}",
+        f"{found['seconds_per_pass']:9.3f} s {per_row:7.3f} us",
+        f"{found.get('megabytes_per_device', float('nan')):9.1f} MB",
+        f"{found.get('collective_ms', float('nan')):7.2f} ms",
+        f"{found['resident_gigabytes']:6.2f} GB",
+    ]
+    return "  ".join(columns)
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--quick", action="store_true", help="a tenth of the rows")
+    words.add_argument("--json", metavar="FILE", help="write the figures")
+    words.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    arguments = words.parse_args()
+    if arguments.one:
+        how, rows, coordinator, rank = arguments.one
+        print(json.dumps(measured(how, int(rows), coordinator or None, int(rank))))
+        return
+    scale = 0.1 if arguments.quick else 1
+    rows = int(COVERTYPE * scale)
+    print("records   where                            rows       a pass    a row   a device  sums")
+    found = []
+
+    def show(one):
+        found.append(one)
+        print(line(one), flush=True)
+
+    show(result(fresh("resident", rows)))
+    for devices in (2, 4, 8):
+        show(result(fresh("sharded", rows, devices)))
+    show(in_two_processes(rows))
+    for size in (1e5, 1e6, 1e7, 1e8):
+        show(result(fresh("streamed", size * scale)))
+    show(result(fresh("resident", 1e6 * scale)))
+    resident, sums = found[0], found[4]["collective_ms"] / 1e3
+    rate = resident["seconds_per_pass"] / resident["rows"]
+    share = PEOPLE / GPUS * rate
+    print(
+        f"\nOn paper: {PEOPLE:.0e} records over {GPUS} devices that are each as fast as this CPU "
+        f"take {share:,.0f} s a pass, and their sums {sums:.3f} s if the network between them is "
+        f"as slow as between two processes here: {sums / share:.1e} of it. A device holds "
+        f"{PEOPLE / GPUS * (FEATURES + 1) * 8 / 1e9:,.0f} GB of records, as given and prepared."
+    )
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Records that stay on disk: the bits of those in memory, and no more of them than is asked for."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from factories import make
+
+import dpjax
+from dpjax import _streaming
+from dpjax._streaming import Rows
+from dpjax.cli.main import main
+from dpjax.distributed import shard, stream
+from dpjax.driver import ResumeMismatch
+
+_random = np.random.default_rng(0).random
+N = 3 * 4096 + 100
+BUDGET = dpjax.PrivacyBudget(1.0, 1e-6)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    x = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32) / 4
+    return x, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
+
+
+@pytest.fixture
+def files(arrays, tmp_path):
+    paths = tmp_path / "x.npy", tmp_path / "y.npy"
+    for path, array in zip(paths, arrays, strict=True):
+        np.save(path, array)
+    return paths
+
+
+def mapped(files):
+    return stream(tuple(np.load(path, mmap_mode="r") for path in files))
+
+
+def algorithm(name="dp-gd", **more):
+    return make(name, BUDGET, data_size=N, dimension=4, **{"steps": 3} | more)
+
+
+def solved(data, given=None):
+    solution = dpjax.solve(algorithm() if given is None else given, data, key=jax.random.key(0))
+    return solution.params, solution.history, solution.certificate, solution.accuracy
+
+
+def same(one, other):
+    leaves = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in leaves)
+
+
+# The bits. Every algorithm of the registry: see test_distributed.
+
+
+def test_a_file_gives_the_bits_of_memory(arrays, files):
+    given = algorithm("dp-tr")
+    assert same(solved(arrays, given), solved(mapped(files), given))
+
+
+def test_accuracy_is_counted_chunk_by_chunk(arrays):
+    def plain(budget):
+        return make("dp-gd", budget, data_size=N, dimension=4, steps=2)
+
+    given = dpjax.with_accuracy(plain, BUDGET, epsilon=0.1)
+    assert same(solved(arrays, given), solved(stream(arrays), given))
+
+
+def test_many_keys_share_what_is_read(arrays):
+    keys = jax.random.split(jax.random.key(0), 2)
+    data = stream(arrays)
+    many = [
+        jax.vmap(lambda key, data=data: dpjax.solve(algorithm(), data, key=key))(keys).params
+        for data in (arrays, data)
+    ]
+    assert same(*many)
+
+
+def test_a_planted_reader_that_is_a_chunk_late_is_seen(arrays, monkeypatch):
+    read = _streaming._Reader._read
+    monkeypatch.setattr(
+        _streaming._Reader,
+        "_read",
+        lambda self, start, rows: read(self, max(start - rows, 0), rows),
+    )
+    monkeypatch.setattr("dpjax.derivatives.linear_model._AT_ONCE", 1)
+    jax.clear_caches()
+    try:
+        assert not same(solved(arrays), solved(stream(arrays)))
+    finally:
+        jax.clear_caches()
+
+
+def test_fit_reads_the_rows_of_its_batches_alone(arrays, monkeypatch):
+    readers = []
+    begin = _streaming._Reader.__init__
+
+    def noted(self, *args):
+        begin(self, *args)
+        readers.append(self)
+
+    monkeypatch.setattr(_streaming._Reader, "__init__", noted)
+
+    def trained(data):
+        return dpjax.fit(
+            lambda w, x: jnp.tanh(x @ w["a"]) @ w["b"],
+            "cross_entropy",
+            data,
+            BUDGET,
+            optax.adam(0.1),
+            seed=0,
+            batch_size=64,
+            steps=4,
+            params={"a": jnp.ones((4, 8)) / 4, "b": jnp.ones((8, 2))},
+            progress=False,
+        ).solution.params
+
+    x, y = arrays[0], (arrays[1] > 0).astype(np.int32)
+    assert same(trained((x, y)), trained(stream((x, y))))
+    (reader,) = readers
+    assert 0 < reader.served < N
+
+
+def test_the_shares_of_devices_are_read_from_the_file(arrays, files):
+    assert same(solved(arrays), solved(shard(mapped(files), jax.devices()[:1])))
+
+
+# Rows.
+
+
+def test_rows_are_those_of_the_array(arrays, files):
+    x = np.load(files[0], mmap_mode="r")
+    for source in (x, x[100:], x[100:5000], x[:, 1:3], x[::2], arrays[0]):
+        rows = Rows(source)
+        plain = np.array(source)
+        out = np.empty((7, *plain.shape[1:]), np.float32)
+        assert rows.read(len(plain) - 5, out) == 5
+        assert np.array_equal(out[:5], plain[-5:])
+        assert np.array_equal(rows[3:9], plain[3:9])
+        assert np.array_equal(rows[np.array([5, 0, 5])], plain[[5, 0, 5]])
+        assert np.array_equal(np.asarray(rows), plain)
+        assert str(len(plain)) not in repr(rows)
+
+
+def test_float64_beyond_float32_is_a_null_record_in_silence(arrays):
+    x = arrays[0].astype(np.float64)
+    x[5] = 1e300
+    with np.errstate(all="raise"):
+        assert same(solved((x, arrays[1])), solved(stream((x, arrays[1]))))
+
+
+def test_a_file_that_changes_size_ends_the_run_and_the_checkpoint_goes_on(arrays, files, tmp_path):
+    data, places = mapped(files), {"checkpoint": tmp_path / "run", "progress": False}
+    given = algorithm(steps=40)
+    whole = dpjax.run(given, arrays, key=jax.random.key(0), progress=False)
+    content, asked = files[0].read_bytes(), []
+    chunk = _streaming._Reader.chunk
+
+    def cut(self, start, rows):
+        asked.append(start)
+        if len(asked) == 30:
+            os.truncate(files[0], len(content) - 16)
+        return chunk(self, start, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_streaming._Reader, "chunk", cut)
+        with pytest.raises(OSError, match=r"the size of .*x.npy' changed while it was read"):
+            dpjax.run(given, data, key=jax.random.key(0), **places)
+    files[0].write_bytes(content)
+    again = dpjax.run(given, mapped(files), **places)
+    assert same(whole.params, again.params)
+    other = np.load(files[0])
+    np.save(files[0], other + 1)
+    with pytest.raises(ResumeMismatch, match=r"^data was"):
+        dpjax.run(given, mapped(files), **places)
+
+
+# Files of the command line.
+
+BOUNDS = {"0": [-2, 2], "1": [-2, 2], "2": [-2, 2], "3": [-2, 2]}
+
+
+@pytest.fixture
+def tables(arrays, tmp_path):
+    """The same table as each kind of file, with its arguments."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    x, y = arrays
+    paths = {kind: tmp_path / f"table.{kind}" for kind in ("npy", "npz", "parquet")}
+    np.save(paths["npy"], np.column_stack([x, y]))
+    np.savez(paths["npz"], x=x, y=y)
+    columns = {str(i): x[:, i] for i in range(4)} | {"4": np.where(y > 0, "yes", "no")}
+    parquet.write_table(pyarrow.table(columns), paths["parquet"], row_group_size=5_000)
+    return {
+        "npy": (paths["npy"], {"label": "4", "bounds": BOUNDS}),
+        "npz": (paths["npz"], {"bounds": BOUNDS}),
+        "parquet": (paths["parquet"], {"label": "4", "bounds": BOUNDS, "classes": ("no", "yes")}),
+    }
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_each_kind_of_file_gives_the_same_rows_from_disk_and_from_memory(tables, intercept):
+    found = []
+    for path, declared in tables.values():
+        held = dpjax.datasets.load(path, intercept=intercept, **declared)
+        left = dpjax.datasets.load(path, intercept=intercept, memory_limit=1_000, **declared)
+        assert isinstance(left.x, Rows) and isinstance(left.y, Rows)
+        assert isinstance(held.x, np.ndarray)
+        assert np.array_equal(np.asarray(left.x), held.x)
+        assert np.array_equal(np.asarray(left.y), held.y)
+        assert np.array_equal(left.x[np.array([9_000, 3])], held.x[[9_000, 3]])
+        found.append(held)
+    assert all(same((found[0].x, found[0].y), (one.x, one.y)) for one in found)
+
+
+def test_missing_cells_of_parquet_are_null_records(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    path = tmp_path / "t.parquet"
+    columns = {"a": [1, None, 3], "b": [0.5, 0.5, None], "l": ["yes", "no", None]}
+    parquet.write_table(pyarrow.table(columns), path)
+    for limit in (None, 1):
+        data = dpjax.datasets.load(
+            path,
+            label="l",
+            classes=("no", "yes"),
+            bounds={"a": [0, 4], "b": [0, 1]},
+            memory_limit=limit,
+        )
+        assert np.isnan(np.asarray(data.x)).all(axis=1).tolist() == [False, True, True]
+        assert np.asarray(data.y)[:2].tolist() == [1, -1] and np.isnan(np.asarray(data.y)[2])
+
+
+def test_the_command_line_streams_what_exceeds_its_limit(tables, tmp_path, capsys):
+    import json
+
+    path, declared = tables["npy"]
+    (tmp_path / "bounds.json").write_text(json.dumps(declared["bounds"]))
+    words = ["run", "dp-gd", "--steps", "3", "--seed", "0", "--data", str(path), "--label", "4"]
+    words += ["--bounds", str(tmp_path / "bounds.json")]
+    for name, more in (("held", []), ("left", ["--memory-limit", "100KB"])):
+        assert main([*words, *more, "--save", str(tmp_path / name)]) == 0
+    held, left = (dpjax.load(tmp_path / name) for name in ("held", "left"))
+    assert same(held.params, left.params)
+    assert main([*words, "--memory-limit", "much"]) == 2
+    assert "--memory-limit must be a size such as 500MB or 2GB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        ("t.csv", lambda path: path.write_text("a,l\n" + "1,0\n" * 999), "save it as Parquet"),
+        (
+            "t.npz",
+            lambda path: np.savez_compressed(
+                path, x=np.random.default_rng(0).random((999, 9)), y=np.ones(999)
+            ),
+            "is compressed",
+        ),
+        ("t.npy", lambda path: path.write_bytes(b"no array" * 999), "is not a plain array"),
+        ("t.npy", lambda path: np.save(path, np.ones(9)), "must hold numbers"),
+        ("t.parquet", lambda path: path.write_bytes(b"no parquet" * 999), "is not a Parquet file"),
+        ("t.npz", lambda path: np.savez(path, z=np.ones((999, 9))), "lacks 'x'"),
+    ],
+)
+def test_files_that_cannot_stay_on_disk_are_refused(tmp_path, name, write, message):
+    path = tmp_path / name
+    write(path)
+    label = None if name.endswith("npz") else "l"
+    with pytest.raises(ValueError, match=message):
+        dpjax.datasets.load(path, label=label, bounds={"a": [0, 1]}, memory_limit=1_000)
