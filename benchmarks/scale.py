@@ -3,8 +3,8 @@
 Run ``python benchmarks/scale.py [--quick] [--json FILE]``. DP-TR on made records with 54 features,
 logistic loss. Devices are virtual ones of one CPU: they show memory and the cost of the collective,
 not speed, since they share its cores. Each row is a fresh process; times are the least of three
-runs (one above 10^6 records) after one that compiles, a step being one pass. Memory is XLA's own count (arguments and
-temporaries of one device), and the most that the process held resident.
+runs (one above 10^6 records) after one that compiles, a step being one pass. Memory is XLA's own
+count (arguments and temporaries of one device), and the most that the process held resident.
 """
 
 import argparse
