@@ -8,6 +8,7 @@ import itertools
 import logging
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ import numpy as np
 
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 
+# References to an array that is in a list alone.
+_UNUSED = max(map(sys.getrefcount, [np.empty(1)]))
 _PAGES = 2**26  # bytes of a file that stay mapped after they were read
 
 
@@ -201,7 +204,7 @@ class _Reader:
         self._leaves, self._dtypes, self._structure = leaves, dtypes, structure
         self._size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
-        self._rings: dict[int, Iterator[list[np.ndarray]]] = {}
+        self._pools: dict[int, list[list[np.ndarray]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.served = 0
@@ -240,19 +243,21 @@ class _Reader:
         return self._thread.submit(self._read, start, rows)
 
     def _read(self, start: int, rows: int) -> list[np.ndarray]:
-        # One is handed over, one is read, and one may be neither yet: memory that is new each time
-        # costs as much as reading.
-        if (ring := self._rings.get(rows)) is None:
-            ring = self._rings[rows] = itertools.cycle([self._buffers(rows) for _ in range(3)])
-        buffers = next(ring)
-        for leaf, out in zip(self._leaves, buffers, strict=True):
+        found = self._unused(rows)
+        for leaf, out in zip(self._leaves, found, strict=True):
             with np.errstate(all="ignore"):
                 out[leaf.read(start, out) :] = 0
-        return buffers
+        return found
 
-    def _buffers(self, rows: int) -> list[np.ndarray]:
+    def _unused(self, rows: int) -> list[np.ndarray]:
+        """Memory for so many rows that nobody refers to: new memory costs as much as reading."""
+        pool = self._pools.setdefault(rows, [])
+        for held in pool:
+            if max(map(sys.getrefcount, held)) <= _UNUSED:
+                return list(held)
         both = zip(self._leaves, self._dtypes, strict=True)
-        return [np.empty((rows, *leaf.shape[1:]), dtype) for leaf, dtype in both]
+        pool.append([np.empty((rows, *leaf.shape[1:]), dtype) for leaf, dtype in both])
+        return list(pool[-1])
 
     def _kept(self, read: Callable[[], Any]) -> Any:
         try:

@@ -145,6 +145,24 @@ def test_rows_are_those_of_the_array(arrays, files):
         assert str(len(plain)) not in repr(rows)
 
 
+def test_what_is_handed_over_is_not_written_to_again(arrays):
+    """Memory is used again once nobody refers to it, and not before."""
+    reader = _streaming._Reader([Rows(arrays[0])], [np.float32], jax.tree.structure(0))
+    kept = [reader.chunk(i * 100, 100) for i in range(20)]
+    assert all(np.array_equal(rows, arrays[0][i * 100 :][:100]) for i, rows in enumerate(kept))
+    pool = len(reader._pools[100])
+    del kept
+    for i in range(20):
+        assert np.array_equal(reader.chunk(i * 100, 100), arrays[0][i * 100 :][:100])
+    assert len(reader._pools[100]) == pool <= 22
+    reader.close()
+    fresh = _streaming._Reader([Rows(arrays[0])], [np.float32], jax.tree.structure(0))
+    for i in range(20):
+        fresh.chunk(i * 100, 100)
+    assert len(fresh._pools[100]) <= 3
+    fresh.close()
+
+
 def test_float64_beyond_float32_is_a_null_record_in_silence(arrays):
     x = arrays[0].astype(np.float64)
     x[5] = 1e300

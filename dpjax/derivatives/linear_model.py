@@ -59,7 +59,7 @@ class PreparedLinear:
 
     @property
     def features(self) -> int:
-        """P."""
+        """Number of features."""
         return self.directions.shape[1]
 
     @property
@@ -104,7 +104,7 @@ class StreamedLinear:
 
     @property
     def features(self) -> int:
-        """P."""
+        """Number of features."""
         return self.rows.shapes[0].shape[1]
 
     @property

@@ -112,8 +112,9 @@ def run(
         team, lambda: loop.describe(algorithm, examples, params).digest, examples, params, root
     )
     known = seed is not None or (root is not None and guessable(root))
-    records = on_device(place(examples, mesh))
-    check_sums(records, loop.numbers_of(algorithm))
+    with _processes.reaching_others(team):
+        records = on_device(place(examples, mesh))
+        check_sums(records, loop.numbers_of(algorithm))
     kept = resume.Kept(checkpoint, ledger, label)
     with (
         _processes.reaching_others(team),
