@@ -133,7 +133,7 @@ def test_probabilities_and_scores_agree(models, table):
         ([[np.nan, 1.0]], "missing or non-finite value"),
         ([30.0, 1.0], r"array \(n, 2\).*got 1 axes"),
         ([["a", "b"]], "features must be numbers"),
-        ("new.parquet", "must end in .csv or .npz"),
+        ("new.xlsx", "must end in '.csv', '.npz', '.npy', '.parquet'"),
     ],
 )
 def test_records_that_cannot_be_predicted(models, x, message):

@@ -1,7 +1,9 @@
 """Sums over records in chunks of bounded memory; ``compute_once`` for values used twice."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,9 @@ from dpjax._wide import Expansion
 from dpjax.derivatives import integers
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.rounding import BLOCK, CHUNK
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 
 class Chunk(NamedTuple):
@@ -172,7 +177,11 @@ def sum_loads(
     return _finished(summands, lax.fori_loop(0, loads, outer, _zero(summands)))
 
 
-def count_rows(batch: PyTree, mask: Array | None, flags: Callable[[PyTree], Array]) -> Expansion:
+def count_rows(
+    batch: PyTree,
+    mask: Bool[Array, " n"] | None,
+    flags: Callable[[PyTree], Any],
+) -> Float[Expansion, ""]:
     """Returns for how many rows ``flags`` is True, shape (), exactly.
 
     Args:
