@@ -1,5 +1,6 @@
 """Wide dtypes: at least float32, float64 with or without x64, and sums that keep all digits."""
 
+import math
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from jax import lax
 from dpjax._typing import Array, PyTree, pytree_dataclass
 
 _TERMS = 3  # three float32 of 24 bits hold the 53 bits of a float64
-_UNROLLED = 32  # parts added one by one; more are small ones
+_LARGE = 2**13  # numbers of a part; smaller ones a CPU adds as it multiplies, at no cost
 
 
 @pytree_dataclass
@@ -129,11 +130,11 @@ def accumulate(total: Expansion, parts: Array) -> Expansion:
 def sum_in_float64(parts: Array) -> Array:
     """Returns the sum of ``parts`` over their leading axis; call it under ``enable_x64``."""
     with jax.enable_x64(True):
-        count = parts.shape[0]
-        if count > _UNROLLED:
+        count, *shape = parts.shape
+        if math.prod(shape) < _LARGE:
             return jnp.sum(float64(parts), axis=0)
         # One after the other: on CPU a reduction over a leading axis strides through memory, at
-        # 5 to 20 times the cost.
+        # twice the cost of a network's gradients.
         added = float64(lax.index_in_dim(parts, 0, keepdims=False))
         for index in range(1, count):
             added = added + float64(lax.index_in_dim(parts, index, keepdims=False))
