@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {"_bar", "_cards", "_typing", "_validate", "_durable", "_program"},
     {"_streaming", "_wide"},
-    {"_sharding"},
+    {"_sharding", "_units"},
     {"_processes", "linalg", "datasets", "accounting"},
     {"distributed"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},

@@ -516,7 +516,7 @@ def test_c15_noise_per_micro_batch_falls_under_the_gate():
 
 
 # Attacked at 8 and more, see their games.
-BOLD = ("svrg-exact", "dp-sgd-step", "book-keeping")
+BOLD = ("svrg-exact", "dp-sgd-step", "dp-sgd-person", "book-keeping")
 
 
 @pytest.mark.parametrize("name", auditing.AUDITS)

@@ -331,8 +331,8 @@ def recount_accountant(accountant: str) -> str:
 def initial_gap(objective: Objective, given: float | None) -> float:
     """Returns a public bound on L(w0) - min L at w0 = 0.
 
-    A margin loss that is never negative is phi(0) at w = 0 whatever the data; an objective may
-    state another bound among its defaults.
+    A margin loss that is never negative is phi(0) at w = 0 whatever the data, and so is its mean
+    over a unit's records; an objective may state another bound among its defaults.
 
     Raises:
       ValueError: if no bound is known; the papers take it from the data, which is a release.
@@ -341,11 +341,11 @@ def initial_gap(objective: Objective, given: float | None) -> float:
         return positive_leaf("initial_gap", given)
     if objective.defaults is not None:
         return objective.defaults.initial_gap
-    if objective.margin is None:
+    if objective.averaged_margin is None:
         raise ValueError(
             "initial_gap is required: a public bound on L(w0) - min L, not read off the data."
         )
-    gap = float(objective.margin(jnp.zeros(())))
+    gap = float(objective.averaged_margin(jnp.zeros(())))
     if not (math.isfinite(gap) and gap > 0):
         raise ValueError(
             f"initial_gap is required: phi(0) = {gap} of {objective.name} gives no bound."

@@ -39,6 +39,7 @@ class Scenario:
       full: power of a full audit.
       quick: power of a quick audit, for CI.
       kills: name of a planted bug that an audit of few runs refutes, see ``tests/mutants.py``.
+      max_records: of a person, where the canary is one and ``data_size`` counts persons.
 
     Privacy: settings of a synthetic attack; no data.
     """
@@ -53,6 +54,7 @@ class Scenario:
     full: Power = Power(100_000, 0.90)
     quick: Power = Power(20_000, 0.75)
     kills: str = "noise x0.5"
+    max_records: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

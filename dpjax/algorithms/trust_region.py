@@ -327,7 +327,8 @@ def joint_weights(
       ValueError: as ``base.clip_norms``.
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
-    margin, constants = objective.margin, objective.constants
+    # A mean of vectors that the joint bound leaves alone is one as well.
+    margin, constants = objective.averaged_margin, objective.constants
     if hessian_clip_norm is not None or margin is None or constants is None:
         return clip, hessian_clip, False
     return clip, round_up(clip * free_hessian_ratio(margin, constants.lipschitz)), True

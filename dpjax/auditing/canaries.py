@@ -50,6 +50,20 @@ def records(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
     return NeighbouringPair(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
 
 
+def persons(pair: NeighbouringPair, max_records: int) -> NeighbouringPair:
+    """Returns the pair with each record as a person who has it ``max_records`` times.
+
+    >>> persons(records(), 3).canary[0][0].ravel().tolist()
+    [1.0, 1.0, 1.0]
+    """
+
+    def repeated(rows: Array) -> tuple[Array, Array]:
+        count = rows.shape[0]
+        return jnp.repeat(rows[:, None], max_records, 1), jnp.ones((count, max_records), bool)
+
+    return NeighbouringPair(repeated(pair.without), repeated(pair.canary), pair.relation)
+
+
 def without_nulls(pair: NeighbouringPair) -> tuple[PyTree, PyTree]:
     """Returns the examples of D and of D' without the null records after the first two rows.
 
@@ -59,8 +73,8 @@ def without_nulls(pair: NeighbouringPair) -> tuple[PyTree, PyTree]:
     [2, 2]
     """
     both = pair.without, pair.canary
-    rest = [np.asarray(leaf)[2:] for leaf in jax.tree.leaves(both)]
-    if any(rows.any() for rows in rest):
+    leaves = [leaf for leaf in jax.tree.leaves(both) if leaf.dtype != bool]
+    if any(np.asarray(leaf)[2:].any() for leaf in leaves):
         return both
     return jax.tree.map(lambda rows: rows[:2], both)
 

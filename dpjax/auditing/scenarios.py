@@ -44,6 +44,8 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     """
     scenario = entry.scenario if scenario is None else scenario
     loss = getattr(canaries, scenario.loss)()
+    if scenario.max_records > 1:
+        loss = loss.of_units()
     algorithm = entry.factory(
         loss,
         PrivacyBudget(scenario.epsilon, scenario.delta, scenario.relation),
@@ -53,6 +55,8 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     )
     pair_of = canaries.records if loss.margin is None else canaries.labelled
     pair = pair_of(scenario.relation, scenario.data_size - 1)
+    if scenario.max_records > 1:
+        pair = canaries.persons(pair, scenario.max_records)
     return games.training(algorithm, pair)
 
 
@@ -77,6 +81,21 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             epsilon=8.0,
             full=Power(1_000_000, 0.90),
             quick=Power(40_000, 0.75),
+        ),
+    ),
+    # The canary is a person: all of max_records records are theirs.
+    "dp-tr-person": _again("dp-tr", max_records=4),
+    "dp-sgd-person": (
+        EVERY["dp-sgd"],
+        Scenario(
+            loss="dirac",
+            settings=_ONE_STEP | {"step_size": 1.0},
+            data_size=10,
+            dimension=3,
+            epsilon=8.0,
+            full=Power(1_000_000, 0.90),
+            quick=Power(40_000, 0.75),
+            max_records=4,
         ),
     ),
     # One SGD step on a gradient clipped by book-keeping; without a limit of memory so small a

@@ -6,6 +6,7 @@ from dpjax.datasets.labels import encode_labels
 from dpjax.datasets.loaders import DatasetInfo, describe, load
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
 from dpjax.datasets.synthetic import Planted, planted_phases, sparse_high_dimensional
+from dpjax.datasets.units import group
 
 __all__ = [
     "COVTYPE_RANGES",
@@ -18,6 +19,7 @@ __all__ = [
     "check",
     "describe",
     "encode_labels",
+    "group",
     "load",
     "planted_phases",
     "sparse_high_dimensional",

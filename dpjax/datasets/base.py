@@ -103,6 +103,8 @@ class Dataset:
         checked; no guarantee depends on it, but the scope of a certificate does.
       preprocessing: the mapping from a table to ``x`` and ``y``, set by ``load``; None for the
         user's arrays, whose labels ``encode_labels`` maps.
+      present: (n, K) bool where a row of ``x`` is a unit of up to K records, see ``group``: which
+        of them are there. None where a row is one record.
 
     Privacy: raw data; only an oracle may release anything computed from it.
 
@@ -123,21 +125,26 @@ class Dataset:
     preprocessing: Preprocessing | None = dataclasses.field(
         default=None, repr=False, metadata={"static": True}
     )
+    present: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
 
     @property
     def size(self) -> int:
-        """Number of training records, null records included."""
+        """Number of training records, null records included; of units where they are grouped."""
         return self.x.shape[0]
 
     @property
     def dimension(self) -> int:
         """Number of features, a possible intercept included; for images, number of pixels."""
-        return math.prod(self.x.shape[1:])
+        return math.prod(self.x.shape[1 if self.present is None else 2 :])
 
     @property
-    def examples(self) -> tuple[Array | np.ndarray, Array | np.ndarray]:
-        """The training records as a tree with a shared leading axis: ``(x, y)``."""
-        return self.x, self.y
+    def examples(self) -> tuple[Any, Any]:
+        """The training records as a tree with a shared leading axis.
+
+        ``(x, y)``, or of units ``((x, y), present)``.
+        """
+        records = self.x, self.y
+        return records if self.present is None else (records, self.present)
 
     @property
     def test(self) -> "Dataset":
@@ -148,7 +155,8 @@ class Dataset:
         """
         if self.test_x is None or self.test_y is None:
             raise ValueError(f"the data set {self.name!r} has no test records.")
-        return dataclasses.replace(self, x=self.test_x, y=self.test_y, test_x=None, test_y=None)
+        held_out = {"x": self.test_x, "y": self.test_y, "test_x": None, "test_y": None}
+        return dataclasses.replace(self, **held_out, present=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

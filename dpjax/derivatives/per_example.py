@@ -11,7 +11,14 @@ from dpjax import _validate
 from dpjax._streaming import Streamed
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
-from dpjax.derivatives import clipping, general, linear_model, methods, rounding
+from dpjax.derivatives import (
+    clipping,
+    general,
+    linear_model,
+    linear_units,
+    methods,
+    rounding,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped
@@ -68,6 +75,18 @@ class ClippedGrad:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.gradient_sum(phi, records, params, self.clip_norm, self.any_order)
+        if found := linear_units.prepared(self.loss, batch, mask, self.any_order):
+            phi, units = found
+            gradient, _ = linear_units.unit_sums(
+                phi,
+                units,
+                params,
+                gradient_weight=1.0,
+                hessian_weight=None,
+                clip_norm=self.clip_norm,
+            )
+            assert gradient is not None
+            return gradient
         return methods.gradient_sum(
             self.loss,
             params,
@@ -127,6 +146,18 @@ class ClippedHessian:
         if (phi := _margin(self.loss)) is not None:
             records = _prepared(batch, mask)
             return linear_model.hessian_sum(phi, records, params, self.clip_norm, self.any_order)
+        if found := linear_units.prepared(self.loss, batch, mask, self.any_order):
+            phi, units = found
+            _, hessian = linear_units.unit_sums(
+                phi,
+                units,
+                params,
+                gradient_weight=None,
+                hessian_weight=1.0,
+                clip_norm=self.clip_norm,
+            )
+            assert hessian is not None
+            return hessian
         weights = (None, 1.0)
         return general.second_order_sums(
             self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
@@ -177,6 +208,18 @@ class JointClipped:
                     any_order=self.any_order,
                 )
             )
+        if found := linear_units.prepared(self.loss, batch, mask, self.any_order):
+            phi, units = found
+            gradient, hessian = linear_units.unit_sums(
+                phi,
+                units,
+                params,
+                gradient_weight=self.gradient_weight,
+                hessian_weight=self.hessian_weight,
+                clip_norm=self.clip_norm,
+            )
+            assert gradient is not None and hessian is not None
+            return JointExpansion(gradient, hessian)
         weights = (self.gradient_weight, self.hessian_weight)
         return JointExpansion(
             *general.second_order_sums(

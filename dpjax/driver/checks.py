@@ -9,6 +9,7 @@ from jax.core import Tracer
 from dpjax._processes import Team
 from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, confusable
+from dpjax._units import is_grouped
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
@@ -47,7 +48,8 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
     check_arrays("data", examples)
     examples = shaped(examples)
     if algorithm.objective.labels == SIGNS:
-        _check_labels(algorithm.objective.name, data, examples)
+        records = examples[0] if is_grouped(examples) else examples
+        _check_labels(algorithm.objective.name, data, records)
     for query in algorithm.queries:
         check_examples(query, examples, params)
     check_questions(algorithm, examples, params)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Loss, Params
+from dpjax._units import REDUCTIONS, UnitLoss
 from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
 
@@ -62,6 +63,23 @@ class Unlabelled:
     def parameters(self, features: int) -> int:
         """Returns the number of parameters for so many features."""
         return features * self.columns
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearModel:
+    """One weight for each feature, whose inner product with a row is its score.
+
+    >>> LinearModel().parameters(3)
+    3
+    """
+
+    def parameters(self, features: int) -> int:
+        """Returns the number of parameters for so many features."""
+        return features
+
+    def score(self, params: Array, x: Array) -> Array:
+        """Returns the scores (n,) of rows (n, p)."""
+        return x @ params
 
 
 @jax.tree_util.register_pytree_node_class
@@ -136,6 +154,47 @@ class Objective:
     def data_term(self) -> "Objective":
         """The same without the regularizer: all of it that reads records, and no numbers."""
         return dataclasses.replace(self, regularizer=None)
+
+    def of_units(self, reduction: str = "mean") -> "Objective":
+        """Returns the objective of units of several records, see ``dpjax.datasets.group``.
+
+        One example is then a unit ``(records, present)``; its loss is the mean, or the sum, of the
+        losses of the records that are present. What is clipped, drawn, accounted and protected is
+        the unit.
+
+        Args:
+          reduction: ``"mean"``: every unit weighs the same, and the constants of one record hold
+            for a unit. ``"sum"``: a unit weighs as much as it has records, and is clipped the more;
+            it has no constants, so clip norms have to be given.
+
+        Raises:
+          ValueError: for another reduction, or an objective that is one of units already.
+
+        >>> units = Objective(lambda w, x: w * x, constants=(1.0, 1.0, 1.0)).of_units()
+        >>> units.name, units.constants.lipschitz
+        ('objective of units (mean)', 1.0)
+        """
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}.")
+        if isinstance(self.loss, UnitLoss):
+            raise ValueError(f"{self.name} is an objective of units already.")
+        same = reduction == "mean"
+        return dataclasses.replace(
+            self,
+            loss=UnitLoss(self.loss, reduction, self.margin),
+            margin=None,
+            constants=self.constants if same else None,
+            defaults=self.defaults if same else None,
+            name=f"{self.name} of units ({reduction})",
+            model=LinearModel() if self.model is None and self.margin is not None else self.model,
+        )
+
+    @property
+    def averaged_margin(self) -> Callable[[Array], Array] | None:
+        """The phi of a loss that is phi of a record's margin, or its mean over a unit's records."""
+        if isinstance(self.loss, UnitLoss) and self.loss.reduction == "mean":
+            return self.loss.margin
+        return self.margin
 
     @property
     def smoothness(self) -> float | None:

@@ -70,6 +70,8 @@ class Query:
     setting: Setting
     noise_multiplier: Array | float
 
+    sums_units: ClassVar[bool] = False
+    """Whether ``exact`` is a clipped sum that has a closed form for units of a linear model."""
     noise: ClassVar[Noise] = Gaussian()
     """The law of the noise; its ``mechanism`` names the kind of release."""
     _additions: ClassVar[int] = 0  # of finished sums in float64, where they make up an answer

@@ -22,6 +22,8 @@ class GradientQuery(Query):
 
     clip_norm: Array | float
 
+    sums_units = True
+
     @property
     def name(self) -> str:
         """What an algorithm asks by."""

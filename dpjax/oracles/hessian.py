@@ -35,6 +35,8 @@ class HessianQuery(Query):
     clip_norm: Array | float
     isometric: bool = static(default=True)
 
+    sums_units = True
+
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
@@ -115,6 +117,8 @@ class JointQuery(Query):
     gradient_weight: Array | float
     hessian_weight: Array | float
     label: str = static(default="gradient_and_hessian")
+
+    sums_units = True
 
     @property
     def name(self) -> str:

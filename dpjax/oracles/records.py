@@ -1,5 +1,6 @@
 """Records in the form a query reads, and checks of shapes and dtypes, which cost no privacy."""
 
+import functools
 import math
 
 import jax
@@ -10,8 +11,9 @@ from jax.core import Tracer
 from dpjax._sharding import Spread, length, shares
 from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
+from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import on_device
-from dpjax.derivatives import linear_model
+from dpjax.derivatives import linear_model, linear_units
 from dpjax.oracles.base import Query, Records
 
 
@@ -26,7 +28,13 @@ def bind(query: Query, examples: PyTree) -> Records:
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
     examples = on_device(examples)
-    if query.objective.margin is None or not query.closed_form:
+    if not query.closed_form:
+        return examples
+    if query.sums_units and linear_units.can_prepare(
+        query.objective, shares(examples), query.any_order
+    ):
+        return _units(query, examples)
+    if query.objective.margin is None:
         return examples
     width = linear_model.chunk_width(length(examples), shares(examples)[0].shape[1])
     if isinstance(examples, Spread):
@@ -34,6 +42,18 @@ def bind(query: Query, examples: PyTree) -> Records:
     if isinstance(examples, Streamed):
         return linear_model.streamed(examples, width)
     return linear_model.prepare(examples, width=width)
+
+
+def _units(query: Query, examples: PyTree) -> Records:
+    # Shapes of all records, not of a share: blocks must not depend on the devices.
+    _, rows, p = shares(examples)[0][0].shape
+    width = linear_units.chunk_width(length(examples), rows, p)
+    prepare = functools.partial(
+        linear_units.prepare_units, reduction=query.objective.loss.reduction, width=width
+    )
+    if isinstance(examples, Spread):
+        return examples.map(prepare)
+    return prepare(examples, None)
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:
@@ -69,6 +89,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
+    _check_grouping(query, examples)
     if query.objective.margin is not None:
         _check_margin_examples(examples, params)
     query.check_examples(examples, params)
@@ -98,6 +119,20 @@ def check_query(query: Query) -> None:
         raise ValueError(
             f"the bound of {name} must be finite and above 0, got {float(bound)!r}: return the "
             "most that one record can contribute to the sum, in l2 norm."
+        )
+
+
+def _check_grouping(query: Query, examples: PyTree) -> None:
+    of_units = isinstance(query.objective.loss, UnitLoss)
+    if is_grouped(examples) and not of_units:
+        raise ValueError(
+            "the data are grouped into units, but the objective is one of single records: pass "
+            "objective.of_units()."
+        )
+    if of_units and not is_grouped(examples):
+        raise ValueError(
+            f"{query.objective.name} reads units (records, present): group the records by "
+            "dpjax.datasets.group(data, by=..., max_records=...)."
         )
 
 

@@ -19,6 +19,8 @@ class SubspaceQuery(JointQuery):
       public or made of earlier answers, since one record's projected vector is clipped to norm 1.
     """
 
+    sums_units = False
+
     @property
     def name(self) -> str:
         """What an algorithm asks by."""

@@ -1,0 +1,79 @@
+"""The loss of a unit: the records of one person, say, combined into one example."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax._typing import Array, Loss, Params, PyTree
+
+REDUCTIONS = ("mean", "sum")
+"""How the losses of a unit's records become one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitLoss:
+    """The loss of one unit: the mean, or the sum, of the losses of its own records.
+
+    ``Objective.of_units`` makes one. A record that is not present, or whose loss is not finite, is
+    left out; a unit without any other has the loss NaN, hence contributes nothing.
+
+    Args:
+      loss: ``loss(params, record) -> scalar``, of one record.
+      reduction: ``"mean"``, by which every unit weighs the same, or ``"sum"``.
+      margin: of ``loss``, as in ``Objective``; turns on the closed form.
+
+    Privacy: NOT a mechanism. Each unit's loss depends on that unit alone, so that clipping its
+      gradient bounds what a unit contributes, however many records it has.
+
+    >>> loss = UnitLoss(lambda w, x: w * x, "mean")
+    >>> float(loss(2.0, (jnp.array([1.0, 3.0, 100.0]), jnp.array([True, True, False]))))
+    4.0
+    """
+
+    loss: Loss
+    reduction: str
+    margin: Callable[[Array], Array] | None = None
+
+    def __call__(self, params: Params, example: tuple[PyTree, Array]) -> Array:
+        """Returns the loss of a unit ``(records, present)``, of K records and bool (K,)."""
+        records, present = example
+        values = jax.vmap(self.loss, in_axes=(None, 0))(params, records)
+        valid = present & jnp.isfinite(values)
+        # A record that is left out is replaced by one that is not: a NaN in it would reach the
+        # derivative of the branch that is not taken.
+        stand_in = jnp.argmax(valid)
+
+        def replaced(leaf: Array) -> Array:
+            here = valid.reshape(-1, *(1,) * (leaf.ndim - 1))
+            return jnp.where(here, leaf, leaf[stand_in])
+
+        values = jax.vmap(self.loss, in_axes=(None, 0))(params, jax.tree.map(replaced, records))
+        total = jnp.sum(jnp.where(valid, values, 0))
+        count = jnp.sum(valid)
+        if self.reduction == "mean":
+            total = total / jnp.maximum(count, 1)
+        return jnp.where(count > 0, total, jnp.nan)
+
+    @property
+    def labels(self) -> str | None:
+        """The labels that count, in words, if the loss of a record says."""
+        return getattr(self.loss, "labels", None)
+
+
+def is_grouped(examples: Any) -> bool:
+    """Returns whether examples are units, ``(records, present)`` with present (n, K) bool.
+
+    >>> is_grouped((jnp.zeros((2, 3)), jnp.ones(2)))
+    False
+    """
+    if not (isinstance(examples, tuple) and len(examples) == 2):
+        return False
+    leaves = jax.tree.leaves(examples[1])
+    return (
+        len(leaves) == 1
+        and getattr(leaves[0], "ndim", 0) == 2
+        and getattr(leaves[0], "dtype", None) == jnp.bool_
+    )

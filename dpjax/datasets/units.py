@@ -1,0 +1,128 @@
+"""``group``: records of the same person, say, made into one unit of privacy."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import _validate
+from dpjax._streaming import Rows
+from dpjax._typing import PyTree
+from dpjax.datasets.base import Dataset, check_arrays
+
+
+def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person") -> Any:
+    """Returns the data with one unit a row, each with at most ``max_records`` of its records.
+
+    The first ``max_records`` records of a unit are kept, in the order of the data; which ones
+    depends on that unit alone. Train with ``objective.of_units()``: then one *unit* is what the
+    guarantee protects, and n is the number of units.
+
+    Args:
+      data: a ``Dataset``, or a pytree of arrays with one record a row.
+      by: (n,) integers or strings that say whose a record is; None, NaN, NaT or an empty string
+        makes a null record, which belongs to nobody and is left out.
+      max_records: K, the largest number of records that a unit contributes; a declared number, not
+        one read off the data. It costs no privacy: a large K is a large array, a small one drops
+        records.
+      unit: what a unit is called in the guarantee.
+
+    Returns:
+      A ``Dataset`` with x (units, K, ...), y (units, K) and present (units, K) bool, or for a
+      pytree ``(records, present)``. Units come in the order of their first record; absent records
+      hold zeros. Held-out records stay as they are.
+
+    Raises:
+      ValueError: if ``by`` has another length or floating values, if no record has a unit, if
+        ``max_records`` is not an integer of at least 1, or if the data are grouped already or lie
+        on disk.
+
+    Privacy: NOT a mechanism. A row of the result depends on one unit alone. The number of units is
+      public under ``"zero_out"`` and ``"replace_one"``, as the number of records is without units.
+
+    >>> x, y = np.arange(6.0).reshape(3, 2), np.array([1.0, -1.0, 1.0])
+    >>> visits = group(Dataset(x, y), by=["ann", "bob", "ann"], max_records=2)
+    >>> visits.size, visits.dimension, visits.present.tolist()
+    (2, 2, [[True, True], [True, False]])
+    """
+    most = _validate.positive_int("max_records", max_records)
+    if isinstance(data, Dataset):
+        if data.present is not None:
+            raise ValueError("the data are grouped into units already.")
+        (x, y), present = group(data.examples, by, most)
+        return dataclasses.replace(data, x=x, y=y, present=present, unit=unit)
+    check_arrays("data", data)
+    leaves = jax.tree.leaves(data)
+    if any(isinstance(leaf, Rows) for leaf in leaves):
+        raise ValueError("records on disk cannot be grouped: load them first.")
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in leaves}
+    if len(lengths) != 1 or -1 in lengths:
+        raise ValueError("all leaves of the data must have the same number of rows.")
+    owner = _owners(by, lengths.pop())
+    record, slot, place, units = _places(owner, most)
+
+    def placed(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        out = np.zeros((units, most, *leaf.shape[1:]), leaf.dtype)
+        out[slot, place] = leaf[record]
+        return out
+
+    present = np.zeros((units, most), bool)
+    present[slot, place] = True
+    return jax.tree.map(placed, data), present
+
+
+def _owners(by: Any, rows: int) -> np.ndarray:
+    """Returns the number of the unit of each record, by first appearance; -1 for nobody."""
+    cells = np.asarray(by)
+    if cells.shape != (rows,):
+        raise ValueError(f"by must have one entry a record, shape ({rows},), got {cells.shape}.")
+    kind = cells.dtype.kind
+    known = np.ones(rows, bool)
+    if kind == "O":
+        known = np.array([not _is_missing(cell) for cell in cells], bool)
+        kinds = {type(cell) for cell in cells[known]}
+        if len(kinds) > 1:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueError(f"by must hold names of one type, got {names}.")
+        cells = np.array(cells[known].tolist())
+        kind = cells.dtype.kind
+    elif kind in "US":
+        known = cells != cells.dtype.type()
+        cells = cells[known]
+    elif kind in "Mm":
+        known = ~np.isnat(cells)
+        cells = cells[known]
+    if not known.any():
+        raise ValueError("no record has a unit: by names nobody.")
+    if kind not in "iuUSMm":
+        raise ValueError(
+            f"by must hold integers or strings, got {cells.dtype}: rounded numbers may give two "
+            "people one name. Convert them, a missing one to None."
+        )
+    _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    owner = np.full(rows, -1)
+    owner[known] = rank[inverse.ravel()]
+    return owner
+
+
+def _is_missing(cell: Any) -> bool:
+    # A missing value of a data frame is not equal to itself, or raises where it is asked.
+    if cell is None or isinstance(cell, str):
+        return not cell
+    return type(cell).__name__ in ("NAType", "NaTType") or cell != cell
+
+
+def _places(owner: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Returns the records that are kept, their units, their places there, and how many units."""
+    order = np.argsort(owner, kind="stable")
+    order = order[owner[order] >= 0]
+    units = owner[order]
+    starts = np.flatnonzero(np.r_[True, units[1:] != units[:-1]])
+    sizes = np.diff(np.r_[starts, len(order)])
+    place = np.arange(len(order)) - np.repeat(starts, sizes)
+    kept = place < most
+    return order[kept], units[kept], place[kept], len(starts)

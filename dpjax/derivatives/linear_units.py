@@ -1,0 +1,335 @@
+"""Clipped sums in closed form for linear models whose example is a unit of several rows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpjax._sharding import SHARE
+from dpjax._streaming import Streamed
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax._units import UnitLoss, is_grouped
+from dpjax._wide import Expansion, float64, wide_dtype
+from dpjax.derivatives import clipping, linear_model, rounding
+from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
+from dpjax.derivatives.integers import Summand
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Real
+
+# Chunks of features of this many numbers stay in a core's cache, as those of ``linear_model``.
+_NUMBERS = 2**18
+# The norms of a unit's rows add up to at most so many times the clip norm, and to at most as many
+# as it has rows: a block of 128 rows is then rounded as one of 128 records is.
+_SPREAD = 8
+# Entries of a Gram matrix are rounded by 2^-24, which moves a squared norm by 64 times as much at
+# most, of Hessians twice; the products of the rows with their factors add less.
+_SLACK = 1.0 - 2.0**-16
+# A unit takes at most a block.
+MOST_ROWS = rounding.BLOCK
+
+
+@pytree_dataclass
+class PreparedUnits:
+    """Units of a linear model in the layout of the closed forms, prepared once; secret.
+
+    Args:
+      directions: (blocks, p, K * units), y_i x_i / |x_i| as columns: the first row of each of a
+        block's units, then the second of each; 0 for a row that contributes nothing.
+      radius: (blocks, K * units), |x_i|; 0 for such a row.
+      weight: (blocks, K * units), what a row's loss counts in that of its unit.
+      gram: (blocks, K (K + 1) / 2 * units), inner products of pairs of a unit's directions; those
+        of a chunk are (pairs, its units), one diagonal of Gram matrices after the other.
+      rows: K, of one unit.
+      width: blocks of a chunk, which divides their number.
+    """
+
+    directions: Float[Array, "blocks p rows"]
+    radius: Float[Array, "blocks rows"]
+    weight: Float[Array, "blocks rows"]
+    gram: Float[Array, "blocks pairs"]
+    rows: int = static()
+    width: int = static()
+
+
+def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
+    """Returns whether sums over units have a closed form.
+
+    Args:
+      objective: with a margin beneath its loss of a unit.
+      examples: ``((x, y), present)``, in memory, of at most ``MOST_ROWS`` rows a unit.
+      any_order: whether rows that neighbours share may shift, for which there is none.
+
+    Privacy: reads shapes and dtypes, no value.
+    """
+    loss = getattr(objective, "loss", objective)
+    if isinstance(examples, Streamed) or any_order or not isinstance(loss, UnitLoss):
+        return False
+    return loss.margin is not None and is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
+
+
+def chunk_width(units: int, rows: int, p: int) -> int:
+    """Returns the blocks of a chunk of ``units`` of ``rows`` rows with ``p`` features.
+
+    >>> chunk_width(50_000, 10, 54), chunk_width(100, 4, 4)
+    (38, 4)
+    """
+    blocks = _blocks_of_share(units, rows)
+    held = _units_of_block(units, rows)
+    most = max(1, min(SHARE // held, _NUMBERS // (held * rows * p)))
+    # Nearly equal chunks leave few blocks of the last one empty.
+    return -(-blocks // -(-blocks // most))
+
+
+def _units_of_block(units: int, rows: int) -> int:
+    most = max(1, rounding.BLOCK // rows)
+    # Vectors of 8 numbers fit the rows of a block, where that does not leave it much smaller.
+    step = 8 // math.gcd(8, rows)
+    return min(units, most // step * step or most)
+
+
+def _blocks_of_share(units: int, rows: int) -> int:
+    # Blocks end where a device's share does.
+    return -(-min(units, SHARE) // _units_of_block(units, rows))
+
+
+@functools.partial(jax.jit, static_argnames=("reduction", "width"))
+def prepare_units(
+    examples: PyTree,
+    mask: Bool[Array, " n"] | None,
+    reduction: str,
+    width: int | None = None,
+) -> PreparedUnits:
+    """Returns units in the layout that ``unit_sums`` reads.
+
+    Args:
+      examples: ``((x, y), present)``, x (n, K, p) floating, y (n, K), present (n, K) bool.
+      mask: (n,) bool; False units contribute nothing.
+      reduction: as in ``UnitLoss``.
+      width: of chunks.
+
+    Privacy: raw data; each unit's columns depend on that unit alone. A row that is not present,
+      with a feature that is not finite, or with a label other than -1 and +1 contributes nothing
+      and does not count in its unit's mean.
+
+    >>> x = jnp.array([[[3.0, 4.0], [jnp.nan, 1.0]]])
+    >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "mean")
+    >>> units.radius.tolist(), units.weight.tolist()
+    ([[5.0, 0.0]], [[1.0, 0.0]])
+    """
+    (x, y), present = examples
+    common_length((x, y, present), mask)
+    n, rows, p = x.shape
+    dtype = wide_dtype(x.dtype)
+    held = _units_of_block(n, rows)
+    at_once = width or chunk_width(n, rows, p)
+    share = min(n, SHARE)
+    chunks = -(-_blocks_of_share(n, rows) // at_once)  # of a share
+    count = -(-n // share) * chunks * at_once
+
+    def some_blocks(i: Array, out: PreparedUnits) -> PreparedUnits:
+        place = i % chunks * at_once * held + jnp.arange(at_once * held)
+        position = i // chunks * share + place
+        unit = jnp.minimum(position, n - 1)
+        there = (place < share) & (position < n)
+        if mask is not None:
+            there = there & mask[unit]
+        features, labels = x[unit].astype(dtype), y[unit].astype(dtype)
+        valid = there[:, None] & present[unit] & (jnp.abs(labels) == 1)
+        valid = valid & jnp.all(jnp.isfinite(features), axis=2)
+        directions, radius = linear_model._polar(
+            features.reshape(-1, p), labels.ravel(), valid.ravel()
+        )
+        weight = valid.astype(dtype)
+        if reduction == "mean":
+            weight = weight / jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1)
+
+        def by_row(array: Array) -> Array:
+            return array.reshape(at_once, held, rows).swapaxes(1, 2).reshape(at_once, -1)
+
+        columns = directions.reshape(at_once, held, rows, p).transpose(0, 3, 2, 1)
+        parts = PreparedUnits(
+            columns.reshape(at_once, p, rows * held),
+            by_row(radius),
+            by_row(weight),
+            _gram(directions.reshape(-1, rows, p)).reshape(at_once, -1),
+            rows,
+            at_once,
+        )
+
+        def put(whole: Array, part: Array) -> Array:
+            return lax.dynamic_update_slice_in_dim(whole, part, i * at_once, axis=0)
+
+        return jax.tree.map(put, out, parts)
+
+    empty = PreparedUnits(
+        jnp.zeros((count, p, held * rows), dtype),
+        jnp.zeros((count, held * rows), dtype),
+        jnp.zeros((count, held * rows), dtype),
+        jnp.zeros((count, rows * (rows + 1) // 2 * held), dtype),
+        rows,
+        at_once,
+    )
+    return lax.fori_loop(0, count // at_once, some_blocks, empty)
+
+
+def _diagonals(rows: int) -> list[int]:
+    """Where the diagonals of a Gram matrix begin, of its pairs in their order."""
+    return [apart * rows - apart * (apart - 1) // 2 for apart in range(rows)]
+
+
+def _gram(directions: Array) -> Array:
+    """Inner products (pairs, units) of (units, K, p), summed in float64."""
+    rows = directions.shape[1]
+    first = np.concatenate([np.arange(rows - apart) for apart in range(rows)])
+    second = np.concatenate([np.arange(apart, rows) for apart in range(rows)])
+    with jax.enable_x64(True):
+        wide = float64(directions)
+        product = lax.dot_general(
+            wide, wide, (((2,), (2,)), ((0,), (0,))), precision=lax.Precision.HIGHEST
+        )
+        return lax.convert_element_type(product[:, first, second].T, directions.dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("phi",))
+def unit_sums(
+    phi: linear_model.Margin,
+    units: PreparedUnits,
+    params: Float[Array, " p"],
+    *,
+    gradient_weight: Real[Array, ""] | float | None,
+    hessian_weight: Real[Array, ""] | float | None,
+    clip_norm: Real[Array, ""] | float,
+) -> tuple[Float[Expansion, " p"] | None, Float[Expansion, "p p"] | None]:
+    """Returns the sums of gradients and Hessians of units, clipped by one factor a unit.
+
+    With directions z_i, a unit's gradient is g = sum a_i z_i and its Hessian H = sum b_i z_i z_i^T.
+    By the Gram matrix G of its directions |g|^2 = a^T G a and |H|_F^2 = b^T (G o G) b, so that
+    norms are known without either, and the sums are one weighted product over all rows.
+
+    Rows of a unit may cancel: then |g| is small while the sum of |a_i| is not, and neither the sum
+    in float32 nor the entries of G would have an error in proportion to C. So the factor also
+    keeps the sum of the rows' norms within min(K, 8) C: a unit whose rows cancel may be clipped to
+    less than C, though never where each row alone is within C under the mean.
+
+    Args:
+      phi: scalar function of a row's margin, twice differentiable.
+      units: from ``prepare_units``.
+      params: (p,).
+      gradient_weight: w_g; None without a gradient.
+      hessian_weight: w_h; None without a Hessian.
+      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one unit.
+
+    Returns:
+      Sums (p,) and (p, p), or None, in natural units.
+
+    Privacy: one unit moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``, however many rows it
+      has and whatever they are.
+
+    >>> x = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "sum")
+    >>> g, _ = unit_sums(lambda m: -m, units, jnp.zeros(2),
+    ...     gradient_weight=1.0, hessian_weight=None, clip_norm=1.0)
+    >>> g.leading.round(3)
+    Array([-0.707, -0.707], dtype=float32)
+    """
+    blocks, p, size = units.directions.shape
+    rows = units.rows
+    dtype = units.directions.dtype
+    derivative = jax.vmap(jax.vmap(jax.grad(phi)))
+    curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
+
+    def contribution(chunk: Chunk) -> Array:
+        z, r, v = (chunk.of(part) for part in (units.directions, units.radius, units.weight))
+        gram = chunk.of(units.gram).reshape(rows * (rows + 1) // 2, -1)
+
+        def coefficients() -> tuple[Array, Array]:
+            m = r * linear_model._inner(params.astype(dtype), z, any_order=False)
+            first, second = derivative(m) * r * v, curvature(m) * r * r * v
+            fresh = chunk.fresh[:, None]
+            return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)
+
+        first, second = compute_once(chunk, coefficients)
+        parts = [(first, gradient_weight, 1), (second, hessian_weight, 2)]
+
+        def factors() -> Array:
+            by_unit = _factors(
+                gram, rows, [part for part in parts if part[1] is not None], clip_norm
+            )
+            shape = (units.width, rows, size // rows)
+            return jnp.broadcast_to(by_unit.reshape(shape[0], 1, shape[2]), shape).reshape(-1, size)
+
+        factor = compute_once(chunk, factors)
+        of_gradient = linear_model._times(factor, first)
+        if hessian_weight is None:
+            return rounding.block_products(z, of_gradient, False)
+        left = z * linear_model._times(factor, second)[:, None]
+        if gradient_weight is not None:
+            left = jnp.concatenate([left, of_gradient[:, None]], axis=1)
+        return rounding.block_products(left, z, False)
+
+    bound = jnp.asarray(clip_norm, dtype)
+    shape = (p,)
+    if hessian_weight is not None:
+        shape = (p, p) if gradient_weight is None else (p + 1, p)
+        of_gradient = bound if gradient_weight is None else bound * gradient_weight
+        bound = jnp.full((shape[0], 1), bound * hessian_weight)
+        bound = bound if gradient_weight is None else bound.at[p].set(of_gradient)
+    elif gradient_weight is not None:
+        bound = bound * gradient_weight
+    total = sum_chunks(blocks, units.width, contribution, Summand(shape, dtype, bound))
+    if hessian_weight is None:
+        return total, None
+    hessian = clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
+    if gradient_weight is None:
+        return None, hessian
+    return jax.tree.map(lambda term: term[p], total), hessian
+
+
+def _factors(
+    gram: Array, rows: int, parts: list[tuple[Array, Any, int]], clip_norm: Array | float
+) -> Array:
+    """Factors (units,) in [0, 1]; 0 for a unit with a coefficient that is not finite."""
+    dtype, count = gram.dtype, gram.shape[1]
+    with jax.enable_x64(True):
+        square = jnp.zeros(count, jnp.float64)
+        lengths = jnp.zeros((rows, count), jnp.float64)
+        for coefficients, weight, power in parts:
+            a = coefficients.reshape(coefficients.shape[0], rows, -1).swapaxes(0, 1)
+            a = float64(a.reshape(rows, count)) * (1 / (float64(clip_norm) * float64(weight)))
+            lengths = lengths + a * a
+            for apart, place in enumerate(_diagonals(rows)):
+                inner = float64(gram[place : place + rows - apart]) ** power
+                pairs = inner * a[: rows - apart] * a[apart:]
+                square = square + (2 if apart else 1) * jnp.sum(pairs, axis=0)
+        spread = jnp.sum(jnp.sqrt(lengths), axis=0)
+        norm = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), spread / min(rows, _SPREAD))
+        good = norm < jnp.inf  # False for NaN
+        factor = jnp.where(good, jnp.minimum(1, _SLACK / jnp.where(good, norm, 1)), 0)
+        factor = jnp.where(factor < float(jnp.finfo(dtype).tiny), 0, factor)
+        return lax.convert_element_type(factor, dtype)
+
+
+def prepared(
+    objective: Any, batch: PyTree, mask: Any, any_order: bool
+) -> tuple[Callable, PreparedUnits] | None:
+    """Returns phi and the units of a batch in closed form, or None where there is none.
+
+    Raises:
+      ValueError: for a mask beside units that are prepared.
+    """
+    if isinstance(batch, PreparedUnits):
+        if mask is not None:
+            raise ValueError("prepared records take no mask; pass it to prepare_units.")
+        return getattr(objective, "loss", objective).margin, batch
+    if not can_prepare(objective, batch, any_order):
+        return None
+    loss = getattr(objective, "loss", objective)
+    return loss.margin, prepare_units(batch, mask, loss.reduction)

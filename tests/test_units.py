@@ -1,0 +1,340 @@
+"""The unit of privacy: a person with several records is one example, which is protected whole."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax import auditing, datasets, objectives
+from dpjax._units import UnitLoss
+from dpjax.auditing import canaries, estimators, games
+from dpjax.baselines import EVERY
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_units
+
+LOGISTIC = objectives.logistic()
+
+
+def rows(n, p, seed=0, scale=1.0):
+    """Rows of norm at most ``scale``, and labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, p)).astype(np.float32)
+    x *= scale / np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.sign(rng.normal(size=n)).astype(np.float32)
+
+
+def units(n, k, p, seed=0, scale=1.0):
+    """Units of 0 to k rows; what is not present holds garbage."""
+    x, y = rows(n * k, p, seed, scale)
+    rng = np.random.default_rng(seed + 1)
+    present = rng.random((n, k)) < 0.6
+    x, y = x.reshape(n, k, p), y.reshape(n, k)
+    x[~present] = rng.choice([np.nan, 1e30, -7.0], size=(~present).sum())[:, None]
+    return (x, y), present
+
+
+def one_by_one(w, data, reduction, clip, weights, mask=None):
+    """Sums of clipped gradients and Hessians of logistic units, in float64, by the definition."""
+    (x, y), present = data
+    p = x.shape[2]
+    gradient, hessian = np.zeros(p), np.zeros((p, p))
+    for i in range(len(x)):
+        if mask is not None and not mask[i]:
+            continue
+        kept = [j for j in range(x.shape[1]) if present[i, j] and np.isfinite(x[i, j]).all()]
+        kept = [j for j in kept if abs(y[i, j]) == 1]
+        g, h = np.zeros(p), np.zeros((p, p))
+        for j in kept:
+            z = np.float64(x[i, j])
+            s = 1 / (1 + np.exp(y[i, j] * (z @ w)))
+            g, h = g - s * y[i, j] * z, h + s * (1 - s) * np.outer(z, z)
+        if kept and reduction == "mean":
+            g, h = g / len(kept), h / len(kept)
+        norm = sum((np.linalg.norm(v) / q) ** 2 for v, q in ((g, weights[0]), (h, weights[1])) if q)
+        factor = min(1, clip / norm**0.5) if norm > 0 else 1
+        gradient, hessian = gradient + factor * g, hessian + factor * h
+    return gradient, hessian
+
+
+# Grouping
+
+
+def test_records_are_grouped_in_their_order_up_to_the_cap():
+    x, y = np.arange(14.0).reshape(7, 2).astype(np.float32), np.ones(7, np.float32)
+    by = ["b", "a", "b", None, "b", "", "a"]
+    data = datasets.group(datasets.Dataset(x, y, name="visits"), by=by, max_records=2)
+    assert (data.size, data.dimension, data.unit, data.name) == (2, 2, "person", "visits")
+    assert data.x[:, :, 0].tolist() == [[0.0, 4.0], [2.0, 12.0]]
+    assert data.present.all()
+    records, present = datasets.group((x, y), by=by, max_records=3)
+    assert present.tolist() == [[True, True, True], [True, True, False]]
+    assert records[0][1, 2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("owners", [[3, 1, 3], ["c", "a", "c"], np.array(["c", None, "c"], object)])
+def test_every_kind_of_name_makes_the_same_units(owners):
+    x = np.arange(3.0)[:, None]
+    _, present = datasets.group((x,), by=owners, max_records=2)
+    assert present[0].tolist() == [True, True]
+
+
+def test_which_records_are_kept_depends_on_their_unit_alone():
+    x, y = rows(60, 2)
+    by = np.random.default_rng(0).integers(0, 9, 60)
+    (before, _), _ = datasets.group((x, y), by=by, max_records=3)
+    others = by != by[0]
+    moved = x.copy()
+    moved[others] = 0
+    (after, _), _ = datasets.group((moved, y), by=by, max_records=3)
+    assert (before[0] == after[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("by", "most", "message"),
+    [
+        ([1.0, 2.0, 3.0], 2, "integers or strings, got float64"),
+        ([1, "1", 2], 2, None),
+        (np.array([1, "1", 2], object), 2, "names of one type, got int, str"),
+        ([1, 2], 2, r"one entry a record, shape \(3,\)"),
+        ([None, None, None], 2, "names nobody"),
+        ([1, 2, 3], 0, "max_records"),
+        ([1, 2, 3], 1.5, "max_records"),
+    ],
+)
+def test_names_that_could_mix_people_are_refused(by, most, message):
+    data = (np.zeros((3, 1)),)
+    if message is None:
+        datasets.group(data, by=by, max_records=most)  # numpy makes all of them strings
+        return
+    with pytest.raises(ValueError, match=message):
+        datasets.group(data, by=by, max_records=most)
+
+
+def test_objective_and_data_must_both_be_of_units_or_neither():
+    x, y = rows(40, 3)
+    grouped = datasets.group(datasets.Dataset(x, y), by=np.arange(40) // 4, max_records=4)
+    budget = dpjax.PrivacyBudget(1.0, 1e-5)
+
+    def train(objective, data, n):
+        algorithm = dpjax.dp_trust_region(objective, budget, data_size=n, dimension=3, steps=1)
+        return dpjax.solve(algorithm, data, seed=0)
+
+    with pytest.raises(ValueError, match=r"pass objective\.of_units\(\)"):
+        train(LOGISTIC, grouped, 10)
+    with pytest.raises(ValueError, match="group the records by"):
+        train(LOGISTIC.of_units(), (x, y), 40)
+    with pytest.raises(ValueError, match="of units already"):
+        LOGISTIC.of_units().of_units()
+    with pytest.raises(ValueError, match="grouped into units already"):
+        datasets.group(grouped, by=np.arange(10), max_records=2)
+    with pytest.raises(ValueError, match="mean"):
+        LOGISTIC.of_units("median")
+
+
+# The loss of a unit
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_of_a_unit_is_that_of_its_valid_records(reduction):
+    loss = UnitLoss(LOGISTIC.loss, reduction)
+    x, y = rows(5, 3)
+    x[1], y[2] = np.nan, 0.0
+    present = np.array([True, True, True, True, False])
+    w = jnp.array([0.3, -1.0, 2.0])
+    value, gradient = jax.value_and_grad(loss)(w, ((x, y), present))
+    kept = [LOGISTIC.loss(w, (x[i], y[i])) for i in (0, 3)]
+    assert np.isclose(value, sum(kept) / (2 if reduction == "mean" else 1))
+    assert np.isfinite(gradient).all()
+    assert np.isnan(loss(w, ((x, y), np.zeros(5, bool))))
+
+
+# Sums in closed form
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("n", "k"), [(7, 1), (9, 3), (40, 10), (3, 128)])
+def test_sums_over_units_are_those_of_the_definition(n, k, reduction):
+    data, w = units(n, k, 4, seed=n), np.array([0.5, -1.0, 2.0, 0.0])
+    objective, mask = LOGISTIC.of_units(reduction), np.arange(n) != 2
+    params = jnp.asarray(w, jnp.float32)
+    assert linear_units.can_prepare(objective, data, False)
+    clip = 0.2
+    got = clipped_grad(objective, clip_norm=clip)(params, data, mask)
+    want = one_by_one(w, data, reduction, clip, (1, None), mask)[0]
+    np.testing.assert_allclose(got, want, atol=2e-5 * n)
+    got = clipped_hessian(objective, clip_norm=0.1)(params, data, mask)
+    want = one_by_one(w, data, reduction, 0.1, (None, 1), mask)[1]
+    np.testing.assert_allclose(got, want, atol=2e-5 * n)
+    joint = joint_clipped(objective, gradient_weight=0.3, hessian_weight=0.1)
+    want = one_by_one(w, data, reduction, 1.0, (0.3, 0.1), mask)
+    for found, expected in zip(joint(params, data, mask), want, strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-5 * n)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_closed_form_and_general_path_agree(reduction):
+    data, w = units(30, 5, 3), jnp.array([0.5, -1.0, 2.0])
+    closed = LOGISTIC.of_units(reduction)
+    general = dataclasses.replace(closed, loss=UnitLoss(LOGISTIC.loss, reduction))
+    assert not linear_units.can_prepare(general, data, False)
+    for make in (
+        lambda f: clipped_grad(f, clip_norm=1.0),
+        lambda f: clipped_hessian(f, clip_norm=0.1),
+    ):
+        np.testing.assert_allclose(make(closed)(w, data), make(general)(w, data), atol=1e-4)
+
+
+def cancelling(k, p, scale, seed):
+    """One unit whose rows cancel: x and -x with the same label, of any length."""
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(k // 2, p)) * scale
+    x = np.concatenate([half, -half * (1 + 1e-6 * rng.normal(size=(k // 2, 1)))]).astype(np.float32)
+    return (x[None], np.ones((1, k), np.float32)), np.ones((1, k), bool)
+
+
+def of_one(data, weights, clip=1.0, phi=lambda m: -m):
+    """Weighted norm of what one unit contributes, in float64."""
+    prepared = linear_units.prepare_units(data, None, "sum")
+    g, h = linear_units.unit_sums(
+        phi,
+        prepared,
+        jnp.zeros(data[0][0].shape[2]),
+        gradient_weight=weights[0],
+        hessian_weight=weights[1],
+        clip_norm=clip,
+    )
+    parts = [(v, q) for v, q in ((g, weights[0]), (h, weights[1])) if q is not None]
+    return sum(np.sum(np.float64(v.leading) ** 2) / q**2 for v, q in parts) ** 0.5
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6, 1e15])
+@pytest.mark.parametrize("k", [2, 8, 20, 128])
+def test_no_unit_contributes_more_than_the_clip_norm_even_where_its_rows_cancel(k, scale):
+    for seed in range(3):
+        data = cancelling(k, 6, scale, seed)
+        assert of_one(data, (1.0, None)) <= 1
+        assert of_one(data, (1.0, 0.5), phi=lambda m: m**2 - m) <= 1
+        aligned = (np.abs(data[0][0]), data[0][1]), data[1]
+        assert of_one(aligned, (1.0, None)) <= 1
+        assert of_one(aligned, (None, 1.0), phi=lambda m: m**2) <= 1
+        if scale >= 1:
+            assert of_one(aligned, (1.0, None)) > 0.9
+
+
+@pytest.mark.parametrize("planted", ["rows clipped one by one", "padding counted", "cap ignored"])
+def test_a_planted_bug_moves_the_sum_by_more_than_a_unit_may(planted):
+    """What the bound above, and the kept records, would look like with the bug."""
+    k = 6
+    x, y = rows(k, 3)
+    x = np.abs(x) * 5
+    data = (x[None], np.ones((1, k), np.float32)), np.ones((1, k), bool)
+    if planted == "rows clipped one by one":
+        each = clipped_grad(LOGISTIC, clip_norm=0.1)(jnp.zeros(3), (x, np.ones(k, np.float32)))
+        assert np.linalg.norm(each) > 0.3
+        assert (
+            np.linalg.norm(
+                clipped_grad(LOGISTIC.of_units("sum"), clip_norm=0.1)(jnp.zeros(3), data)
+            )
+            <= 0.1
+        )
+    elif planted == "padding counted":
+        absent = data[0], np.arange(k)[None] < 2
+        of = LOGISTIC.of_units("mean")
+        alone = (x[None, :2], np.ones((1, 2), np.float32)), np.ones((1, 2), bool)
+        both = [clipped_grad(of, clip_norm=9.0)(jnp.zeros(3), d) for d in (absent, alone, data)]
+        np.testing.assert_allclose(both[0], both[1], rtol=1e-5)
+        assert not np.allclose(both[0], both[2], rtol=1e-3)
+    else:
+        (kept, _), present = datasets.group((x, y), by=np.zeros(k, int), max_records=2)
+        assert kept.shape == (1, 2, 3) and present.sum() == 2
+
+
+def test_a_unit_moves_a_sum_of_many_by_no_more_than_is_charged():
+    (x, y), present = units(300, 6, 5, seed=3)
+    w = jnp.ones(5)
+    clipped = clipped_grad(LOGISTIC.of_units("sum"), clip_norm=0.5)
+    total = np.float64(clipped(w, ((x, y), present)))
+    for unit in (0, 17, 299):
+        without = present.copy()
+        without[unit] = False
+        moved = np.linalg.norm(total - np.float64(clipped(w, ((x, y), without))))
+        assert moved <= clipped.sensitivity("zero_out", rows=300)
+
+
+# Whole trainings
+
+
+def panel(n, seed=0):
+    x, y = rows(n * 3, 4, seed)
+    return datasets.group(datasets.Dataset(x, y, max_norm=1.0), np.arange(n * 3) % n, 3)
+
+
+@pytest.mark.parametrize("name", ["dp-tr", "dp-gd", "dp-str", "dp-svrg++", "dp-sgd", "dp-adam"])
+def test_algorithms_train_on_persons_and_the_guarantee_says_so(name):
+    data = panel(400)
+    entry = EVERY[name]
+    algorithm = entry.factory(
+        LOGISTIC.of_units(), dpjax.PrivacyBudget(2.0, 1e-5), data_size=data.size, dimension=4
+    )
+    solution = dpjax.solve(algorithm, data, seed=0)
+    assert np.isfinite(solution.params).all()
+    statement = str(solution.guarantee())
+    assert "one person" in statement
+    row_level = entry.factory(
+        LOGISTIC, dpjax.PrivacyBudget(2.0, 1e-5), data_size=data.size, dimension=4
+    )
+    assert algorithm.epsilon(1e-5) == row_level.epsilon(1e-5)
+
+
+def test_the_closed_form_trains_as_the_general_path_does():
+    data = panel(300)
+    budget = dpjax.PrivacyBudget(4.0, 1e-5)
+    found = []
+    for margin in (LOGISTIC.margin, None):
+        objective = dataclasses.replace(
+            LOGISTIC.of_units(), loss=UnitLoss(LOGISTIC.loss, "mean", margin)
+        )
+        algorithm = dpjax.dp_trust_region(
+            objective,
+            budget,
+            data_size=300,
+            dimension=4,
+            steps=4,
+            clip_norm=1.0,
+            hessian_clip_norm=0.25,
+            radius=1.0,
+        )
+        found.append(dpjax.solve(algorithm, data, seed=0).params)
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
+
+
+# Audits
+
+
+@pytest.mark.parametrize("name", ["dp-tr-person", "dp-sgd-person"])
+def test_an_audit_with_a_person_as_canary_finds_nearly_what_is_claimed(name):
+    found = auditing.audit(name, key=jax.random.key(0), quick=True)
+    assert found.passed and not found.refuted and 0.75 <= found.ratio <= 1
+
+
+def test_the_same_attack_refutes_the_claim_for_single_rows():
+    """A person with four rows is not protected by a guarantee for one row."""
+    k, n = 4, 10
+    algorithm = EVERY["dp-gd"].factory(
+        canaries.dirac(),
+        dpjax.PrivacyBudget(2.0, 1e-5),
+        data_size=n,
+        dimension=3,
+        steps=1,
+        step_size=1.0,
+        clip_norm=1.0,
+        certify=None,
+    )
+    canary = jnp.zeros((n, 1)).at[:k].set(1.0)
+    pair = canaries.NeighbouringPair(jnp.zeros((n, 1)), canary, "zero_out")
+    game = games.training(algorithm, pair)
+    claimed = game.claim.epsilon(1e-5)
+    found = estimators.estimate(*games.play(game, jax.random.key(0), 20_000), game.claim, 1e-5)
+    assert found.epsilon_curve > 1.5 * claimed
