@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from dpjax._sharding import AXIS
 from dpjax._streaming import Rows
+from dpjax._units import is_grouped
 from dpjax.datasets import Dataset
 
 # A process that says nothing for so long is dead.
@@ -71,11 +72,19 @@ def stream(data: Any) -> Any:
     Args:
       data: a ``Dataset``, or a pytree of arrays or memory maps with one row a record.
 
+    Raises:
+      ValueError: for records that are grouped into units.
+
     Privacy: of the records nothing is read here.
 
     >>> stream((np.ones((3, 2)), np.ones(3)))
     (Rows(row=(2,), dtype=float64), Rows(row=(), dtype=float64))
     """
+    if is_grouped(data.examples if isinstance(data, Dataset) else data):
+        raise ValueError(
+            "records that are grouped into units cannot be streamed: pass them as they are, or spread "
+            "them by distributed.shard."
+        )
     if isinstance(data, Dataset):
         return dataclasses.replace(data, x=_rows(data.x), y=_rows(data.y))
     return jax.tree.map(_rows, data)

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import _program, derivatives, sampling
+from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
+from dpjax.datasets import units
 from dpjax.derivatives import (
     batching,
     chunks,
@@ -29,6 +30,7 @@ from dpjax.derivatives import (
     general,
     integers,
     linear_model,
+    linear_units,
     per_example,
 )
 from dpjax.derivatives.ghost import parts
@@ -728,3 +730,40 @@ def _(patch):
         return window(self, records, start % 4, size, rows)
 
     patch.setattr(sampling.SinglePass, "window", first)
+
+
+@mutant("the cap on a person's records ignored")
+def _(patch):
+    whole = units.group
+    patch.setattr(datasets, "group", lambda data, by, max_records: whole(data, by, 2 * max_records))
+
+
+@mutant("two people of one name taken for one")
+def _(patch):
+    whole = units._owners
+    patch.setattr(units, "_owners", lambda by, rows: whole([str(cell) for cell in by], rows))
+
+
+@mutant("a person's records clipped one by one")
+def _(patch):
+    def of_longest(gram, rows, parts, clip_norm):
+        squares = [
+            (part / weight).reshape(part.shape[0], rows, -1) ** 2 for part, weight, _ in parts
+        ]
+        longest = jnp.sqrt(sum(squares)).max(axis=1).ravel()
+        return jnp.minimum(1, linear_units._SLACK * clip_norm / jnp.maximum(longest, 1e-30))
+
+    patch.setattr(linear_units, "_factors", of_longest)
+
+
+@mutant("records counted that a person does not have")
+def _(patch):
+    whole = linear_units.prepare_units
+
+    def filled(examples, mask, reduction, width=None):
+        records, present = examples
+        return whole(
+            (jax.tree.map(jnp.nan_to_num, records), present | True), mask, reduction, width
+        )
+
+    patch.setattr(linear_units, "prepare_units", filled)

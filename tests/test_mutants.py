@@ -118,6 +118,20 @@ KILLED_BY = {
         "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
         "[zero_out-subspace]",
     ],
+    "the cap on a person's records ignored": [
+        "test_units.py::test_records_are_grouped_in_their_order_up_to_the_cap",
+    ],
+    "two people of one name taken for one": [
+        "test_units.py::test_names_that_could_mix_people_are_refused[by2-2-names of one type, got "
+        "int, str]",
+    ],
+    "a person's records clipped one by one": [
+        "test_units.py::test_no_unit_contributes_more_than_the_clip_norm_even_where_its_rows_cancel"
+        "[8-1.0]",
+    ],
+    "records counted that a person does not have": [
+        "test_units.py::test_sums_over_units_are_those_of_the_definition[9-3-mean]",
+    ],
     "a NaN record not dropped": [
         "test_oracles.py::test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for[nan]",
     ],

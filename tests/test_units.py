@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from several import on_devices
 
 import dpjax
 from dpjax import auditing, datasets, objectives
 from dpjax._units import UnitLoss
 from dpjax.auditing import canaries, estimators, games
 from dpjax.baselines import EVERY
+from dpjax.cli.main import main
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_units
 
 LOGISTIC = objectives.logistic()
@@ -223,34 +225,6 @@ def test_no_unit_contributes_more_than_the_clip_norm_even_where_its_rows_cancel(
             assert of_one(aligned, (1.0, None)) > 0.9
 
 
-@pytest.mark.parametrize("planted", ["rows clipped one by one", "padding counted", "cap ignored"])
-def test_a_planted_bug_moves_the_sum_by_more_than_a_unit_may(planted):
-    """What the bound above, and the kept records, would look like with the bug."""
-    k = 6
-    x, y = rows(k, 3)
-    x = np.abs(x) * 5
-    data = (x[None], np.ones((1, k), np.float32)), np.ones((1, k), bool)
-    if planted == "rows clipped one by one":
-        each = clipped_grad(LOGISTIC, clip_norm=0.1)(jnp.zeros(3), (x, np.ones(k, np.float32)))
-        assert np.linalg.norm(each) > 0.3
-        assert (
-            np.linalg.norm(
-                clipped_grad(LOGISTIC.of_units("sum"), clip_norm=0.1)(jnp.zeros(3), data)
-            )
-            <= 0.1
-        )
-    elif planted == "padding counted":
-        absent = data[0], np.arange(k)[None] < 2
-        of = LOGISTIC.of_units("mean")
-        alone = (x[None, :2], np.ones((1, 2), np.float32)), np.ones((1, 2), bool)
-        both = [clipped_grad(of, clip_norm=9.0)(jnp.zeros(3), d) for d in (absent, alone, data)]
-        np.testing.assert_allclose(both[0], both[1], rtol=1e-5)
-        assert not np.allclose(both[0], both[2], rtol=1e-3)
-    else:
-        (kept, _), present = datasets.group((x, y), by=np.zeros(k, int), max_records=2)
-        assert kept.shape == (1, 2, 3) and present.sum() == 2
-
-
 def test_a_unit_moves_a_sum_of_many_by_no_more_than_is_charged():
     (x, y), present = units(300, 6, 5, seed=3)
     w = jnp.ones(5)
@@ -310,6 +284,23 @@ def test_the_closed_form_trains_as_the_general_path_does():
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
+PERSONS = """
+rng = np.random.default_rng(0)
+data = dpjax.datasets.group((x, y), rng.integers(0, 9_000, n), 5)
+algorithm = dpjax.dp_trust_region(
+    dpjax.objectives.logistic().of_units(), budget, data_size=len(data[1]), dimension=4, steps=3)
+found["one"] = bits(dpjax.solve(algorithm, data, seed=0))
+found["many"] = bits(dpjax.solve(algorithm, shard(data), seed=0))
+"""
+
+
+def test_persons_on_several_devices_release_the_same_bits_and_are_not_streamed():
+    found = on_devices(PERSONS)
+    assert found["one"] == found["many"]
+    with pytest.raises(ValueError, match="cannot be streamed"):
+        dpjax.distributed.stream(panel(20))
+
+
 # Audits
 
 
@@ -338,3 +329,73 @@ def test_the_same_attack_refutes_the_claim_for_single_rows():
     claimed = game.claim.epsilon(1e-5)
     found = estimators.estimate(*games.play(game, jax.random.key(0), 20_000), game.claim, 1e-5)
     assert found.epsilon_curve > 1.5 * claimed
+
+
+# Files and the command line
+
+
+VISITS = """patient,age,sick
+P1,30,yes
+P2,60,no
+P1,31,no
+,45,yes
+P2,61,yes
+P1,32,yes
+"""
+
+
+@pytest.fixture
+def visits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "visits.csv").write_text(VISITS)
+    (tmp_path / "b.json").write_text('{"age": [0, 100]}')
+    return {"label": "sick", "classes": ("no", "yes"), "bounds": "b.json"}
+
+
+def test_a_file_is_grouped_by_its_column_which_is_no_feature(visits):
+    data = datasets.load("visits.csv", unit="patient", max_records=2, **visits)
+    assert (data.size, data.dimension, data.unit) == (2, 1, "patient")
+    assert data.preprocessing.columns == ("age",)
+    assert data.y.tolist() == [[1.0, -1.0], [-1.0, 1.0]] and data.present.all()
+    columns = {"patient": [7, 8, 7, None, 8, 7], "age": [30, 60, 31, 45, 61, 32]}
+    table = columns | {"sick": ["yes", "no", "no", "yes", "yes", "yes"]}
+    held = datasets.load(table, unit="patient", max_records=2, **visits)
+    assert (held.x == data.x).all() and (held.present == data.present).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"unit": "patien", "max_records": 2}, "did you mean 'patient'"),
+        ({"unit": "patient"}, "how many records one patient contributes"),
+        ({"max_records": 2}, "name the column"),
+        ({"unit": "patient", "max_records": 0}, "at least 1"),
+        ({"unit": "sick", "max_records": 2}, "both 'sick'"),
+        ({"unit": "patient", "max_records": 2, "memory_limit": 10}, "leave memory_limit out"),
+    ],
+)
+def test_a_wrong_unit_is_refused_in_words(visits, given, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.load("visits.csv", **visits, **given)
+    with pytest.raises(ValueError, match="no table of yours"):
+        datasets.load("randhie", unit="patient", max_records=2)
+
+
+def test_an_array_file_has_no_column_of_units(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 1)), y=np.ones(2))
+    with pytest.raises(ValueError, match="have no names"):
+        datasets.load(tmp_path / "a.npz", unit="0", max_records=2, bounds=[[0, 1]])
+
+
+def test_the_command_line_trains_on_persons_and_the_model_predicts(visits, capsys):
+    command = "run --data visits.csv --label sick --classes no,yes --bounds b.json --steps 2"
+    unit = "--unit patient --max-records 2 --intercept --delta 1e-5"
+    assert main([*command.split(), *unit.split(), "--dry-run"]) == 0
+    assert "memory:" in capsys.readouterr().out
+    assert main([*command.split(), *unit.split(), "--exact", "--save", "m"]) == 0
+    printed = capsys.readouterr().out
+    assert "one patient with all its records" in printed and "n = 2" in printed
+    assert "exact_accuracy" in printed
+    assert len(dpjax.load("m").predict({"age": [20, 80]})) == 2
+    assert main([*command.split(), *unit.split(), "--estimate", "0.1"]) != 0
+    assert "accuracy is that of single records" in capsys.readouterr().err

@@ -154,6 +154,18 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
     )
     _step_arguments(one)
     _table_arguments(one)
+    one.add_argument(
+        "--unit",
+        metavar="COLUMN",
+        help="column of a file that says whose a record is, such as patient: all records of one "
+        "are protected together (default: each record by itself)",
+    )
+    one.add_argument(
+        "--max-records",
+        type=int,
+        metavar="K",
+        help="the first K records of a unit count; required with --unit, a declared number",
+    )
 
 
 def _compare_parser(commands: argparse._SubParsersAction) -> None:

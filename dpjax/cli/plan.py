@@ -16,11 +16,16 @@ def lines(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     """
     # The declared n: the real one may be private.
     n, p = algorithm.queries[0].data_size, data.dimension
-    resident = 2 * n * (p + 1) * 4 + algorithm.max_steps * 40 + 6 * algorithm.dimension**2 * 8
+    most = 1 if data.present is None else data.present.shape[1]  # records of one unit
+    arrays = 2 * n * most * (p + 1) * 4 + algorithm.max_steps * 40
+    resident = arrays + 6 * algorithm.dimension**2 * 8
     # A batch that is drawn costs the same whatever n is, and is drawn from n.
     sampled = not all(query.sampler.reads_all for query in algorithm.queries)
     rows = n if sampled else min(n, _TRIAL_ROWS)
-    examples = (jnp.full((rows, p), p**-0.5, jnp.float32), jnp.ones(rows))
+    one = (rows,) if data.present is None else (rows, most)
+    examples = (jnp.full((*one, p), p**-0.5, jnp.float32), jnp.ones(one))
+    if data.present is not None:
+        examples = examples, jnp.ones(one, bool)
     seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
     return [
         f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",

@@ -35,6 +35,8 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         intercept=arguments.intercept,
         classes=classes(arguments.classes),
         memory_limit=memory(getattr(arguments, "memory_limit", None)),
+        unit=getattr(arguments, "unit", None),
+        max_records=getattr(arguments, "max_records", None),
     )
 
 
@@ -92,11 +94,17 @@ def say_labels(
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:
     """Returns the objective that the arguments name.
 
-    The Welsch loss takes the public strength that is stored for named data.
+    The Welsch loss takes the public strength that is stored for named data. With ``--unit`` it is
+    the objective of units.
 
     Raises:
       ValueError: for an unknown name, or a regularization it has no use for or lacks.
     """
+    row = _of_rows(arguments)
+    return row if getattr(arguments, "unit", None) is None else row.of_units()
+
+
+def _of_rows(arguments: argparse.Namespace) -> dpjax.Objective:
     objectives = dpjax.objectives.OBJECTIVES
     factory = objectives[_validate.choice("objective", arguments.objective, objectives)]
     strength = arguments.regularization

@@ -187,6 +187,9 @@ def _exact(
         jax.tree.map(jax.numpy.asarray, data.examples),
     )
     tested = examples
+    if data.present is not None:
+        (x, y), present = examples
+        tested = x[present], y[present]
     if data.test_x is not None and data.test_y is not None:
         tested = (jax.numpy.asarray(data.test_x), jax.numpy.asarray(data.test_y))
 

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset, Table
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
-from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path
+from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path, read_cells
 from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.tables import Bounds, read_table
+from dpjax.datasets.units import group
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -29,6 +31,8 @@ def load(
     intercept: bool = False,
     classes: Sequence[Label] | None = None,
     memory_limit: int | None = None,
+    unit: str | None = None,
+    max_records: int | None = None,
 ) -> Dataset:
     """Returns a named data set or a user's table: a file, or columns in memory.
 
@@ -56,6 +60,10 @@ def load(
       memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
         uncompressed NPZ file stay on disk: a training reads them in chunks, see
         ``distributed.stream``.
+      unit: the column of a CSV, a Parquet file, or columns in memory that says whose a record is,
+        such as ``"patient"``. All records of one patient are then protected together, see
+        ``group``; train with ``objective.of_units()``.
+      max_records: the largest number of records that a unit contributes; required with ``unit``.
 
     Returns:
       A ``Dataset`` of NumPy arrays, every row divided by its norm; images are in [0, 1], with
@@ -75,14 +83,21 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
+    _check_unit(name_or_path, label, unit, max_records, memory_limit)
     if isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if label is not None or bounds is not None or intercept or classes is not None:
             raise ValueError(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         return load_images(str(name_or_path))
+    owners = None if unit is None else read_cells(name_or_path, unit)
     table = open_table(
-        name_or_path, label=label, bounds=bounds, classes=classes, memory_limit=memory_limit
+        name_or_path,
+        label=label,
+        bounds=bounds,
+        classes=classes,
+        memory_limit=memory_limit,
+        unit=unit,
     )
     if _is_user_table(name_or_path) and bounds is None:
         named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
@@ -93,7 +108,35 @@ def load(
             f"looking at the data, as {{{named}{more}}}, to a JSON file, and pass its path as "
             "bounds."
         )
-    return table.dataset(intercept)
+    data = table.dataset(intercept)
+    if unit is None or max_records is None:
+        return data
+    return group(data, owners, max_records, unit)
+
+
+def _check_unit(
+    table: Any,
+    label: str | None,
+    unit: str | None,
+    max_records: int | None,
+    memory_limit: int | None,
+) -> None:
+    if unit is None:
+        if max_records is not None:
+            raise ValueError("max_records is for units: name the column that tells them by unit.")
+        return
+    if not _is_user_table(table):
+        raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
+    if max_records is None:
+        raise ValueError(
+            f"max_records must say how many records one {unit} contributes at most, got None: "
+            "declare a number without looking at the data."
+        )
+    _validate.positive_int("max_records", max_records)
+    if unit == label:
+        raise ValueError(f"unit and label are both {unit!r}: a label does not tell units apart.")
+    if memory_limit is not None:
+        raise ValueError("records on disk cannot be grouped: leave memory_limit out.")
 
 
 def open_table(
@@ -103,6 +146,7 @@ def open_table(
     bounds: Bounds | None = None,
     classes: Sequence[Label] | None = None,
     memory_limit: int | None = None,
+    unit: str | None = None,
 ) -> Table:
     """Returns the unscaled table that ``load`` would read.
 
@@ -112,6 +156,7 @@ def open_table(
       bounds: as for ``load``; for a table only, where None attaches no ranges.
       classes: as for ``load``; for a table only, where None declares none.
       memory_limit: as for ``load``; for a table only.
+      unit: a column that is no feature; for a table only.
 
     Returns:
       The raw ``Table``.
@@ -126,7 +171,7 @@ def open_table(
     ('lncoins', 'idp', 'lpi')
     """
     if _is_user_table(name_or_path):
-        return read_table(name_or_path, label, bounds, classes, memory_limit)
+        return read_table(name_or_path, label, bounds, classes, memory_limit, unit)
     if not isinstance(name_or_path, str | os.PathLike):
         raise ValueError(
             "a table must be a path, a data frame, or a mapping of columns; arrays go into "

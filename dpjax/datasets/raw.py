@@ -157,6 +157,41 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
     return x
 
 
+def read_cells(table: Any, column: str) -> np.ndarray:
+    """Returns the cells (n,) of one column as they are; None, or NaN, where one is missing.
+
+    Args:
+      table: the path of a CSV or Parquet file, or named columns.
+      column: its name.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if there is no such column, or a file whose columns have no names.
+
+    Privacy: raw data.
+
+    >>> read_cells({"who": ["ann", "bob"]}, "who").tolist()
+    ['ann', 'bob']
+    """
+    if not is_table_path(table):
+        names = _names(table)
+        assert names is not None
+        return _cells_of(table[names[_validate.choice("unit", column, names)]])
+    path = _existing(table)
+    if path.suffix.lower() in (".npz", ".npy"):
+        raise ValueError(
+            f"unit names a column, and those of {str(path)!r} have no names: save the table as CSV "
+            "or Parquet, or group its arrays by dpjax.datasets.group."
+        )
+    if path.suffix.lower() in columnar.SUFFIXES:
+        header, held = columnar.open_columns(path)
+        return np.asarray(held.cells(_validate.choice("unit", column, header)))
+    header, records = open_csv(path)
+    cells = read_csv(path, header, records, [], _validate.choice("unit", column, header))[1]
+    assert cells is not None
+    return cells
+
+
 def _existing(table: Any) -> pathlib.Path:
     path = pathlib.Path(table)
     if not path.is_file():

@@ -23,6 +23,7 @@ def read_table(
     bounds: Bounds | None,
     classes: Sequence[Label] | None = None,
     memory_limit: int | None = None,
+    unit: str | None = None,
 ) -> Table:
     """Returns an unscaled table with its declared ranges and classes.
 
@@ -32,6 +33,7 @@ def read_table(
       bounds: see ``read_ranges``; None attaches no ranges.
       classes: see ``encode_labels``.
       memory_limit: see ``read_labelled``.
+      unit: a column that is no feature, or None.
 
     Returns:
       The ``Table``, unscaled.
@@ -46,6 +48,9 @@ def read_table(
     """
     declared = None if classes is None else check_classes(classes)
     raw = read_labelled(table, label, memory_limit)
+    if unit in raw.columns:
+        kept = [place for place, column in enumerate(raw.columns) if column != unit]
+        raw = raw._replace(columns=tuple(raw.columns[i] for i in kept), x=raw.x[:, kept])
     path = is_table_path(table)
     name, where = (pathlib.Path(table).stem, repr(str(table))) if path else ("table", "the table")
     if not raw.columns:

@@ -9,6 +9,7 @@ import jax
 
 from dpjax import _cards
 from dpjax._typing import Relation
+from dpjax._units import UnitLoss
 from dpjax.accounting import Event, epsilon
 from dpjax.accounting.wording import LOSSES, LawWords, ceil
 from dpjax.algorithms import Algorithm
@@ -132,7 +133,10 @@ def statement(
     group = "mu is k times as large" if event.is_gaussian else (law or _COMPOSED).group
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
-    group = f"For a group of k records, such as all those of one person, {group}."
+    if isinstance(algorithm.objective.loss, UnitLoss):
+        whole, group = f"{unit} with all its records", f"For a group of k of them, {group}."
+    else:
+        whole, group = unit, f"For a group of k records, such as all those of one person, {group}."
     order = ""
     if algorithm.relation == "add_or_remove_one":
         rows = min(query.charged_rows for query in algorithm.queries)
@@ -144,7 +148,7 @@ def statement(
 {profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
 {notes}
 {_filled(f"Neighbours ({algorithm.relation}):", f"{neighbours}.")}
-{_filled(f"Unit of privacy: one {unit}, called a record here.", group)}
+{_filled(f"Unit of privacy: one {whole}, called a record here.", group)}
 {null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
 Released: {_noise(event)}.
 {releases}

@@ -9,7 +9,7 @@ from dpjax._typing import Params, PyTree
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.raw import has_columns, is_table_path
-from dpjax.objectives import Objective, TwoLayer, logistic
+from dpjax.objectives import LinearModel, Objective, TwoLayer, logistic
 
 _NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "
@@ -47,8 +47,8 @@ def score_of(objective: Objective) -> Score:
     """
     if isinstance(objective.model, TwoLayer):
         return Score("two-layer", objective.model.hidden, logistic=True)
-    if objective.model is None and objective.predicts:
-        return Score("linear", logistic=objective.margin == logistic().margin)
+    if objective.predicts and (objective.model is None or objective.model == LinearModel()):
+        return Score("linear", logistic=objective.averaged_margin == logistic().margin)
     return Score()
 
 

@@ -1,6 +1,13 @@
 """Losses of one example with their constants, and the regularizers added after the noise."""
 
-from dpjax.objectives.base import Constants, Defaults, Model, Objective, Unlabelled
+from dpjax.objectives.base import (
+    Constants,
+    Defaults,
+    LinearModel,
+    Model,
+    Objective,
+    Unlabelled,
+)
 from dpjax.objectives.classifier import cross_entropy
 from dpjax.objectives.domains import Box, L1Ball, L2Ball, Simplex
 from dpjax.objectives.margin import (
@@ -57,6 +64,7 @@ __all__ = [
     "ElasticNet",
     "L1Ball",
     "L2Ball",
+    "LinearModel",
     "LowRankLoss",
     "Model",
     "Nonconvex",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
+from dpjax._units import UnitLoss
 from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import count_rows, linear_model
@@ -41,6 +42,11 @@ class AccuracyQuery(Query):
                 "accuracy is not released under relation='add_or_remove_one': removing a record "
                 "shifts others, and a score near 0 may then round to the other sign. Declare "
                 "'zero_out' or 'replace_one'."
+            )
+        if isinstance(self.objective.loss, UnitLoss):
+            raise ValueError(
+                "accuracy is that of single records, and is not released of units: estimate it on "
+                "public records."
             )
         if not self.objective.predicts:
             raise ValueError(f"{self.objective.name} predicts no label, so it has no accuracy.")
