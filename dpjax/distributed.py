@@ -82,8 +82,8 @@ def stream(data: Any) -> Any:
     """
     if is_grouped(data.examples if isinstance(data, Dataset) else data):
         raise ValueError(
-            "records that are grouped into units cannot be streamed: pass them as they are, or spread "
-            "them by distributed.shard."
+            "records that are grouped into units cannot be streamed: pass them as they are, or "
+            "spread them by distributed.shard."
         )
     if isinstance(data, Dataset):
         return dataclasses.replace(data, x=_rows(data.x), y=_rows(data.y))
