@@ -16,6 +16,9 @@ ANCHORED = [name for name, example in EXAMPLES.items() if example.objective == "
 PROXIMAL = dpjax.objectives.logistic_l2()
 # Those that read each record once, in order: no accounting where a record may leave.
 SPIDERS = [name for name, example in EXAMPLES.items() if example.single_pass]
+# Those that have another's class and queries, with other numbers: what is of the program, and takes
+# long, is tested of the other; tests/test_contract.py holds them to it.
+SAME_PROGRAM = ("dp-sgd", "dp-svrg++", "spider-fixed", "spider-boost")
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
 DELTA_ONLY = [name for name, example in EXAMPLES.items() if example.delta_only]
 

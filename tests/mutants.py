@@ -10,6 +10,7 @@ import pathlib
 import sys
 import types
 
+import compiling
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +72,7 @@ def mutant(name):
 def planted(name):
     """The product with one bug, and nothing compiled or cached on either side of it."""
     forget()
-    with pytest.MonkeyPatch.context() as patch:
+    with compiling.apart(name), pytest.MonkeyPatch.context() as patch:
         MUTANTS[name](patch)
         try:
             yield
@@ -80,8 +81,7 @@ def planted(name):
 
 
 def forget():
-    """Drops compiled programs, and every cache of the product and of the tests."""
-    jax.clear_caches()
+    """Drops every cache of the product and of the tests."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("dpjax", "test_")):
             for value in list(vars(module).values()):
