@@ -1,8 +1,10 @@
 """How the tests make any algorithm, the records they give it, and how they silence or kill it."""
 
 import dataclasses
+import functools
 from concurrent import futures
 
+import jax
 import numpy as np
 
 import dpjax
@@ -29,6 +31,30 @@ def make(name, budget=BUDGET, objective=None, **more):
     if objective is None:
         objective = dpjax.objectives.OBJECTIVES[example.objective]()
     return FACTORIES[name](objective, budget, **(example.required | more))
+
+
+# Files that train an algorithm of every name do so at one size, so that they share its programs.
+N, P, STEPS = 64, 4, 6
+
+
+def toy(name, budget=BUDGET, objective=None, **more):
+    """The algorithm of that name for ``toy_records()``, with the settings of its example."""
+    more = {"data_size": N, "dimension": P, "steps": STEPS} | EXAMPLES[name].settings | more
+    return make(name, budget, objective, **more)
+
+
+def toy_records(seed=0, n=N):
+    """Rows of length 1 with noisy labels."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] + 0.3 * random.normal(size=n) > 0, 1.0, -1.0).astype(np.float32)
+
+
+@functools.cache
+def solved(name, seed=7):
+    """What the algorithm of that name trains."""
+    return dpjax.solve(toy(name), toy_records(), key=jax.random.key(seed))
 
 
 def spent(name, epsilon):

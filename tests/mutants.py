@@ -83,7 +83,7 @@ def planted(name):
 def forget():
     """Drops every cache of the product and of the tests."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(("dpjax", "test_")):
+        if name.startswith(("dpjax", "test_", "factories")):
             for value in list(vars(module).values()):
                 if callable(value) and hasattr(value, "cache_clear"):
                     value.cache_clear()

@@ -18,10 +18,16 @@ from factories import (
     PROXIMAL,
     SAME_PROGRAM,
     SPIDERS,
+    STEPS,
+    N,
+    P,
     make,
     noisy_norms,
+    solved,
     spent,
 )
+from factories import toy as build
+from factories import toy_records as records
 from jax.interpreters.partial_eval import dce_jaxpr
 from scipy import stats
 
@@ -31,7 +37,6 @@ from dpjax.driver import loop
 from dpjax.oracles import bind
 
 EVERY = list(FACTORIES)
-N, P, STEPS = 64, 4, 6
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6
 KEY = jax.random.key(7)
@@ -47,11 +52,6 @@ each_query = pytest.mark.parametrize("name", QUERIES)
 CARRIES = ("dp-tr", "dp-adam", "dp-svrg", "spider")
 # Runs at once, of one key each, in the programs that trainings in a batch share.
 RUNS = 800
-
-
-def build(name, budget=BUDGET, objective=None, **more):
-    more = {"data_size": N, "dimension": P, "steps": STEPS} | EXAMPLES[name].settings | more
-    return make(name, budget, objective, **more)
 
 
 def sweep_of(name):
@@ -75,18 +75,6 @@ def keeps_to(budget, epsilon_at):
     if found == 0:  # all of delta is spent, and less of it is not enough at any epsilon
         return epsilon_at(0.999 * budget.delta) == np.inf
     return 0.999 * budget.epsilon < found <= budget.epsilon
-
-
-def records(seed=0, n=N):
-    random = np.random.default_rng(seed)
-    x = random.normal(size=(n, P)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, np.where(x[:, 0] + 0.3 * random.normal(size=n) > 0, 1.0, -1.0).astype(np.float32)
-
-
-@functools.cache
-def solved(name, seed=7):
-    return dpjax.solve(build(name), records(), key=jax.random.key(seed))
 
 
 def released(solution):
