@@ -58,34 +58,30 @@ def output_sums(
     first, second = np.triu_indices(outputs)
     weights = params.astype(dtype).reshape(outputs, p)
     given = gradient_weight is not None, hessian_weight is not None
-    norms: Any = (gradient_weight, hessian_weight)
+    norms: Any = [weight for weight in (gradient_weight, hessian_weight) if weight is not None]
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         blocks, _, rows = z.shape
 
-        def coefficients() -> tuple[Array, Array]:
-            slope, curve = _derivatives(linear, weights, z, r, label, any_order)
-            return slope, curve if given[1] else jnp.zeros_like(slope)
+        def coefficients() -> list[Array]:
+            both = _derivatives(linear, weights, z, r, label, any_order)
+            return [values for values, here in zip(both, given, strict=True) if here]
 
-        slope, curve = compute_once(chunk, coefficients)
-        parts = [
-            (values, weight)
-            for values, weight in zip((slope, curve), norms, strict=True)
-            if weight is not None
-        ]
-        fresh = jnp.repeat(chunk.fresh, rows)
-        factors = clipping.clip_factors(clip_norm, *parts, keep=fresh)[:, None]
+        parts = compute_once(chunk, coefficients)
 
-        def of_rows(values: Array) -> Array:
-            """(blocks, numbers, rows) of (blocks * rows, numbers)."""
-            return values.reshape(blocks, rows, -1).swapaxes(1, 2)
+        def clipped() -> list[Array]:
+            fresh = jnp.repeat(chunk.fresh, rows)
+            weighted = zip(parts, norms, strict=True)
+            factors = clipping.clip_factors(clip_norm, *weighted, keep=fresh)[:, None]
+            kept = [*parts[:-1], parts[-1][:, first * outputs + second]] if given[1] else parts
+            # (blocks, numbers, rows), as the directions are.
+            return [(factors * values).reshape(blocks, rows, -1).swapaxes(1, 2) for values in kept]
 
-        left = []
+        # Stored: fused into the product, they would be picked anew for each feature.
+        *left, pairs = compute_once(chunk, clipped)
         if given[1]:
-            pairs = of_rows(factors * curve[:, first * outputs + second])
-            left.append((pairs[:, :, None] * z[:, None]).reshape(blocks, -1, rows))
-        if given[0]:
-            left.append(of_rows(factors * slope))
+            pairs = (pairs[:, :, None] * z[:, None]).reshape(blocks, -1, rows)
+        left = [pairs, *left]
         return rounding.block_products(jnp.concatenate(left, axis=1), z, any_order)
 
     # Rows of the product: a block of the Hessian for each pair of scores, and the gradient's.
