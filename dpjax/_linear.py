@@ -160,6 +160,22 @@ class LinearLoss:
         """The largest loss of a record at w = 0, where psi is never negative."""
         raise NotImplementedError
 
+    @property
+    def concordance(self) -> float | None:
+        """The most that the third derivative of psi is over the second; None if it has no bound.
+
+        As forms, |D^3 psi[u, u, v]| <= k D^2 psi[u, u] |v| for all vectors u and v of scores.
+        """
+        return None
+
+    def slope_within(self, length: Array) -> Array | None:
+        """Returns a bound on |psi'| for |x| <= 1 and weights of l2 norm ``length``.
+
+        None, as here, if there is none beside that for all weights.
+        """
+        del length
+        return None
+
     def joint_weights(self, lipschitz: float) -> tuple[float, float] | None:
         """Returns w_g and w_h, over ``lipschitz``, at which a joint bound of 1 never clips.
 
@@ -197,6 +213,11 @@ class Margin(LinearLoss):
     def at_zero(self) -> float:
         """phi(0), whatever the data."""
         return float(self.phi(jnp.zeros(())))
+
+    @property
+    def concordance(self) -> float | None:
+        """1 of the logistic loss; None where phi is not convex."""
+        return concordance(self.phi)
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float]:
         """Returns 1 and ``free_hessian_ratio``: beside the gradient the Hessian costs nothing."""
@@ -247,3 +268,20 @@ def margin_derivatives(margin: Callable[[Array], Array]) -> tuple[np.ndarray, np
         slopes = jax.grad(margin)
         first, second = jax.vmap(slopes)(m), jax.vmap(jax.grad(slopes))(m)
         return np.asarray(first), np.asarray(second)
+
+
+@functools.lru_cache(maxsize=64)
+def concordance(margin: Callable[[Array], Array]) -> float | None:
+    """Returns the most that |phi'''| is over phi'', at many margins; None if phi is not convex.
+
+    >>> round(concordance(lambda m: jnp.log1p(jnp.exp(-m))), 4)
+    1.0
+    """
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        m = jnp.linspace(-15, 15, 30_000, dtype=jnp.float64)
+        curve = jax.grad(jax.grad(margin))
+        second = np.asarray(jax.vmap(curve)(m))
+        third = np.abs(np.asarray(jax.vmap(jax.grad(curve))(m)))
+    if (second <= 0).any():
+        return None
+    return float((third / second).max())

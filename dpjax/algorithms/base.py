@@ -13,6 +13,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, Query, Setting
 
@@ -161,6 +162,10 @@ class Algorithm(Protocol):
         self, key: Array, state: Any, ask: Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds on the true derivatives, and the parameters they hold at."""
+        ...
+
+    def error_bars(self, state: Any, unit_rows: bool) -> ErrorBars | None:
+        """Returns how noise spread the parameters, or None; a function of released values alone."""
         ...
 
     def accuracy(self, state: Any) -> Array | None:

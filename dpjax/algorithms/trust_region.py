@@ -24,6 +24,7 @@ from dpjax.algorithms.certificate import (
     widen,
 )
 from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Info,
     Queries,
@@ -100,6 +101,28 @@ class TrustRegion(Planned):
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
+
+    def error_bars(self, state: State, unit_rows: bool) -> ErrorBars | None:
+        """Returns those of the last step, whose model is the whole objective's."""
+        last = self.queries[-1]
+        if not last.isometric:
+            return None
+        unclipped = jnp.asarray(self.unclipped)
+        form = self.objective.averaged
+        if isinstance(last, JointQuery) and form is not None:
+            length = jnp.linalg.norm(ravel_pytree(state.queried)[0])
+            if (slope := form.slope_within(length)) is not None:
+                joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
+                unclipped = unclipped | (joint <= 1)
+        return error_bars(
+            self.objective,
+            state.queried,
+            state.answer.gradient,
+            state.answer.hessian,
+            state.multiplier,
+            (self.queries[0].stddev, last.hessian_stddev),
+            unclipped & unit_rows,
+        )
 
 
 def dp_trust_region(
@@ -329,14 +352,17 @@ def joint_weights(
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # A mean of vectors that the joint bound leaves alone is one as well.
     linear, constants = objective.averaged, objective.constants
-    if hessian_clip_norm is not None or linear is None or constants is None:
+    if hessian_clip_norm is not None or linear is None:
         return clip, hessian_clip, False
-    if (weights := linear.joint_weights(constants.lipschitz)) is None:
+    known = constants is not None
+    if not known and linear.slope_within(jnp.zeros(())) is None:
+        return clip, hessian_clip, False
+    if (weights := linear.joint_weights(constants.lipschitz if known else clip)) is None:
         return clip, hessian_clip, False
     of_gradient, of_hessian = weights
     if clip_norm is not None:  # the gradient's weight is what was given
-        return clip, round_up(clip * of_hessian), of_gradient == 1
-    return round_up(clip * of_gradient), round_up(clip * of_hessian), True
+        return clip, round_up(clip * of_hessian), known and of_gradient == 1
+    return round_up(clip * of_gradient), round_up(clip * of_hessian), known
 
 
 def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:

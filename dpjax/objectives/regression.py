@@ -65,6 +65,19 @@ class Residual(LinearLoss):
 class Squared(Residual):
     """r^2 / 2."""
 
+    @property
+    def concordance(self) -> float:
+        """0: a quadratic model leaves nothing out."""
+        return 0.0
+
+    def slope_within(self, length: Array) -> Array:
+        """Returns 1 + |w|, the largest residual."""
+        return 1 + length
+
+    def joint_weights(self, lipschitz: float) -> tuple[float, float]:
+        """Returns weights for which slope and curvature may both be largest, alike."""
+        return math.sqrt(2), math.sqrt(2) / lipschitz
+
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
         """Returns r^2 / 2, r and 1."""
         return r * r / 2, r, jnp.ones_like(r)

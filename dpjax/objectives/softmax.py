@@ -61,6 +61,11 @@ class Softmax(LinearLoss):
         """Log K, whatever the data."""
         return math.log(self.classes)
 
+    @property
+    def concordance(self) -> float:
+        """The root of 2, the largest range of scores that a vector of norm 1 gives."""
+        return math.sqrt(2)
+
     def joint_weights(self, lipschitz: float) -> tuple[float, float] | None:
         """Returns 1 and the least ratio at which the Hessian costs nothing beside the gradient."""
         return (1.0, _FREE_RATIO) if lipschitz >= _CONSTANTS.lipschitz else None
