@@ -738,10 +738,10 @@ def _(patch):
     patch.setattr(datasets, "group", lambda data, by, max_records: whole(data, by, 2 * max_records))
 
 
-@mutant("two people of one name taken for one")
+@mutant("one person taken for two, by the type of the name")
 def _(patch):
-    whole = units._owners
-    patch.setattr(units, "_owners", lambda by, rows: whole([str(cell) for cell in by], rows))
+    whole = units.unit_name
+    patch.setattr(units, "unit_name", lambda cell: f"{type(cell)}{whole(cell)}" * bool(whole(cell)))
 
 
 @mutant("a person's records clipped one by one")
