@@ -2,7 +2,7 @@
 
 import csv
 import pathlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,13 +115,13 @@ def _cells(line: bytes, separator: str) -> list[str]:
         return []
 
 
-def few(names: Sequence[Any]) -> str:
+def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
     """Returns the first few names as text for an error message.
 
     >>> few(["age", "bmi"])
     "'age', 'bmi'"
     """
-    shown = ", ".join(map(repr, names[:8]))
+    shown = ", ".join(map(show, names[:8]))
     return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
 
 

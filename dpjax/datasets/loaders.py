@@ -139,8 +139,9 @@ def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
         shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
         raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
     if given := [name for name, value in options.items() if value is not None]:
+        them = "it" if len(given) == 1 else "them"
         raise ValueError(
-            f"{' and '.join(given)} must be left out beside schema: a schema declares it."
+            f"{' and '.join(given)} must be left out beside schema: the schema declares {them}."
         )
 
 

@@ -53,7 +53,7 @@ def read_table(
     """
     declared = None if classes is None else check_classes(classes)
     raw = read_labelled(table, label, memory_limit, unit)
-    name, where = _name(table), repr(str(table)) if is_table_path(table) else "the table"
+    name, where = table_name(table), repr(str(table)) if is_table_path(table) else "the table"
     if not raw.columns:
         raise ValueError(f"{where} has no feature column: add one beside the label.")
     if not len(raw.x):
@@ -78,7 +78,12 @@ def read_table(
     )
 
 
-def _name(table: Any) -> str:
+def table_name(table: Any) -> str:
+    """Returns what a user's table is called in results.
+
+    >>> table_name("data/people.csv"), table_name({"age": [30]})
+    ('people', 'table')
+    """
     return pathlib.Path(table).stem if is_table_path(table) else "table"
 
 
@@ -104,20 +109,22 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
     check_table(schema, source)
     if not source.size:
         raise ValueError(f"{source.where} has no records: training needs at least one.")
-    names = {"name": _name(table), "unit": schema.unit or "row"}
+    x: Any
+    y: Any
+    owners = None
     if opened.on_disk:
         if schema.unit is not None:
             raise ValueError("records on disk cannot be grouped: leave memory_limit out.")
-        wanted, numeric = scale.wanted
-        x = Rows(_Encoded(source, wanted, numeric, scale.encode, (len(scale.features),)))
-        one = [label.column], {label.column} if label.numeric else set()
-        y = Rows(_Encoded(source, *one, lambda cells: label.encode(cells[0]), ()))
-        return Dataset(x, y, max_norm=1.0, preprocessing=scale, **names)
-    x, y, owners = _encoded(source, schema, scale)
+        features, numeric = scale.wanted
+        x = Rows(_Encoded(source, features, numeric, scale.encode, (len(scale.features),)))
+        numeric = {label.column} if label.numeric else set()
+        y = Rows(_Encoded(source, [label.column], numeric, lambda cells: label.encode(*cells), ()))
+    else:
+        x, y, owners = _encoded(source, schema, scale)
     test_x = test_y = None
     if opened.test is not None:
         test_x, test_y, _ = _encoded(opened.test, schema, scale)
-    data = Dataset(x, y, test_x, test_y, max_norm=1.0, preprocessing=scale, **names)
+    data = Dataset(x, y, test_x, test_y, table_name(table), "row", 1.0, scale)
     if schema.unit is None or schema.max_records is None:
         return data
     return group(data, owners, schema.max_records, schema.unit)

@@ -15,8 +15,15 @@ from dpjax.datasets.source import Source
 from dpjax.datasets.sources import open_source
 
 _HEAD = """\
-# What each column of {name} is. Fill in each [] and "" from public knowledge, not from
-# the records, and remove what does not apply. A column that is not used: ignore = true.
+# What each column of {name} is. Fill in every [] and "" from public knowledge, not from the
+# records, and remove what does not apply. A column is one of:
+#   bounds = [0, 120]            a number, or a date: clamped to these bounds and scaled. Without
+#                                missing = 40, say, a record with an empty cell contributes nothing
+#   levels = ["red", "green"]    one of several levels: an indicator for each. Of any other cell,
+#                                other = true makes another indicator; without it the record
+#                                contributes nothing
+#   order = ["low", "high"]      levels in their order
+#   ignore = true                not used
 
 intercept = true  # a feature that is 1 in every record
 """
@@ -27,17 +34,13 @@ classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bou
 
 # [unit]  # protects all records of a person together
 # column = "person"  # says whose a record is
-# max_records = 10  # of one person; others are left out
+# max_records = 10  # of one person; further ones are left out
 """
-_BOUNDS = "bounds = []  # lowest and highest possible value, such as [0, 120]"
-_LEVELS = """\
-levels = []  # such as ["low", "high"]; if their order matters: order = ["low", "high"]
-other = true  # another level counts as "other"; without this line its record counts as nothing"""
 _DECLARE = {
-    Kind.NUMBERS: _BOUNDS,
+    Kind.NUMBERS: "bounds = []",
     Kind.BOOLEANS: "levels = [false, true]",
-    Kind.DATES: "bounds = []  # first and last possible date, such as [2015-01-01, 2025-12-31]",
-    Kind.WORDS: _LEVELS,
+    Kind.DATES: "bounds = []  # such as [2015-01-01, 2025-12-31]",
+    Kind.WORDS: "levels = []\nother = true",
     Kind.OTHER: "ignore = true  # a schema encodes numbers, words and dates",
 }
 _ROW_NUMBERS = "ignore = true  # row numbers, as pandas or R writes them"
@@ -61,22 +64,18 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
       level of the data. Where that is not stated, as in a CSV, the majority of a column's cells
       decides whether it holds numbers, dates or words.
 
-    >>> print(template({"age": np.array([30, 60]), "ill": ["no", "yes"]}, label="ill"))
-    # What each column of the table is. Fill in each [] and "" from public knowledge, not from
-    # the records, and remove what does not apply. A column that is not used: ignore = true.
-    <BLANKLINE>
-    intercept = true  # a feature that is 1 in every record
-    <BLANKLINE>
+    >>> text = template({"age": np.array([30, 60]), "ill": ["no", "yes"]}, label="ill")
+    >>> print(text[text.index("[label]"):])
     [label]
     column = "ill"  # words
     classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bounds = [0, 100]
     <BLANKLINE>
     # [unit]  # protects all records of a person together
     # column = "person"  # says whose a record is
-    # max_records = 10  # of one person; others are left out
+    # max_records = 10  # of one person; further ones are left out
     <BLANKLINE>
     [columns.age]  # numbers
-    bounds = []  # lowest and highest possible value, such as [0, 120]
+    bounds = []
     <BLANKLINE>
     """
     opened = open_source(table)
@@ -87,7 +86,8 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
         column = quoted(_validate.choice("label", label, source.names))
         said = kinds[label].value
     name = pathlib.Path(table).name if is_table_path(table) else "the table"
-    parts = [_HEAD.format(name=name), _LABEL.format(column=column, said=said)]
+    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
+    parts = [_HEAD.format(name=printable), _LABEL.format(column=column, said=said)]
     parts += [_column(each, kinds[each]) for each in source.names if each != label]
     return "".join(parts)
 

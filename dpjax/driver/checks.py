@@ -32,7 +32,7 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
         see ``dpjax.pytree_dataclass``; as ``check_examples``; or, where -1 and +1 are the labels
         that count, for labels of words, booleans or unsigned integers, and for data that declare
-        more than two classes.
+        more than two classes, or a number as the label.
 
     Privacy: reads shapes, dtypes and declarations, no value: labels 0 and 1 of a signed dtype raise
       nothing.
@@ -94,6 +94,11 @@ def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> N
         raise ValueError(
             f"{objective} is a loss for two labels, but the data declare {len(classes)} classes: "
             "declare two of them, or train a network on all of them with dpjax.fit."
+        )
+    if preprocessing is not None and preprocessing.label_bounds is not None:
+        raise ValueError(
+            f"{objective} is a loss for two labels, but the data declare a number with bounds: "
+            "declare classes for the label, or take a loss of numbers."
         )
     if not isinstance(examples, tuple) or len(examples) != 2:
         return

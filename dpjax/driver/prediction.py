@@ -7,6 +7,7 @@ import numpy as np
 
 from dpjax._typing import Params, PyTree
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.objectives import LinearModel, Objective, TwoLayer, logistic
@@ -73,10 +74,13 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     """
     if isinstance(x, Dataset):
         other = x.preprocessing
-        if other is not None and preprocessing is not None and not other.scales_as(preprocessing):
+        if other is None or preprocessing is None:
+            return x.x
+        if differences := other.differences(preprocessing):
             raise ValueError(
                 f"the data set {x.name!r} was scaled by other columns, bounds or intercept than "
-                "the training data: load it as those were, or pass the table itself."
+                f"the training data: they differ in {few(differences, str)}. Load it as those "
+                "were, or pass the table itself."
             )
         return x.x
     if preprocessing is None:
@@ -129,8 +133,8 @@ class Predictions:
             )
         if not np.isfinite(rows).all():
             raise ValueError(
-                "x holds a missing or non-finite value, so it has no prediction: fill it in, or "
-                "leave the record out."
+                "x holds a missing or non-finite value, or a level that is not declared, so it has "
+                "no prediction: fill it in, or leave the record out."
             )
         return score(self.params, rows)
 
