@@ -44,8 +44,10 @@ _OF_NAME = {
 MISSING = {"", "na", "n/a", "nan", "none", "null", "?"}
 EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = datetime.timedelta(days=1)
-_SECONDS = {"W": 604_800.0, "D": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
-_SECONDS |= {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12, "fs": 1e-15, "as": 1e-18}
+# Units of datetime64 in a day.
+_PER_DAY = {"W": 1 / 7, "D": 1, "h": 24, "m": 1_440, "s": 86_400, "ms": 86_400 * 10**3}
+_PER_DAY |= {name: 86_400 * 10**power for name, power in (("us", 6), ("ns", 9), ("ps", 12))}
+_PER_DAY |= {name: 86_400 * 10**power for name, power in (("fs", 15), ("as", 18))}
 _FARTHEST = 12 * 100_000  # months from 1970 that datetime64[D] holds; no bounds reach there
 
 
@@ -173,5 +175,8 @@ def _days_of(cells: np.ndarray) -> np.ndarray:
         months = np.clip(steps, -_FARTHEST, _FARTHEST) * count * (12 if unit == "Y" else 1)
         months = np.clip(months, -_FARTHEST, _FARTHEST).view("datetime64[M]")
         steps, unit, count = months.astype("datetime64[D]").view(np.int64), "D", 1
-    days = steps * (count * _SECONDS.get(unit, np.nan) / _SECONDS["D"])
+    per_day = _PER_DAY.get(unit, np.nan)
+    days = steps * (count / per_day)
+    if count == 1 and 1 < per_day < 2**62:  # without rounding of whole days
+        days = steps // per_day + (steps % per_day) / per_day
     return np.where(missing, np.nan, days)

@@ -104,8 +104,9 @@ class _Tally:
         return problems
 
     def column_problems(self) -> list[str]:
-        rows = self._rows
-        if self._columns and 2 * min(self._missing[c.name] for c in self._columns) > rows:
+        rows, empty = self._rows, np.array([None], object)
+        may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
+        if may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
             return [
                 "no column holds a valid value in most records: do the lines have more or fewer "
                 "cells than the header?"
