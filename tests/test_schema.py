@@ -2,15 +2,22 @@
 
 import datetime
 import itertools
+import re
+import shlex
 import tomllib
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+import dpjax
 from dpjax._streaming import Rows
+from dpjax.cli import main
 from dpjax.datasets import Schema, check, load, template
 from dpjax.datasets.labels import places, same_label
 from dpjax.datasets.source import ROWS_AT_ONCE
+from dpjax.driver import training_rows
 
 DECLARED = """
 [label]
@@ -924,3 +931,163 @@ def test_the_check_of_lines_of_another_length_and_of_a_number(tmp_path):
     assert check(columns() | {"id": [1, 2, None, 4]}, schema=persons).exact_null_rows == 1
     with pytest.raises(ValueError, match="bounds must be left out beside schema"):
         check(path, schema=declared(), bounds={"age": [0, 1]})
+
+
+# Models
+
+
+def trained(data, objective):
+    algorithm = dpjax.dp_gradient_descent(
+        objective,
+        dpjax.PrivacyBudget(8.0, 1e-3),
+        data_size=data.size,
+        dimension=objective.parameters(data.dimension),
+        steps=2,
+    )
+    return dpjax.solve(algorithm, data, seed=0)
+
+
+def test_a_saved_model_encodes_a_new_table_by_its_schema(tmp_path):
+    data = load(columns(), schema=declared(columns__age__missing=30))
+    solution = trained(data, dpjax.objectives.logistic_l2(1e-2))
+    dpjax.save(tmp_path / "model", solution)
+    saved = dpjax.load(tmp_path / "model")
+    assert saved.preprocessing == data.preprocessing == solution.preprocessing
+    assert hash(saved.preprocessing) == hash(data.preprocessing)
+    assert saved.preprocessing.features == NAMES
+    new = csv_text(header=HEADER).replace(",yes", "").replace(",no", "").replace(",income", "")
+    path = write(tmp_path / "new.csv", new)
+    scores = data.x @ np.asarray(solution.params, float)
+    for model, table in itertools.product((solution, saved), (path, columns(), data)):
+        np.testing.assert_allclose(model.decision_function(table), scores)
+        assert set(model.predict(table)) <= {"no", "yes"}
+    for model in (solution, saved):
+        with pytest.raises(ValueError, match="lacks 'begin', 'job', 'grade', which the model was"):
+            model.predict({"age": [3]})
+        with pytest.raises(ValueError, match="a level that is not declared"):
+            model.predict(columns() | {"grade": ["best"] * 4})
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"columns__age__bounds": [20, 61]}, "'age'"),
+        ({"columns__job__levels": ["cook", "nurse"]}, "'job'"),
+        ({"columns__job__other": None}, "'job'"),
+        ({"columns__grade": {"levels": ["low", "mid", "high"]}}, "'grade'"),
+        ({"columns__begin": {"ignore": True}}, "'begin'"),
+        ({"columns__id": {"bounds": [0, 9]}, "intercept": False}, "'id', the intercept"),
+        ({"label": {"column": "income", "bounds": [0, 1]}}, "whether the label is a number"),
+        ({"columns": {n: declared()["columns"][n] for n in reversed(HEADER[:-1])}}, "the order"),
+    ],
+)
+def test_a_table_of_another_schema_is_named(changed, named):
+    mine, its = (load(columns(), schema=declared(**part)) for part in (changed, {}))
+    assert not mine.preprocessing.scales_as(its.preprocessing)
+    with pytest.raises(ValueError, match=f"'table' was scaled by other .* they differ in {named}"):
+        training_rows(mine, its.preprocessing)
+    same = load(columns(), schema=declared(label__classes=["no", "perhaps"]))
+    assert training_rows(same, its.preprocessing) is same.x
+
+
+def test_a_loss_of_labels_takes_no_number_and_one_of_numbers_does():
+    schema = declared(label={"column": "income", "bounds": [0, 100]})
+    data = load(columns() | {"income": [0, 75, 101, None]}, schema=schema)
+    with pytest.raises(ValueError, match="loss for two labels, but the data declare a number"):
+        trained(data, dpjax.objectives.logistic())
+    solution = trained(data, dpjax.objectives.phase_retrieval())
+    assert solution.preprocessing.label_bounds == (0, 100)
+    assert np.isfinite(solution.params).all()
+    with pytest.raises(ValueError, match="cross_entropy is a loss for classes"):
+        dpjax.fit(
+            lambda w, x: x @ w, "cross_entropy", data, dpjax.PrivacyBudget(8.0, 1e-3),
+            optax.sgd(0.1), seed=0, batch_size=2, steps=1, params=jnp.zeros((8, 2)),
+        )  # fmt: skip
+
+
+# The command line
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+def test_from_a_file_to_a_model_by_messages_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [(20 + i % 40, f"2020-01-{1 + i % 11:02}", *RECORDS[i % 4][2:4], i, RECORDS[i % 4][5])
+            for i in range(200)]  # fmt: skip
+    write(tmp_path / "people.csv", csv_text(rows, separator=";"))
+
+    def say(line):
+        status = main(shlex.split(line)[1:])
+        printed = capsys.readouterr()
+        return status, printed.out + printed.err
+
+    assert "begin its schema with --template" in say("dpjax data people.csv")[1]
+    status, text = say("dpjax data people.csv --template --label income --out schema.toml")
+    assert status == 0 and "wrote schema.toml: fill it in" in text
+    check_it = text.split("next: ")[1].strip()
+    status, text = say(check_it)
+    assert status == 2 and "still to be filled in" in text
+    template_text = (tmp_path / "schema.toml").read_text()
+    assert say("dpjax data people.csv --template --label income")[1] == template_text
+    assert (
+        "exists, and may be filled in"
+        in say("dpjax data people.csv --template --out schema.toml")[1]
+    )
+    (tmp_path / "schema.toml").write_text(DECLARED.replace("low", "lowest"))
+    status, text = say(check_it)
+    assert status == 1 and "'grade' holds 'low' 50 times" in text and check_it in text
+    (tmp_path / "schema.toml").write_text(DECLARED)
+    status, text = say(check_it)
+    assert status == 0 and "wrong" not in text
+    status, text = say(text.split("next: ")[1].splitlines()[0] + " --epsilon 8 --steps 2")
+    assert status == 0 and text.startswith("accepted labels: 'no' (as -1), 'yes' (as +1)")
+    line = re.search(r"dpjax\.load\('model'\).*?\), for a table with the columns (.*?), with", text)
+    assert line[1] == "age, begin, job, grade"
+    assert set(dpjax.load("model").predict("people.csv")) <= {"no", "yes"}
+
+
+def test_the_command_line_protects_persons_and_takes_numbers(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "people.csv", csv_text())
+    persons = DECLARED.replace(
+        "[columns.id]\nignore = true", "[unit]\ncolumn = 'id'\nmax_records = 2"
+    )
+    write(tmp_path / "persons.toml", persons)
+    data = ("--data", "people.csv", "--schema", "persons.toml", "--delta", "1e-5")
+    assert run("run", *data, "--dry-run") == 0
+    assert "one id with all its records" in capsys.readouterr().out
+    assert run("calibrate", *data) == 0 and "per id" in capsys.readouterr().out
+    assert run("compare", *data) == 2
+    assert "load the table without a unit" in capsys.readouterr().err
+    cost = DECLARED.replace("income", "id").replace("[columns.id]", "[columns.income]")
+    write(tmp_path / "cost.toml", cost.replace('classes = ["no", "yes"]', "bounds = [0, 20]"))
+    data = ("--data", "people.csv", "--schema", "cost.toml", "--dry-run")
+    assert run("run", *data, "--objective", "phase-retrieval") == 0
+    assert "accepted labels: numbers from 0 (as -1) to 20 (as +1)" in capsys.readouterr().out
+    assert run("run", *data) == 2
+    assert "declare a number with bounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("data --template", "--template needs the name of a file"),
+        ("data people.csv --out x", "--out is for --template"),
+        ("data people.csv --template --check", "--check does not go with --template"),
+        ("data people.csv --template --schema s.toml", "--schema does not go with --template"),
+        ("data people.csv --check --schema s.toml --intercept", "--intercept must be left out"),
+        ("data people.csv --check --schema s.toml --label income", "label must be left out"),
+        ("run --data people.csv --schema s.toml --unit id", "unit must be left out"),
+        ("run --data people.csv --schema s.toml --save s.toml", "--save and --schema both name"),
+        ("run --schema s.toml", "schema is for a table of yours, got 'randhie'"),
+        ("run --data people.csv --schema none.toml", "there is no schema 'none.toml'"),
+    ],
+)
+def test_what_the_command_line_refuses(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "people.csv", csv_text())
+    write(tmp_path / "s.toml", DECLARED)
+    assert run(*words.split()) == 2
+    assert message in capsys.readouterr().err
