@@ -520,7 +520,8 @@ def test_every_form_of_a_table_gives_the_same_rows(form):
 def parquet_of(path, held, **options):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pyarrow.table(held), path, **options)
+    table = held if isinstance(held, pyarrow.Table) else pyarrow.table(held)
+    parquet.write_table(table, path, **options)
     return path
 
 
@@ -620,7 +621,7 @@ STRANGE_LINES = {
 
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("line", STRANGE_LINES.values(), ids=STRANGE_LINES.keys())
-def test_one_line_of_a_csv_alters_its_own_row_alone(line, unit, tmp_path):
+def test_c70_one_line_of_a_csv_alters_its_own_row_alone(line, unit, tmp_path):
     schema = (
         declared(unit={"column": "id", "max_records": 1}, columns__id=None) if unit else declared()
     )
@@ -648,7 +649,7 @@ STRANGE_CELLS = [
 
 
 @pytest.mark.parametrize("name", HEADER)
-def test_one_cell_of_any_kind_alters_its_own_row_alone(name):
+def test_c70_one_cell_of_any_kind_alters_its_own_row_alone(name):
     numeric = declared(label={"column": "income", "bounds": [0, 100]})
     for schema, table in (
         (declared(), columns()),
@@ -670,7 +671,7 @@ def test_one_cell_of_any_kind_alters_its_own_row_alone(name):
                 assert np.isnan(after.x[row]).all() or not np.isnan(after.x[row]).any()
 
 
-def test_one_record_among_several_blocks_alters_its_own_row_alone(tmp_path):
+def test_c70_one_record_among_several_blocks_alters_its_own_row_alone(tmp_path):
     rng = np.random.default_rng(0)
     rows = ROWS_AT_ONCE + 10
     table = {
@@ -713,7 +714,7 @@ def nullable(library):
 
 @pytest.mark.parametrize("library", ["lists", "pandas", "polars", "pyarrow"])
 @pytest.mark.parametrize("role", ["unit", "bounds", "levels", "label"])
-def test_one_missing_cell_raises_no_error(library, role):
+def test_c70_one_missing_cell_raises_no_error(library, role):
     table = {"x": [1, 2, 3], "y": [0, 1, 0]}
     schema = {"label": {"column": "y", "classes": [0, 1]}, "columns": {"x": {"bounds": [0, 4]}}}
     given = {
@@ -866,6 +867,17 @@ def test_an_archive_tells_its_label(tmp_path):
     assert 'column = "y"  # numbers' in template(tmp_path / "t.npz")
     with pytest.raises(ValueError, match="a table must be a path"):
         template(np.ones(3))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame([[1, 2, 0], [3, 4, 1]], columns=["x", "x", "y"])
+    schema = {"label": {"column": "y", "classes": [0, 1]}, "columns": {"x": {"bounds": [0, 9]}}}
+    with pytest.raises(ValueError, match="one cell for each record, got 2 axes"):
+        load(frame, schema=schema)
+    twice = pyarrow.table([[1], [2], [0]], names=["x", "x", "y"])
+    with pytest.raises(ValueError, match="names 'x' twice"):
+        load(parquet_of(tmp_path / "t.parquet", twice), schema=schema)
 
 
 # Counts for the owner

@@ -133,7 +133,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("strange", "unit"), NAMES.values(), ids=NAMES.keys())
-def test_one_record_changes_its_own_unit_whatever_its_name_is(strange, unit):
+def test_c70_one_record_changes_its_own_unit_whatever_its_name_is(strange, unit):
     names = np.array(["ann", 7, "bob", "ann", 7], object)
     names[2] = strange
     (places, _), present = datasets.group((np.arange(5), np.arange(5)), by=names, max_records=3)

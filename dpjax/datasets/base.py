@@ -185,14 +185,15 @@ class Dataset:
     Args:
       x: (n, p) float32 features, one record a row, or images (n, ...). A row with a NaN is a null
         record: training drops it.
-      y: (n,) float32 labels, -1 or +1, or classes from 0 up for a network. Any other value also
+      y: (n,) float32 labels: -1 or +1, classes from 0 up, or numbers. A value that is none of those
         makes a null record: labels 0 and 1 of a logistic loss need ``encode_labels``.
       test_x: (m, p) float32 held-out features, or None.
       test_y: (m,) float32 held-out labels, or None.
       name: of the data, in results.
       unit: what one row stands for, hence the unit of privacy: ``"row"``, ``"person-year"``, ...
-      max_norm: 1.0 if every row was divided by its norm (up to float32 rounding), else None. Not
-        checked; no guarantee depends on it, but the scope of a certificate does.
+      max_norm: 1.0 if no row has a larger norm (up to float32 rounding), since each was divided by
+        its own or all by a constant, else None. Not checked; no guarantee depends on it, but the
+        scope of a certificate does.
       preprocessing: the mapping from a table to ``x`` and ``y``, set by ``load``; None for the
         user's arrays, whose labels ``encode_labels`` maps.
       present: (n, K) bool where a row of ``x`` is a unit of up to K records, see ``group``: which

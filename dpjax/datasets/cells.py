@@ -80,7 +80,7 @@ def cells_of(column: Any) -> np.ndarray:
       column: an array, a list, or a column of a data frame.
 
     Raises:
-      ValueError: if an array has more than one axis.
+      ValueError: if it has more than one axis, as two columns of one name have.
 
     Privacy: raw data. The dtype depends on that of the column alone. What NumPy would choose for a
       list, or for a nullable column, can depend on a single cell.
@@ -90,14 +90,11 @@ def cells_of(column: Any) -> np.ndarray:
     """
     if hasattr(column, "to_pylist"):
         return arrow_cells(column)
+    if (axes := getattr(column, "ndim", 1)) != 1:
+        raise ValueError(f"a column must be (n,), one cell for each record, got {axes} axes.")
     stated = hasattr(column, "dtype")
     if stated and (isinstance(column.dtype, np.dtype) or kind_of(column) == Kind.DATES):
-        cells = np.asarray(column)
-        if cells.ndim != 1:
-            raise ValueError(
-                f"a column must be (n,), one cell for each record, got {cells.ndim} axes."
-            )
-        return cells
+        return np.asarray(column)
     return np.fromiter(column, dtype=object)
 
 

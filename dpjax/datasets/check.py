@@ -283,8 +283,8 @@ def _feature_problems(report: CheckReport) -> list[str]:
         if 2 * count > rows:
             problems.append(
                 f"the column {name!r} holds no number in {count} of {rows} records, which "
-                "therefore contribute nothing: remove the column from the file, or convert it to "
-                "numbers."
+                "therefore contribute nothing: remove the column from the file, or declare "
+                "its levels in a schema."
             )
     for name, count in (report.exact_outside or {}).items():
         if 2 * count > rows:

@@ -12,6 +12,7 @@ import numpy as np
 from dpjax._streaming import Rows
 from dpjax.datasets.arrow import arrow_cells
 from dpjax.datasets.cells import Kind, kind_named, kind_of, to_numbers
+from dpjax.datasets.csv_files import check_unique
 from dpjax.datasets.source import Source
 
 SUFFIXES = (".npy", ".parquet")
@@ -124,6 +125,7 @@ class ParquetFile(ColumnFile):
         except ArrowInvalid as error:
             raise ValueError(f"{str(path)!r} is not a Parquet file: {error}.") from None
         self.where, self.names = repr(str(path)), tuple(held.schema_arrow.names)
+        check_unique(self.where, self.names)
         types = {field.name: field.type for field in held.schema_arrow}
         self._dtypes = {name: _dtype(kind) for name, kind in types.items()}
         self.kinds = {

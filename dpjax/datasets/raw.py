@@ -217,7 +217,8 @@ def _features(
 ) -> tuple[list[str], str]:
     if label is None:
         raise ValueError(
-            f"label must name the label's column of {where}, got None: choose from {few(header)}."
+            f"label must name the label's column of {where}, got None: choose from {few(header)}; "
+            "or declare each column in a schema, which `dpjax data FILE --template` begins."
         )
     _validate.choice("label", label, header)
     return [name for name in header if name not in (label, unit)], label
