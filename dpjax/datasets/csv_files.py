@@ -1,13 +1,14 @@
 """Reader for CSV files in which each line is one record, whatever its content."""
 
 import csv
+import math
 import pathlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.cells import Kind, to_number
+from dpjax.datasets.cells import Kind
 from dpjax.datasets.source import ROWS_AT_ONCE, Source
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -53,38 +54,29 @@ class CsvFile(Source):
     ) -> Iterator[list[np.ndarray]]:
         """Yields blocks of rows: one array of cells for each wanted column.
 
-        A line with another number of cells than the header has is missing in every column.
+        A line with another number of cells than the header has is empty in every column.
 
         Args:
           wanted: names of columns.
           numeric: those to be read as float64, NaN for what is not a number; the others are text
-            without white space around it, None where missing.
+            without white space around it.
         """
-        places = [self.names.index(name) for name in wanted]
-        as_number = [name in numeric for name in wanted]
+        columns = [(self.names.index(name), name in numeric) for name in wanted]
+        number = _comma_number if self.separator == ";" else _number
         same: dict[str, str] = {}  # one string for each word, not one for each record
+        empty = [""] * len(self.names)
         for lines in _batched(self._lines(), ROWS_AT_ONCE):
-            block = [
-                np.full(len(lines), np.nan) if number else np.full(len(lines), None, object)
-                for number in as_number
-            ]
-            for row, line in enumerate(lines):
-                cells = _cells(line, self.separator)
-                if len(cells) != len(self.names):
-                    continue
-                for column, place, number in zip(block, places, as_number, strict=True):
-                    cell = cells[place]
-                    if number:
-                        column[row] = self._number(cell)
-                    else:
-                        cell = cell.strip()
-                        column[row] = same.setdefault(cell, cell)
+            rows = [_cells(line, self.separator) for line in lines]
+            rows = [row if len(row) == len(empty) else empty for row in rows]
+            block = []
+            for place, as_number in columns:
+                cells = (row[place] for row in rows)
+                if as_number:
+                    block.append(np.fromiter(map(number, cells), np.float64, len(rows)))
+                else:
+                    words = (same.setdefault(word, word) for word in map(str.strip, cells))
+                    block.append(np.fromiter(words, object, len(rows)))
             yield block
-
-    def _number(self, cell: str) -> float:
-        if self.separator == ";" and cell.count(",") == 1 and "." not in cell:
-            cell = cell.replace(",", ".")
-        return to_number(cell)
 
     def _lines(self) -> Iterator[bytes]:
         # Read as a stream, a stray quote in one record would swallow the records after it. Hence
@@ -94,6 +86,19 @@ class CsvFile(Source):
             file.readline()
             # Of cells between tabs a line without any value is a record, not a blank line.
             yield from (line for line in file if line.strip() or (tabs and b"\t" in line))
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _comma_number(cell: str) -> float:
+    if "," in cell and "." not in cell and cell.count(",") == 1:
+        cell = cell.replace(",", ".")
+    return _number(cell)
 
 
 def _batched(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
