@@ -601,6 +601,26 @@ def test_persons(form, tmp_path):
     assert data.present.all()
 
 
+@pytest.mark.parametrize(
+    ("owners", "message"),
+    [
+        (None, "declares 'who', which the table lacks"),
+        (np.array([1.0, 2.0, np.nan, 1.0]), "the unit 'who' of the table must hold .* got float64"),
+        (np.zeros(4, bool), "the unit 'who' of the table must hold .* got bool"),
+        ([None, "", " ", None], "names nobody"),
+    ],
+)
+def test_what_names_no_person(owners, message):
+    table = columns() | ({} if owners is None else {"who": owners})
+    with pytest.raises(ValueError, match=message):
+        load(table, schema=declared(unit={"column": "who", "max_records": 2}))
+    if owners is not None:
+        options = {"label": "income", "classes": ("no", "yes"), "bounds": {"age": [0, 99]}}
+        plain = {name: table[name] for name in ("age", "income", "who")}
+        with pytest.raises(ValueError, match=message):
+            load(plain, unit="who", max_records=2, **options)
+
+
 # One record
 
 

@@ -19,7 +19,7 @@ from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path, read_cells
 from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.tables import Bounds, read_declared, read_table
-from dpjax.datasets.units import group
+from dpjax.datasets.units import check_names, group
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -125,6 +125,7 @@ def load(
     data = table.dataset(intercept)
     if unit is None or max_records is None:
         return data
+    check_names(f"the unit {unit!r} of {_words(name_or_path)}", owners)
     return group(data, owners, max_records, unit)
 
 

@@ -17,7 +17,7 @@ from dpjax.datasets.raw import is_table_path, read_labelled
 from dpjax.datasets.schema import Schema, check_table
 from dpjax.datasets.source import Source
 from dpjax.datasets.sources import open_source
-from dpjax.datasets.units import group
+from dpjax.datasets.units import check_names, group
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
@@ -127,6 +127,7 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
     data = Dataset(x, y, test_x, test_y, table_name(table), "row", 1.0, scale)
     if schema.unit is None or schema.max_records is None:
         return data
+    check_names(f"the unit {schema.unit!r} of {source.where}", owners)
     return group(data, owners, schema.max_records, schema.unit)
 
 

@@ -77,15 +77,10 @@ def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person
 
 def _owners(by: Any, rows: int) -> np.ndarray:
     """Returns the number of the unit of each record, by first appearance; -1 for nobody."""
-    kind, cells = kind_of(by), cells_of(by)
+    check_names("by", by)
+    cells = cells_of(by)
     if cells.shape != (rows,):
         raise ValueError(f"by must have one entry a record, shape ({rows},), got {cells.shape}.")
-    if kind == Kind.OTHER or cells.dtype.kind in "bf":
-        held = getattr(by, "dtype", kind.value)
-        raise ValueError(
-            f"by must hold integers or strings, got {held}: rounded numbers may give two people "
-            "one name. Convert them, a missing one to None."
-        )
     if cells.dtype.kind == "M":
         known = ~np.isnat(cells)
         cells = cells.astype(cells.dtype.newbyteorder("=")).view(np.int64)
@@ -106,6 +101,19 @@ def _owners(by: Any, rows: int) -> np.ndarray:
     if not (owner >= 0).any():
         raise ValueError("no record has a unit: by names nobody. Integers and strings are names.")
     return owner
+
+
+def check_names(said: str, column: Any) -> None:
+    """Raises if a column is stored as what cannot name units, by its dtype alone.
+
+    >>> check_names("by", np.array(["ann", "bob"]))
+    """
+    dtype = getattr(column, "dtype", None)
+    if kind_of(column) in (Kind.OTHER, Kind.BOOLEANS) or getattr(dtype, "kind", "") == "f":
+        raise ValueError(
+            f"{said} must hold integers or strings, got {dtype}: rounded numbers may give two "
+            "people one name. Convert them, a missing one to None."
+        )
 
 
 def unit_name(cell: Any) -> str:
