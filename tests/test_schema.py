@@ -913,23 +913,25 @@ def test_the_check_counts_what_is_left_out_and_says_what_to_declare(tmp_path):
         (30, "2020-01-02", "cook", "best", 5, "no"),
         RECORDS[0],
         (30, "2020-01-02"),
+        (30, "2020-01-02", "cook", "low", 4, "maybe"),
+        (30, "2020-01-02", "cook", "low", 4, "maybe"),
     ]
     path = write(tmp_path / "t.csv", csv_text(records))
     report, data = check(path, schema=declared()), load(path, schema=declared())
     assert report.exact_rows == len(records) and report.unit == "row"
     assert report.exact_class_counts == {"no": 3, "yes": 5}
-    assert report.exact_impossible_labels == np.isnan(data.y).sum() == 3
-    assert report.exact_other_labels == {"maybe": 1}
+    assert report.exact_impossible_labels == np.isnan(data.y).sum() == 5
+    assert report.exact_other_labels == {"maybe": 3}
     assert report.exact_nonfinite == {"age": 2, "begin": 2, "grade": 4}
     assert report.exact_nonfinite_rows == np.isnan(data.x).any(axis=1).sum() == 6
     assert report.exact_outside == {"age": 1, "begin": 1}
     assert report.exact_undeclared == {"job": {"clown": 2}, "grade": {"good": 2, "best": 1}}
-    assert report.exact_null_rows == 6 and report.exact_duplicate_rows == 1
+    assert report.exact_null_rows == 8 and report.exact_duplicate_rows == 2
     lines = report.lines()
     assert lines[0].startswith("NOT PRIVATE")
-    assert "rows that contribute nothing: 6 (to keep" in lines[-3]
+    assert "rows that contribute nothing: 8 (to keep" in lines[-3]
     label, grade = report.exact_problems
-    assert "the label 'income' holds 'maybe' 1 times" in label and "from public knowledge" in label
+    assert "the label 'income' holds 'maybe' 3 times" in label and "from public knowledge" in label
     assert "'grade' holds 'good' 2 times, 'best' 1 times" in grade and "other = true" in grade
     clean = check(write(tmp_path / "t.csv", csv_text()), schema=declared())
     assert clean.exact_problems == () and clean.exact_null_rows == 0

@@ -75,7 +75,16 @@ def test_records_are_grouped_in_their_order_up_to_the_cap():
     assert records[0][1, 2].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("owners", [[3, 1, 3], ["c", "a", "c"], np.array(["c", None, "c"], object)])
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [3, 1, 3],
+        ["c", "a", "c"],
+        np.array(["c", None, "c"], object),
+        np.array(["2020-01-02", "NaT", "2020-01-02"], "M8[D]"),
+        np.array([2**63, 1, 2**63], np.uint64),
+    ],
+)
 def test_every_kind_of_name_makes_the_same_units(owners):
     x = np.arange(3.0)[:, None]
     _, present = datasets.group((x,), by=owners, max_records=2)

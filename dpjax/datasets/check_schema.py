@@ -67,9 +67,8 @@ class _Tally:
         self._invalid_rows += int(invalid.sum())
         self._impossible += int(impossible.sum())
         self._zeros += int((rows == 0).all(axis=1).sum())
-        self._seen.update(
-            hash((row.tobytes(), label)) for row, label in zip(rows, y.tolist(), strict=True)
-        )
+        both = np.column_stack([rows, y])  # NaN has one pattern of bits here
+        self._seen.update(hash(row.tobytes()) for row in both)
 
     def fields(self) -> dict[str, Any]:
         undeclared = {name: dict(held.most_common()) for name, held in self._undeclared.items()}

@@ -81,17 +81,12 @@ def _owners(by: Any, rows: int) -> np.ndarray:
     cells = cells_of(by)
     if cells.shape != (rows,):
         raise ValueError(f"by must have one entry a record, shape ({rows},), got {cells.shape}.")
-    if cells.dtype.kind == "M":
-        known = ~np.isnat(cells)
-        cells = cells.astype(cells.dtype.newbyteorder("=")).view(np.int64)
-    else:
-        known = np.ones(rows, bool)
     owner = np.full(rows, -1)
     if cells.dtype.kind in "iu":
-        _, first, inverse = np.unique(cells[known], return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
-        owner[known] = rank[inverse.ravel()]
+        owner = rank[inverse.ravel()]
     else:
         # An array of strings would be as wide as the longest, at every record.
         numbers: dict[str, int] = {}
@@ -129,6 +124,8 @@ def unit_name(cell: Any) -> str:
         cell = cell.decode("utf-8", "replace")
     if isinstance(cell, str):
         return cell.strip()
+    if isinstance(cell, np.datetime64):
+        return "" if np.isnat(cell) else str(cell)
     if not isinstance(cell, int | np.integer):
         return ""
     whole = int(cell)
