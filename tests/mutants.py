@@ -30,7 +30,8 @@ from dpjax.derivatives import (
     clipping,
     general,
     integers,
-    linear_model,
+    linear_outputs,
+    linear_records,
     linear_units,
     per_example,
 )
@@ -442,8 +443,10 @@ def _(patch):
 
 @mutant("mask ignored in the closed form")
 def _(patch):
-    prepare = linear_model.prepare
-    patch.setattr(linear_model, "prepare", lambda batch, mask=None: prepare(batch))
+    prepare = linear_records.prepare
+    patch.setattr(
+        linear_records, "prepare", lambda batch, mask=None, **given: prepare(batch, **given)
+    )
 
 
 @mutant("mask of a drawn batch ignored by a chain")
@@ -456,6 +459,22 @@ def _(patch):
 
     for module in (aggregate, adaptive):
         patch.setattr(module, "clipped_sum", of_all_rows)
+
+
+@mutant("Hessians of several scores measured by their diagonal blocks")
+def _(patch):
+    def of_diagonal(clip_norm, *parts, keep=None):
+        kept = []
+        for rows, weight in parts:
+            outputs = round(rows.shape[1] ** 0.5)
+            diagonal = jnp.arange(rows.shape[1]) % (outputs + 1) == 0
+            square = outputs > 1 and outputs**2 == rows.shape[1]
+            kept.append((jnp.where(diagonal, rows, 0) if square else rows, weight))
+        return clipping.clip_factors(clip_norm, *kept, keep=keep)
+
+    patched = types.SimpleNamespace(**vars(clipping))
+    patched.clip_factors = of_diagonal
+    patch.setattr(linear_outputs, "clipping", patched)
 
 
 @mutant("sums in float32")
@@ -476,13 +495,13 @@ def _(patch):
 
 @mutant("an impossible label learnt from")
 def _(patch):
-    polar = linear_model._polar
+    polar = linear_records.polar
 
     def always(x, sign, good):
         del good
         return polar(x, jnp.where(jnp.isfinite(sign), sign, 0), jnp.ones(sign.shape, bool))
 
-    patch.setattr(linear_model, "_polar", always)
+    patch.setattr(linear_records, "polar", always)
 
 
 # Accounting that is not of what runs.
@@ -787,10 +806,9 @@ def _(patch):
 def _(patch):
     whole = linear_units.prepare_units
 
-    def filled(examples, mask, reduction, width=None):
+    def filled(examples, mask, reduction, **given):
         records, present = examples
-        return whole(
-            (jax.tree.map(jnp.nan_to_num, records), present | True), mask, reduction, width
-        )
+        everybody = (jax.tree.map(jnp.nan_to_num, records), present | True)
+        return whole(everybody, mask, reduction, **given)
 
     patch.setattr(linear_units, "prepare_units", filled)

@@ -114,8 +114,8 @@ def test_a_number_as_label_divides_all_rows_by_one_constant():
     scale = data.preprocessing
     assert scale.label_bounds == (0, 100) and scale.classes is None and data.max_norm == 1.0
     np.testing.assert_allclose(scale.unscale_labels(data.y[:2]), [0, 75])
-    with pytest.raises(ValueError, match="no bounds are declared for the label"):
-        load(columns(), schema=declared()).preprocessing.unscale_labels(data.y)
+    same = load(columns(), schema=declared()).preprocessing.unscale_labels(data.y[:2])
+    np.testing.assert_array_equal(same, data.y[:2])
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -1024,19 +1024,35 @@ def test_a_table_of_another_schema_is_named(changed, named):
     assert training_rows(same, its.preprocessing) is same.x
 
 
-def test_a_loss_of_labels_takes_no_number_and_one_of_numbers_does():
+def test_a_loss_of_labels_takes_no_number_and_one_of_numbers_does(tmp_path):
     schema = declared(label={"column": "income", "bounds": [0, 100]})
     data = load(columns() | {"income": [0, 75, 101, None]}, schema=schema)
     with pytest.raises(ValueError, match="loss for two labels, but the data declare a number"):
         trained(data, dpjax.objectives.logistic())
-    solution = trained(data, dpjax.objectives.phase_retrieval())
-    assert solution.preprocessing.label_bounds == (0, 100)
-    assert np.isfinite(solution.params).all()
+    solution = trained(data, dpjax.objectives.least_squares())
+    dpjax.save(tmp_path / "model", solution)
+    for model in (solution, dpjax.load(tmp_path / "model")):
+        assert "Accepted labels: numbers from 0 to 100; a record with any" in model.guarantee()
+        scores = data.x @ np.asarray(solution.params, float)
+        np.testing.assert_allclose(model.predict(columns()), 50 + 50 * scores)
+    with pytest.raises(ValueError, match="is a loss for numbers, but the data declare 2 classes"):
+        trained(load(columns(), schema=declared()), dpjax.objectives.least_squares())
     with pytest.raises(ValueError, match="cross_entropy is a loss for classes"):
         dpjax.fit(
             lambda w, x: x @ w, "cross_entropy", data, dpjax.PrivacyBudget(8.0, 1e-3),
             optax.sgd(0.1), seed=0, batch_size=2, steps=1, params=jnp.zeros((8, 2)),
         )  # fmt: skip
+
+
+def test_a_model_of_several_classes_predicts_those_declared():
+    schema = declared(label={"column": "grade", "classes": ["high", "mid", "low"]})
+    del schema["columns"]["grade"]
+    schema["columns"]["income"] = {"ignore": True}
+    data = load(columns(), schema=schema)
+    np.testing.assert_array_equal(data.y, [2, 1, 0, 0])
+    solution = trained(data, dpjax.objectives.softmax(3))
+    assert set(solution.predict(columns())) <= {"low", "mid", "high"}
+    assert "Accepted labels: 'high', 'mid', 'low'; a record" in solution.guarantee()
 
 
 # The command line
@@ -1098,7 +1114,7 @@ def test_the_command_line_protects_persons_and_takes_numbers(tmp_path, capsys, m
     cost = DECLARED.replace("income", "id").replace("[columns.id]", "[columns.income]")
     write(tmp_path / "cost.toml", cost.replace('classes = ["no", "yes"]', "bounds = [0, 20]"))
     data = ("--data", "people.csv", "--schema", "cost.toml", "--dry-run")
-    assert run("run", *data, "--objective", "phase-retrieval") == 0
+    assert run("run", *data, "--objective", "least-squares") == 0
     assert "accepted labels: numbers from 0 (as -1) to 20 (as +1)" in capsys.readouterr().out
     assert run("run", *data) == 2
     assert "declare a number with bounds" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from several import on_devices
 
 import dpjax
 from dpjax import auditing, datasets, objectives
+from dpjax._linear import Margin
 from dpjax._units import UnitLoss
 from dpjax.auditing import canaries, estimators, games
 from dpjax.baselines import EVERY
@@ -239,7 +240,7 @@ def of_one(data, weights, clip=1.0, phi=lambda m: -m):
     """Weighted norm of what one unit contributes, in float64."""
     prepared = linear_units.prepare_units(data, None, "sum")
     g, h = linear_units.unit_sums(
-        phi,
+        Margin(phi),
         prepared,
         jnp.zeros(data[0][0].shape[2]),
         gradient_weight=weights[0],
@@ -305,9 +306,9 @@ def test_the_closed_form_trains_as_the_general_path_does():
     data = panel(300)
     budget = dpjax.PrivacyBudget(4.0, 1e-5)
     found = []
-    for margin in (LOGISTIC.margin, None):
+    for linear in (LOGISTIC.linear, None):
         objective = dataclasses.replace(
-            LOGISTIC.of_units(), loss=UnitLoss(LOGISTIC.loss, "mean", margin)
+            LOGISTIC.of_units(), loss=UnitLoss(LOGISTIC.loss, "mean", linear)
         )
         algorithm = dpjax.dp_trust_region(
             objective,

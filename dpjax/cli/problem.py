@@ -88,7 +88,7 @@ def say_labels(
     counted = None if objective.labels is None else labels_counted(scale.classes)
     if scale.label_bounds is not None:
         low, high = scale.label_bounds
-        counted = f"numbers from {low:g} (as -1) to {high:g} (as +1)"
+        counted = f"numbers from {low:.15g} (as -1) to {high:.15g} (as +1)"
     if counted is not None:
         print(
             f"accepted labels: {counted}; a record with any other label is a null record",

@@ -147,21 +147,17 @@ class Preprocessing:
         return [column.name for column in encoders], {c.name for c in encoders if c.numeric}
 
     def unscale_labels(self, values: Any) -> np.ndarray:
-        """Returns predictions of a label that is a number, in its own units.
+        """Returns predictions of a label that is a number in its own units.
 
         Args:
-          values: (n,) predictions, in which -1 and +1 stand for ``label_bounds``.
-
-        Raises:
-          ValueError: if no bounds are declared for the label.
+          values: (n,) predictions, in which -1 and +1 stand for ``label_bounds``, if those were
+            declared.
 
         >>> scale = Preprocessing(("age",), None, label_bounds=(0.0, 200.0))
         >>> scale.unscale_labels(np.array([-1.0, 0.5]))
         array([  0., 150.])
         """
-        if self.label_bounds is None:
-            raise ValueError("labels have no units: no bounds are declared for the label.")
-        low, high = self.label_bounds
+        low, high = self.label_bounds or (-1.0, 1.0)
         return low + (np.asarray(values, np.float64) + 1) / 2 * (high - low)
 
     @property

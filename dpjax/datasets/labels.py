@@ -204,16 +204,23 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
     return ", ".join(f"{label!r} (as {int(code):{signed}})" for label, code in pairs)
 
 
-def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
+def null_labels(
+    counted: str | None,
+    classes: Sequence[Label] | None,
+    bounds: tuple[float, float] | None = None,
+) -> str:
     r"""Returns the guarantee's line on the labels counted; it never says that others occur.
 
     Args:
       counted: the labels of the loss as text, or None if it takes any number.
       classes: the labels declared for the data; empty for a table of numbers, None for arrays.
+      bounds: declared for a label that is a number, or None.
 
     >>> null_labels("-1, +1", ("No", "Yes"))
     "Accepted labels: 'No', 'Yes'; a record with any other label is a null record.\n"
     """
+    if bounds is not None:
+        counted = f"numbers from {bounds[0]:.15g} to {bounds[1]:.15g}"
     if counted is None:
         return ""
     if counted == _SIGNS and classes == ():
