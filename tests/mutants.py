@@ -5,6 +5,7 @@ before meets the bug too.
 """
 
 import contextlib
+import dataclasses
 import math
 import pathlib
 import sys
@@ -20,7 +21,7 @@ from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
-from dpjax.datasets import units
+from dpjax.datasets import encoders, labels, units
 from dpjax.derivatives import (
     batching,
     chunks,
@@ -757,10 +758,36 @@ def _(patch):
     patch.setattr(datasets, "group", lambda data, by, max_records: whole(data, by, 2 * max_records))
 
 
-@mutant("two people of one name taken for one")
+@mutant("one person taken for two, by the type of the name")
 def _(patch):
-    whole = units._owners
-    patch.setattr(units, "_owners", lambda by, rows: whole([str(cell) for cell in by], rows))
+    whole = units.unit_name
+    patch.setattr(units, "unit_name", lambda cell: f"{type(cell)}{whole(cell)}" * bool(whole(cell)))
+
+
+@mutant("levels learnt from the data")
+def _(patch):
+    whole = encoders.Categorical.encode
+
+    def learnt(column, cells, low=0.0):
+        seen = dict.fromkeys(filter(None, map(labels.label_text, cells)))
+        levels = (*seen, *map(str, range(-len(column.levels), 0)))[: len(column.levels)]
+        return whole(dataclasses.replace(column, levels=levels), cells, low)
+
+    patch.setattr(encoders.Categorical, "encode", learnt)
+
+
+@mutant("a range learnt from the data")
+def _(patch):
+    whole = encoders.Numeric.encode
+
+    def learnt(column, cells, low=0.0):
+        values = column.values(cells)
+        values = values[np.isfinite(values)]
+        if len(values):
+            column = dataclasses.replace(column, low=values.min(), high=values.max() + 1e-9)
+        return whole(column, cells, low)
+
+    patch.setattr(encoders.Numeric, "encode", learnt)
 
 
 @mutant("a person's records clipped one by one")

@@ -90,6 +90,13 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="for the owner of the data: count problems in them; NOT PRIVATE",
     )
+    one.add_argument(
+        "--template",
+        action="store_true",
+        help="print a schema to fill in: the names of a file's columns, and whether each holds "
+        "numbers, dates or words",
+    )
+    one.add_argument("--out", metavar="FILE", help="write the template to a new file")
     _table_arguments(one)
 
 
@@ -274,6 +281,12 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
 
 
 def _table_arguments(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="what each column of a file is, declared in TOML; `dpjax data FILE --template` begins "
+        "one. In place of the options below, for a table of numbers",
+    )
     one.add_argument("--label", metavar="COLUMN", help="label column of a file")
     one.add_argument(
         "--classes", metavar="A,B", help="declared labels of a file, negative first, such as No,Yes"

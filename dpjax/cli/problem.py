@@ -37,6 +37,7 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         memory_limit=memory(getattr(arguments, "memory_limit", None)),
         unit=getattr(arguments, "unit", None),
         max_records=getattr(arguments, "max_records", None),
+        schema=arguments.schema,
     )
 
 
@@ -81,10 +82,14 @@ def say_labels(
     arguments: argparse.Namespace, objective: dpjax.Objective, data: dpjax.Dataset
 ) -> None:
     """Prints which labels of a file count, before anything is spent."""
-    if not is_table_path(arguments.data):
+    scale = data.preprocessing
+    if not is_table_path(arguments.data) or scale is None:
         return
-    if objective.labels is not None and data.preprocessing is not None:
-        counted = labels_counted(data.preprocessing.classes)
+    counted = None if objective.labels is None else labels_counted(scale.classes)
+    if scale.label_bounds is not None:
+        low, high = scale.label_bounds
+        counted = f"numbers from {low:.15g} (as -1) to {high:.15g} (as +1)"
+    if counted is not None:
         print(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
@@ -94,14 +99,18 @@ def say_labels(
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:
     """Returns the objective that the arguments name.
 
-    The Welsch loss takes the public strength that is stored for named data. With ``--unit`` it is
-    the objective of units.
+    The Welsch loss takes the public strength that is stored for named data. Where ``--unit`` or the
+    schema names a unit it is the objective of units.
 
     Raises:
-      ValueError: for an unknown name, or a regularization it has no use for or lacks.
+      ValueError: for an unknown name, a regularization it has no use for or lacks, or a schema that
+        is not valid.
     """
+    unit = getattr(arguments, "unit", None)
+    if arguments.schema is not None:
+        unit = dpjax.datasets.Schema.read(arguments.schema).unit
     row = _of_rows(arguments)
-    return row if getattr(arguments, "unit", None) is None else row.of_units()
+    return row if unit is None else row.of_units()
 
 
 def _of_rows(arguments: argparse.Namespace) -> dpjax.Objective:

@@ -32,7 +32,7 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
         see ``dpjax.pytree_dataclass``; as ``check_examples``; or, of a linear model, for labels of
         words or booleans (unsigned integers too where -1 is a label), and for data that declare
-        another number of classes than the objective has.
+        another number of classes than the objective has, or a number where it has classes.
 
     Privacy: reads shapes, dtypes and declarations, no value: labels 0 and 1 of a signed dtype raise
       nothing.
@@ -97,6 +97,13 @@ def _check_labels(objective: Objective, data: Dataset | PyTree, examples: PyTree
             f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare "
             f"{len(classes)} classes: take {_ADVICE.get(len(classes), _MANY)}, or declare other "
             "classes."
+        )
+    numbers = preprocessing is not None and preprocessing.label_bounds is not None
+    if numbers and kind.classes is not None:
+        raise ValueError(
+            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare a "
+            "number with bounds as the label: declare its classes, or take a loss of numbers such "
+            "as objectives.least_squares()."
         )
     if not isinstance(examples, tuple) or len(examples) != 2:
         return

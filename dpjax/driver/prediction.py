@@ -8,6 +8,7 @@ from scipy.special import softmax
 
 from dpjax._typing import Params, PyTree
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.objectives import (
@@ -112,10 +113,13 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     """
     if isinstance(x, Dataset):
         other = x.preprocessing
-        if other is not None and preprocessing is not None and not other.scales_as(preprocessing):
+        if other is None or preprocessing is None:
+            return x.x
+        if differences := other.differences(preprocessing):
             raise ValueError(
                 f"the data set {x.name!r} was scaled by other columns, bounds or intercept than "
-                "the training data: load it as those were, or pass the table itself."
+                f"the training data: they differ in {few(differences, str)}. Load it as those "
+                "were, or pass the table itself."
             )
         return x.x
     if preprocessing is None:
@@ -168,13 +172,15 @@ class Predictions:
             )
         if not np.isfinite(rows).all():
             raise ValueError(
-                "x holds a missing or non-finite value, so it has no prediction: fill it in, or "
-                "leave the record out."
+                "x holds a missing or non-finite value, or a level that is not declared, so it has "
+                "no prediction: fill it in, or leave the record out."
             )
         return score(self.params, rows)
 
     def predict(self, x: Any) -> np.ndarray:
         """Returns the label (n,) of each record: a declared class, else its number; or a number.
+
+        Of a regression on a label with declared bounds, a number in its own units.
 
         Args:
           x: as in ``decision_function``.
@@ -186,6 +192,8 @@ class Predictions:
         score = self._score()
         codes = score.decide(self.decision_function(x))
         classes = None if self.preprocessing is None else self.preprocessing.classes
+        if score.kind == "numbers" and self.preprocessing is not None:
+            return self.preprocessing.unscale_labels(codes)
         if score.kind == "numbers" or (score.kind == "classes" and classes is None):
             return codes
         return decode_labels(codes, classes)

@@ -80,9 +80,12 @@ class Solution(Predictions, HasCard):
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
-        classes = None if self.preprocessing is None else self.preprocessing.classes or ()
+        scale = self.preprocessing
+        declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
         return self._each(
-            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
+            lambda algorithm: _guarantee.statement(
+                algorithm, self.unit, self.reproducible, *declared
+            )
         )
 
     def accuracy_interval(self, confidence: float = 0.95) -> tuple[Array, Array]:
