@@ -214,8 +214,8 @@ def _objective_arguments(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument(
         "--objective",
-        default="logistic-nonconvex",
-        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex); "
+        help=f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the labels, "
+        "logistic-nonconvex for two classes, softmax for more, least-squares for numbers); "
         f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
     )
     one.add_argument(

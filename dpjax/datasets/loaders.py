@@ -47,9 +47,10 @@ def load(
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
-        ``"covtype-12"``, the images ``"mnist"`` and ``"cifar10"``, or a path ending in .csv,
-        .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named ones are looked
-        for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at their publishers,
+        ``"covtype-12"``, ``"covtype-7"``, the images ``"mnist"`` and ``"cifar10"``, or a path
+        ending in .csv, .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named
+        ones are looked for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at
+        their publishers,
         except for images.
       label: the label's column (of an NPZ the label's array, default ``"y"``); for a table only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
@@ -261,7 +262,7 @@ def describe() -> list[DatasetInfo]:
     Privacy: published facts about published data.
 
     >>> [info.name for info in describe()]
-    ['randhie', 'ijcnn1', 'covtype', 'covtype-12', 'mnist', 'cifar10']
+    ['randhie', 'ijcnn1', 'covtype', 'covtype-12', 'covtype-7', 'mnist', 'cifar10']
     >>> describe()[0].available
     True
     """
@@ -322,8 +323,10 @@ def _read_named(entry: Spec) -> Table:
         positive = positive[:IJCNN1_TRAINING_ROWS]
         test_x, test_labels = raw["X_test"], _signs(raw["y_test"] > 0)
     else:
-        classes = [2] if entry.name == "covtype" else [1, 2]
-        x, positive = raw["X"], np.isin(raw["y"], classes)
+        x, positive = raw["X"], np.isin(raw["y"], entry.positive)
+        if entry.classes > 2:
+            every = tuple(range(1, entry.classes + 1))
+            return Table(entry.name, entry.columns, x, raw["y"], ranges, every, unit=entry.unit)
     return Table(
         entry.name,
         entry.columns,
