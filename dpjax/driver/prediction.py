@@ -19,7 +19,7 @@ from dpjax.objectives import (
     TwoLayer,
     logistic,
 )
-from dpjax.objectives.softmax import Softmax
+from dpjax.objectives.softmax_regression import Softmax
 
 _NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "

@@ -42,7 +42,7 @@ from dpjax.objectives.saddles import (
     two_layer,
     welsch_regularization,
 )
-from dpjax.objectives.softmax import softmax
+from dpjax.objectives.softmax_regression import softmax
 
 SADDLES = {
     "welsch": welsch,
