@@ -794,7 +794,8 @@ def _(patch):
 def _(patch):
     def of_longest(gram, rows, parts, clip_norm):
         squares = [
-            (part / weight).reshape(part.shape[0], rows, -1) ** 2 for part, weight, _ in parts
+            jnp.sum((part / weight) ** 2, axis=2).reshape(part.shape[0], rows, -1)
+            for part, weight, _ in parts
         ]
         longest = jnp.sqrt(sum(squares)).max(axis=1).ravel()
         return jnp.minimum(1, linear_units._SLACK * clip_norm / jnp.maximum(longest, 1e-30))
