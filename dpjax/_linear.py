@@ -127,10 +127,12 @@ class Region(NamedTuple):
     Args:
       steps: of a method that asks all records.
       radius: of the first step, for rows of norm 1.
+      damping: over the spectral scale of the noise on the Hessian.
     """
 
     steps: int = 32
     radius: float = 12.0
+    damping: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)

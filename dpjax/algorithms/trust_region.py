@@ -134,7 +134,7 @@ def dp_trust_region(
     steps: int | None = None,
     radius: float | None = None,
     final_radius: float | None = None,
-    damping: float = 0.5,
+    damping: float | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     release: str | None = None,
@@ -153,7 +153,7 @@ def dp_trust_region(
       data_size: the declared public number of records n.
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
       steps: T, number of iterations; each reads all records once, or twice in separate releases. By
-        default 32; 16 for a robust loss of a residual, and 2 for the squared loss.
+        default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
       radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
         1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
         1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
@@ -161,7 +161,8 @@ def dp_trust_region(
       final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
         that is less.
       damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-        Hessian so that noise is not taken for negative curvature.
+        Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
+        squared loss.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
@@ -221,6 +222,7 @@ def dp_trust_region(
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
+    damping = region.damping if damping is None else damping
     damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
     made = TrustRegion(
         queries=queries,

@@ -102,8 +102,9 @@ class DPLinearRegression(_PrivateRegression):
     each feature or a bound on the norm of a row. A value out of its range is clamped; a record with
     a missing value, or a target out of its range, contributes exactly zero.
 
-    The default solver, DP-TR in two steps, adds noise to the gradient and the Hessian of all
-    records at once; the first step alone would be least squares from noisy sufficient statistics.
+    The default solver is DP-TR in one step from 0, which is ridge regression from noisy sufficient
+    statistics: the gradient there is X^T y / n and the Hessian X^T X / n. More steps, such as
+    ``solver_options={"steps": 3}``, explain a little more where records are many.
 
     Args:
       epsilon: of the budget that one ``fit`` spends.
