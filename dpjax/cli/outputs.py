@@ -16,7 +16,7 @@ def check(arguments: argparse.Namespace) -> None:
       ImportError: for a plot without matplotlib.
     """
     given = vars(arguments)
-    read = {name: given.get(name) for name in ("data", "bounds", "ledger")}
+    read = {name: given.get(name) for name in ("data", "bounds", "ledger", "public")}
     taken = {
         os.path.realpath(path): f"--{name}"
         for name, path in read.items()
