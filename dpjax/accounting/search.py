@@ -1,58 +1,25 @@
-"""``SearchRelease``: the best of a random number of trainings, and what it spends.
-
-One training is a mechanism Q: it draws a setting, trains, and releases all of the training with a
-score. The search draws K, makes K independent trainings and releases the one with the largest
-score. Let f(x) = E[x^K], and let u = Q(score below that of y), ties broken by a coin of their own.
-The search releases y with density f'(u) Q(dy): K choices of the winner, the others below
-(Papernot and Steinke 2022, lemma 7). For a neighbour it is f'(v) Q'(dy), with v the probability of
-the same event under Q'. Nothing else is known of u and v than that Q is private: with h(e) the
-privacy profile of one training, sup over events S of Q(S) - e^e Q'(S) <= h(e) for all real e, and
-so v >= w(u) = max over e of e^-e (u - h(e)).
-
-*Privacy profile.* For a = e^epsilon
-
-  sup_S A(S) - a A'(S) = E_Q[(f'(u) - a f'(v) r)_+] <= E_Q[g(a r)],   r = dQ'/dQ,
-  g(t) = max over u of (f'(u) - f'(w(u)) t)_+,
-
-since f' does not fall. As a maximum of lines, g is convex, falls, and ends at 0. Over a grid of u,
-with f' taken at the upper and w at the lower end of each cell, it has corners: g(t) = sum over k of
-(A_k - B_k t)_+, whose A_k and B_k are at least 0, and E_Q[(A - B a r)_+] = A sup_S(Q(S) - a (B/A)
-Q'(S)). So the search has the profile sum over k of A_k h(epsilon + log(B_k / A_k)).
-
-*Renyi divergence.* E_Q[(f'(u))^l (f'(v) r)^(1-l)] is at most max over u of f'(u)^l f'(w(u))^(1-l)
-times that of one training, so that one adds the logarithm of the maximum over (l - 1).
-
-K may have any distribution on 1, 2, ...: a cap is part of f, and nothing is charged for it. The
-trainings may differ in all that is public if h is the largest of their profiles, because the
-profile of a mixture whose component is released is at most that. The theorems of Papernot and
-Steinke follow from the same lemma by what Renyi divergences tell of (u, v), which is less: at
-epsilon 1 and 10 expected trainings they take 2.2 times the noise of one training, this 1.5.
-"""
+"""``SearchRelease``: the best of a random number of trainings, all others secret."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import dp_accounting
 import numpy as np
-from scipy import special
 
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import events
+from dpjax.accounting.best_of import BestOf
 from dpjax.accounting.release import PrivacyLoss, Release
 from dpjax.accounting.trials import NumberOfTrials
 from dpjax.accounting.wording import LawWords
 
-# Cells of u, evenly spread in the normal quantile of u; beyond it, one cell at either end.
-_CELLS, _FARTHEST = 2_000, 8.3
-# Epsilons at which the profile of one training bounds v: 0, and these on either side.
-_EPSILONS = np.geomspace(1e-5, 60.0, 500)
-# What one value of a profile, from 0 to 1, may lack by rounding.
-_ROUNDING = 1e-14
 _LARGEST_EPSILON = 700.0
+# Where a bound may be lower than at the order asked for.
+_HIGHER_ORDERS = np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0])
 
 _LAW = LawWords(
     accounting=(
@@ -210,10 +177,10 @@ class SearchRelease(Release):
         if accountant == "rdp":
             return None
         _check_alone(releases)
-        profile = _profile(self, relation)
+        best = _best(self, relation)
 
         def delta_at(epsilon: float) -> float:
-            return float(profile.delta(np.array([epsilon]))[0])
+            return float(best.delta(np.array([epsilon]))[0])
 
         if delta_at(0.0) <= delta:
             return 0.0
@@ -233,7 +200,7 @@ class SearchRelease(Release):
         """Returns the deltas of the search alone."""
         _check_alone(releases)
         one = self if scale == 1.0 else self.scaled(scale)
-        return np.minimum(_profile(one, relation).delta(np.asarray(epsilons)), 1.0)
+        return np.minimum(_best(one, relation).delta(np.asarray(epsilons, np.float64)), 1.0)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         """Returns the Renyi divergence of one search at each order.
@@ -241,15 +208,15 @@ class SearchRelease(Release):
         Raises:
           ValueError: if none is known for a release of a training.
         """
-        cells = _cells(self, relation)
-        with np.errstate(divide="ignore"):
-            upper, lower = np.log(cells.upper), np.log(cells.lower)
-        more = np.max(orders[:, None] * upper - (orders[:, None] - 1) * lower, axis=1)
+        at = np.union1d(orders, _HIGHER_ORDERS)
         each = [
-            sum(release.count * release.renyi(orders, relation) for release in releases)
+            np.sum([r.count * r.renyi(at, relation) for r in releases], axis=0)
             for releases in self.trainings
         ]
-        return np.max(each, axis=0) + np.maximum(more, 0.0) / (orders - 1)
+        bounds = np.max(each, axis=0) + _best(self, relation).renyi_excess(at)
+        # A divergence does not fall with its order, so a bound at a higher one holds too.
+        least = np.minimum.accumulate(bounds[::-1])[::-1]
+        return least[np.searchsorted(at, orders)]
 
     def describe(self) -> str:
         """Returns the lines of the guarantee about the search and one training."""
@@ -383,83 +350,14 @@ def _uncapped_mean(number: NumberOfTrials) -> float:
     return shape * (1 - gamma) / (gamma * (1 - gamma**shape))
 
 
-class _Cells(NamedTuple):
-    """f' at the upper end of each cell of u, and at the least v of its lower end."""
-
-    upper: np.ndarray
-    lower: np.ndarray
-
-
-class _Profile(NamedTuple):
-    """Delta of a search: the sum of ``heights`` times that of one training, at shifted epsilons."""
-
-    search: SearchRelease
-    relation: Relation
-    heights: np.ndarray
-    shifts: np.ndarray
-
-    def delta(self, epsilons: np.ndarray) -> np.ndarray:
-        at = np.asarray(epsilons, np.float64)[:, None] + self.shifts
-        return _one_training(self.search, self.relation, at) @ self.heights
-
-
 @functools.lru_cache(maxsize=512)
-def _cells(search: SearchRelease, relation: Relation) -> _Cells:
-    quantiles = np.linspace(-_FARTHEST, _FARTHEST, _CELLS + 1)
-    u = np.concatenate([[0.0], special.ndtr(quantiles), [1.0]])
-    beyond = np.concatenate([[1.0], special.ndtr(-quantiles), [0.0]])
-    v = _least(search, relation, u, beyond)
-    return _Cells(search.number.derivative(u[1:]), search.number.derivative(v[:-1]))
-
-
-@functools.lru_cache(maxsize=512)
-def _profile(search: SearchRelease, relation: Relation) -> _Profile:
-    corners = _corners(*_cells(search, relation))
-    heights, falls = np.diff(corners, axis=1)
-    with np.errstate(divide="ignore"):
-        return _Profile(search, relation, heights, np.log(falls / heights))
-
-
-def _least(
-    search: SearchRelease, relation: Relation, u: np.ndarray, beyond: np.ndarray
-) -> np.ndarray:
-    """The least probability under Q' of an event of probability u under Q; ``beyond`` is 1 - u."""
-    bounds = _one_training(search, relation, np.concatenate([[0.0], _EPSILONS]))
-    least = u - bounds[0]
-    for epsilon, delta in zip(_EPSILONS, bounds[1:], strict=True):
-        # Of the event, and of its complement: 1 - v <= e^e (1 - u) + h(e).
-        least = np.maximum(least, math.exp(-epsilon) * (u - delta))
-        least = np.maximum(least, 1 - delta - math.exp(epsilon) * beyond)
-    return np.clip(least - _ROUNDING, 0.0, 1.0)
+def _best(search: SearchRelease, relation: Relation) -> BestOf:
+    return BestOf.of(search.number, functools.partial(_one_training, search, relation))
 
 
 def _one_training(search: SearchRelease, relation: Relation, epsilons: np.ndarray) -> np.ndarray:
-    """sup_S Q(S) - e^e Q'(S) of one training, at any e, for either order of the neighbours."""
-    sizes = np.minimum(np.abs(epsilons), _LARGEST_EPSILON)
-    flat = sizes.ravel()
-    largest = np.zeros(len(flat))
-    for releases in search.trainings:
-        event = events.Event(releases, relation)
-        largest = np.maximum(largest, events.deltas(event, flat))
-    found = np.minimum(largest + _ROUNDING, 1.0).reshape(sizes.shape)
-    # Below 0, from the other order: 1 - e^e + e^e h(-e).
-    return np.where(epsilons < 0, -np.expm1(-sizes) + np.exp(-sizes) * found, found)
-
-
-def _corners(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
-    """The lines (intercept, fall) that make up the largest of all, the flattest first: (2, m)."""
-    lines = [(0.0, 0.0)]
-    # Both grow from cell to cell.
-    for intercept, fall in zip(upper.tolist(), lower.tolist(), strict=True):
-        while intercept > lines[-1][0] and len(lines) > 1:
-            (last, its_fall), (before, earlier) = lines[-1], lines[-2]
-            # The last one is largest nowhere if this one meets it after that one did.
-            crossed = (intercept - last) * (its_fall - earlier) >= (last - before) * (
-                fall - its_fall
-            )
-            if not crossed:
-                break
-            lines.pop()
-        if intercept > lines[-1][0]:
-            lines.append((intercept, fall))
-    return np.array(lines).T
+    """The largest profile of a training, at epsilons of at least 0."""
+    profiles = [
+        events.deltas(events.Event(releases, relation), epsilons) for releases in search.trainings
+    ]
+    return np.max(profiles, axis=0)

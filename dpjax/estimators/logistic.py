@@ -4,7 +4,7 @@ import inspect
 import os
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from dpjax import _validate, objectives
 from dpjax._typing import Relation
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, Algorithm, Status
-from dpjax.baselines import BASELINES
+from dpjax.baselines import BASELINES, EVERY
 from dpjax.datasets import Dataset
 from dpjax.driver import Solution, guarantee, run, solve
 from dpjax.estimators import arrays, rows
 from dpjax.mechanisms import random_key
+from dpjax.tuning import default_settings, tune
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
 _SAID = ("objective", "budget", "data_size", "dimension")
@@ -69,6 +70,10 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         refused; cross-validation is as many fits. Copies share the ``Ledger``; an estimator that is
         pickled, as for another process, takes the file.
       unit: what one row stands for, in the guarantee's words.
+      tune: None to train with the settings given. Otherwise a private random search, see
+        ``dpjax.tune``, which the same budget covers: True for the solver's default grid, or names
+        and values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
+        ``regularization`` and of options of the solver. A ledger then needs a Renyi order.
 
     Attributes:
       coef_: weights (1, p) for features in their own units.
@@ -80,6 +85,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         without a ledger it says that it is one; those of other processes it cannot know.
       releasable_: whether that may be relied on; False with an integer ``random_state``.
       solution_: the ``Solution`` of the training, in the units of the scaled rows.
+      settings_: the settings that a search chose; empty without one.
 
     Privacy: all fitted attributes are covered by the guarantee. What they are applied to is not:
       predictions and scores on the training data tell of those data. Nor is what was fitted on the
@@ -120,6 +126,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         solver_options: Mapping[str, Any] | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
         unit: str = "row",
+        tune: bool | Mapping[str, Sequence[Any]] | None = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -135,6 +142,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         self.solver_options = solver_options
         self.ledger = ledger
         self.unit = unit
+        self.tune = tune
 
     def fit(self, X: Any, y: Any) -> "DPLogisticRegression":
         """Trains privately, which spends the budget once.
@@ -159,14 +167,14 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         self._note_features(X, x, reset=True)
         classes = arrays.two_labels(self._declared_classes(labels.cells))
         scaling = rows.declare(self.bounds, self.data_norm, bool(self.fit_intercept), x.shape[1])
-        algorithm = self._configure(len(x), x.shape[1] + scaling.intercept)
+        make, budget = self._configure(len(x), x.shape[1] + scaling.intercept)
         data = Dataset(
             scaling.rows(x),
             arrays.signs(labels, classes),
             unit=_validate.word("unit", self.unit),
             max_norm=1.0,
         )
-        self.solution_ = self._train(algorithm, data)
+        self.solution_, self.settings_ = self._train(make, budget, data)
         text = guarantee.statement(
             self.solution_.algorithm,
             data.unit,
@@ -236,7 +244,10 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             )
         return self.classes
 
-    def _configure(self, count: int, dimension: int) -> Algorithm:
+    def _configure(
+        self, count: int, dimension: int
+    ) -> tuple[Callable[..., Algorithm], PrivacyBudget]:
+        """Returns ``make(budget, **setting)`` and the budget."""
         delta, size = self.delta, self.data_size
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
             raise ValueError(
@@ -245,12 +256,6 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         size = count if size is None else size
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
-        budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        strength = self.regularization
-        if strength is None:
-            strength = _PENALTY / (size * budget.epsilon)
-        strength = _validate.non_negative("regularization", strength)
-        objective = objectives.logistic_l2(strength) if strength else objectives.logistic()
         factories = ALGORITHMS | BASELINES
         factory = factories[_validate.choice("solver", self.solver, factories)]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
@@ -262,15 +267,38 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             )
         for name in options:
             _validate.choice(f"option of {self.solver}", name, takes)
-        return factory(objective, budget, data_size=size, dimension=dimension, **options)
+        if isinstance(self.tune, Mapping):
+            for name in self.tune:
+                _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
 
-    def _train(self, algorithm: Algorithm, data: Dataset) -> Solution:
-        seed = self.random_state
+        def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
+            strength = setting.pop("regularization", self.regularization)
+            if strength is None:
+                strength = _PENALTY / (size * budget.epsilon)
+            strength = _validate.non_negative("regularization", strength)
+            objective = objectives.logistic_l2(strength) if strength else objectives.logistic()
+            given = {**options, **setting}
+            return factory(objective, budget, data_size=size, dimension=dimension, **given)
+
+        return make, PrivacyBudget(self.epsilon, delta, self.relation)
+
+    def _train(
+        self, make: Callable[..., Algorithm], budget: PrivacyBudget, data: Dataset
+    ) -> tuple[Solution, dict[str, Any]]:
+        seed, settings = self.random_state, {}
         key = random_key() if seed is None else None
-        if self.ledger is not None:
-            return run(algorithm, data, key=key, seed=seed, progress=False, ledger=self.ledger)
-        solution = solve(algorithm, data, key=key, seed=seed)
-        _unbooked.append(None)  # atomic, where adding 1 is not
+        kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
+        if self.tune is not None and self.tune is not False:
+            grid = EVERY[self.solver].grid
+            grid = default_settings(grid, self.solver) if self.tune is True else self.tune
+            tuned = tune(make, grid, data, budget, **kept)
+            solution, settings = tuned.solution, tuned.settings
+        elif self.ledger is not None:
+            return run(make(budget), data, **kept), settings
+        else:
+            solution = solve(make(budget), data, key=key, seed=seed)
+        if self.ledger is None:
+            _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
-        return solution
+        return solution, settings

@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 
 from dpjax import _validate
+from dpjax._cards import Card, HasCard
 from dpjax.accounting import (
     Event,
     NumberOfTrials,
@@ -19,6 +20,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting.search import accounting_key
 from dpjax.accounting.trials import default_cap
+from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, with_accuracy
 from dpjax.algorithms.base import Declared
 from dpjax.tuning.score import ACCURACY, public_score
@@ -30,13 +32,13 @@ Make = Callable[..., Algorithm]
 
 # Of the epsilon of a training. Gaussian noise adds up in squares: the training keeps sqrt(1 - s^2)
 # of its signal, 95 %, and the accuracy of 20,000 records is known to about 0.001 at epsilon 1.
-_SCORE_SHARE = 0.3
+SCORE_SHARE = 0.3
 # How far below the budget a calibrated search may end, and in how many rounds.
 _TOLERANCE, _ROUNDS = 5e-4, 40
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchPlan:
+class SearchPlan(HasCard):
     """A search that is calibrated to a budget; made by ``plan``.
 
     Args:
@@ -114,6 +116,17 @@ class SearchPlan:
             self.budget,
         )
 
+    def _card(self) -> Card:
+        rows = (
+            ("epsilon", ceil(self.epsilon)),
+            ("delta", ceil(self.budget.delta)),
+            ("relation", self.budget.relation),
+            ("settings", f"{len(self.settings):,} of {', '.join(self.settings[0])}"),
+            ("trainings", self.release.number.words),
+            ("noise", f"{self.noise_ratio:.2f} times that of one training"),
+        )
+        return Card(f"Private random search of {self.algorithms[0].title}", rows)
+
     def advice(self) -> list[str]:
         """Returns the price of the search in sentences: against no search, and composition."""
         number, settings = self.release.number, len(self.settings)
@@ -149,7 +162,7 @@ def plan(
     cap: int | None = None,
     shape: float = 1.0,
     score: Any = ACCURACY,
-    score_share: float = _SCORE_SHARE,
+    score_share: float = SCORE_SHARE,
 ) -> SearchPlan:
     """Returns a search whose whole cost is the budget; see ``tune`` for the arguments.
 

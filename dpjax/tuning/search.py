@@ -26,7 +26,7 @@ from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.tuning import trials as _trials
-from dpjax.tuning.planning import _SCORE_SHARE, Make, SearchPlan, plan
+from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
 from dpjax.tuning.score import ACCURACY
 from dpjax.tuning.settings import Settings
 from dpjax.tuning.tuned import Tuned, scalar, searched
@@ -49,7 +49,7 @@ def tune(
     cap: int | None = None,
     shape: float = 1.0,
     score: Any = ACCURACY,
-    score_share: float = _SCORE_SHARE,
+    score_share: float = SCORE_SHARE,
     params: Params | None = None,
     memory_limit: int = MEMORY,
     progress: bool | None = None,
