@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import dpjax
-from dpjax import tuning
+from dpjax import auditing, tuning
 from dpjax.accounting import Event, NumberOfTrials, epsilon
 from dpjax.cli import main
 from dpjax.datasets import group
@@ -172,6 +172,20 @@ def test_of_the_other_trainings_nothing_is_kept(planned):
     assert set(vars(tuned)) == {"solution", "settings", "score"}
     assert isinstance(tuned.score, float) and tuned.solution.accuracy is None
     assert set(tuned.settings) == {"step_size"}
+
+
+def test_the_noise_on_the_score_is_the_noise_accounted(planned):
+    """Of searches that are one training nearly always, so that no score is the largest of many."""
+    number, start = NumberOfTrials(1.0001, 2), jnp.zeros(WIDTH)
+    run = functools.partial(trials.search, planned.algorithms, number=number)
+    keys = jax.random.split(jax.random.key(1), 600)
+    best = jax.jit(jax.vmap(lambda key: run(records(), key, start)))(keys)
+    x, y = records()
+    predicted = np.sign(np.asarray(best.solution.params) @ x.T)
+    noise = np.asarray(best.score) - (predicted == y).mean(axis=1)
+    stddev = planned.algorithms[0].event.releases[-1].stddev
+    assert stats.kstest(noise, "norm", args=(0.0, stddev)).pvalue > LEVEL
+    assert stats.kstest(noise, "norm", args=(0.0, 0.5 * stddev)).pvalue < LEVEL
 
 
 def test_scores_that_are_no_numbers_lose_and_one_training_always_counts(planned):
@@ -404,6 +418,16 @@ def test_c43_a_search_is_booked_and_a_key_serves_one(planned, tmp_path):
         assert before < entry.cost
         with pytest.raises(ValueError, match="would exceed the budget"):
             tuning.run_plan(planned, data, key=dpjax.random_key(), ledger=ledger)
+
+
+# Attacked.
+
+
+@pytest.mark.parametrize(("name", "runs"), [("search", 20_000), ("search-accuracy", 4_000)])
+def test_an_audit_of_few_runs_does_not_refute_the_search(name, runs):
+    """A whole search; ``dpjax audit`` makes many times as many runs and asks for power."""
+    found = auditing.audit(name, key=jax.random.key(4), runs=runs)
+    assert not found.refuted and 0 < found.ratio < 1
 
 
 # The command line and the estimator.

@@ -51,7 +51,7 @@ class SearchRelease(Release):
     >>> search = SearchRelease.of([(one,)], NumberOfTrials(10, 40), settings=32)
     >>> event = events.Event((search,), "zero_out")
     >>> print(round(events.epsilon(event, 1e-6, "zero_out"), 2))
-    0.64
+    0.6
     """
 
     trainings: tuple[tuple[Release, ...], ...]

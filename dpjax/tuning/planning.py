@@ -177,7 +177,7 @@ def plan(
     ...     data_size=10_000, dimension=10)
     >>> search = plan(make, {"radius": [3.0, 6.0, 12.0]}, PrivacyBudget(epsilon=1.0, delta=1e-6))
     >>> 0.999 < search.epsilon <= 1.0, round(search.noise_ratio, 1)
-    (True, 1.6)
+    (True, 1.5)
     """
     if not isinstance(budget, PrivacyBudget):
         raise ValueError(
