@@ -4,7 +4,9 @@ Run ``python benchmarks/private_search.py [ALGORITHM ...] [--seeds N] [--quick] 
 each algorithm and data set, accuracy on records held out, mean and standard error over the seeds:
 of the default settings with the whole budget; of ``dpjax.tune``, 10 expected trainings of at most
 40; and of the best of all 32 by plain composition, each with its part of the budget. NOT PRIVATE:
-the accuracy is exact. Other options: ``--share S`` for the score's part of a training's epsilon.
+the accuracy is exact. Other options: ``--share S`` for the score's part of a training's epsilon;
+``--prices`` prints the noise of a search over that of one training alone, by expected trainings and
+epsilon, and trains nothing.
 """
 
 import argparse
@@ -13,13 +15,24 @@ import json
 import math
 from pathlib import Path
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import dpjax
-from dpjax.accounting import Event, Release, epsilon, gaussian_multiplier
+from dpjax.accounting import (
+    Event,
+    NumberOfTrials,
+    Release,
+    SearchRelease,
+    calibrate,
+    epsilon,
+    gaussian_multiplier,
+)
+from dpjax.accounting.trials import default_cap
 from dpjax.tuning import trials
+from dpjax.tuning.planning import SCORE_SHARE
 
 EPSILON, TRIALS, CAP = 1.0, 10.0, 40
 PENALTIES = [1e-5, 1e-4, 1e-3, 1e-2]
@@ -92,15 +105,54 @@ def of_all(make, settings, budget, train, seeds, share):
     return [best(jax.random.key(seed)).solution.params for seed in range(seeds)]
 
 
+def prices(delta=1e-6):
+    """Noise of a training in a search over that of one alone: the search itself, score apart."""
+
+    def scale(make_event, budget, accountant="pld"):
+        return calibrate(
+            lambda noise: Event(make_event(noise), budget.relation), budget, accountant
+        )
+
+    print("| expected trainings, cap | epsilon | search | by Rényi DP | theorem | 32 composed |")
+    print("|---|---|---|---|---|---|")
+    for mean in (5.0, 10.0, 32.0):
+        for at in (0.5, 1.0, 3.0):
+            budget = dpjax.PrivacyBudget(at, delta)
+            number = NumberOfTrials(mean, default_cap(mean))
+
+            def search(noise, number=number):
+                return (SearchRelease.of([(Release("one", 1, noise),)], number, settings=32),)
+
+            one = scale(lambda noise: (Release("one", 1, noise),), budget)
+            exact, renyi = (scale(search, budget, how) / one for how in ("pld", "rdp"))
+            theorem = dp_accounting.calibrate_dp_mechanism(
+                dp_accounting.rdp.RdpAccountant,
+                lambda noise, mean=mean: dp_accounting.dp_event.RepeatAndSelectDpEvent(
+                    dp_accounting.GaussianDpEvent(float(noise)), mean, 1.0
+                ),
+                at,
+                delta,
+                dp_accounting.LowerEndpointAndGuess(one, 2 * one),
+            )
+            print(
+                f"| {mean:.0f}, {number.cap} | {at:g} | {exact:.2f} | {renyi:.2f} | "
+                f"{theorem / one:.2f} | {math.sqrt(32):.2f} |"
+            )
+
+
 def main():
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("algorithms", nargs="*", default=list(GRIDS), help=", ".join(GRIDS))
     words.add_argument("--seeds", type=int, default=20)
-    words.add_argument("--share", type=float, default=dpjax.tuning.SCORE_SHARE)
+    words.add_argument("--share", type=float, default=SCORE_SHARE)
     words.add_argument("--data", nargs="+", default=list(DATA))
     words.add_argument("--quick", action="store_true", help="3 seeds, no composition")
     words.add_argument("--json", metavar="FILE", help="write the figures")
+    words.add_argument("--prices", action="store_true", help="print prices, train nothing")
     arguments = words.parse_args()
+    if arguments.prices:
+        prices()
+        return
     seeds, found = 3 if arguments.quick else arguments.seeds, []
     print("| algorithm | data | n | default | search | all 32, composed | noise of a training |")
     print("|---|---|---|---|---|---|---|")

@@ -4,7 +4,7 @@ import inspect
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from dpjax.datasets import Dataset
 from dpjax.driver import Solution, guarantee, run, solve
 from dpjax.estimators import arrays, rows
 from dpjax.mechanisms import random_key
-from dpjax.tuning import default_settings, tune
+from dpjax.tuning import SearchPlan, default_settings, plan, run_plan
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
 _SAID = ("objective", "budget", "data_size", "dimension")
@@ -167,14 +167,15 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         self._note_features(X, x, reset=True)
         classes = arrays.two_labels(self._declared_classes(labels.cells))
         scaling = rows.declare(self.bounds, self.data_norm, bool(self.fit_intercept), x.shape[1])
-        make, budget = self._configure(len(x), x.shape[1] + scaling.intercept)
+        planned = self._configure(len(x), x.shape[1] + scaling.intercept)
         data = Dataset(
             scaling.rows(x),
             arrays.signs(labels, classes),
             unit=_validate.word("unit", self.unit),
             max_norm=1.0,
         )
-        self.solution_, self.settings_ = self._train(make, budget, data)
+        self.settings_: dict[str, Any] = {}
+        self.solution_ = self._train(planned, data)
         text = guarantee.statement(
             self.solution_.algorithm,
             data.unit,
@@ -244,10 +245,7 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             )
         return self.classes
 
-    def _configure(
-        self, count: int, dimension: int
-    ) -> tuple[Callable[..., Algorithm], PrivacyBudget]:
-        """Returns ``make(budget, **setting)`` and the budget."""
+    def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
         delta, size = self.delta, self.data_size
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
             raise ValueError(
@@ -267,9 +265,6 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             )
         for name in options:
             _validate.choice(f"option of {self.solver}", name, takes)
-        if isinstance(self.tune, Mapping):
-            for name in self.tune:
-                _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
 
         def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
             strength = setting.pop("regularization", self.regularization)
@@ -280,25 +275,29 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
             given = {**options, **setting}
             return factory(objective, budget, data_size=size, dimension=dimension, **given)
 
-        return make, PrivacyBudget(self.epsilon, delta, self.relation)
+        budget = PrivacyBudget(self.epsilon, delta, self.relation)
+        if self.tune is None or self.tune is False:
+            return make(budget)
+        settings = self.tune
+        if settings is True:
+            settings = default_settings(EVERY[self.solver].grid, self.solver)
+        for name in settings if isinstance(settings, Mapping) else ():
+            _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
+        return plan(make, settings, budget)
 
-    def _train(
-        self, make: Callable[..., Algorithm], budget: PrivacyBudget, data: Dataset
-    ) -> tuple[Solution, dict[str, Any]]:
-        seed, settings = self.random_state, {}
+    def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:
+        seed = self.random_state
         key = random_key() if seed is None else None
         kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
-        if self.tune is not None and self.tune is not False:
-            grid = EVERY[self.solver].grid
-            grid = default_settings(grid, self.solver) if self.tune is True else self.tune
-            tuned = tune(make, grid, data, budget, **kept)
-            solution, settings = tuned.solution, tuned.settings
+        if isinstance(planned, SearchPlan):
+            tuned = run_plan(planned, data, **kept)
+            solution, self.settings_ = tuned.solution, tuned.settings
         elif self.ledger is not None:
-            return run(make(budget), data, **kept), settings
+            return run(planned, data, **kept)
         else:
-            solution = solve(make(budget), data, key=key, seed=seed)
+            solution = solve(planned, data, key=key, seed=seed)
         if self.ledger is None:
             _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
-        return solution, settings
+        return solution
