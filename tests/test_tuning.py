@@ -383,6 +383,42 @@ def test_bad_input_is_named_before_anything_is_spent(change, words, monkeypatch)
         tuning.tune(make, given.pop("settings"), given.pop("data"), given.pop("budget"), **given)
 
 
+def test_an_algorithm_for_other_neighbours_than_the_budget_is_refused():
+    other = dpjax.PrivacyBudget(1.0, 1e-4, "replace_one")
+
+    def other_make(budget, **setting):
+        return make(other, **setting)
+
+    with pytest.raises(ValueError, match="an algorithm for 'replace_one'"):
+        tuning.plan(other_make, SETTINGS, BUDGET, score=jnp.linalg.norm)
+
+
+def test_noise_that_spends_all_of_delta_is_refused():
+    objective = dpjax.objectives.logistic_l2()
+    made = functools.partial(
+        dpjax.perturbed_gradient_descent,
+        objective,
+        data_size=ROWS,
+        dimension=WIDTH,
+        batch_size=20,
+        steps=2,
+    )
+    public = tuning.PublicAccuracy.of(objective, records())
+    with pytest.raises(ValueError, match="Noise in a ball"):
+        tuning.plan(made, {"step_size": [0.1]}, BUDGET, score=public, **TRIALS)
+
+
+def test_a_winner_that_is_not_finite_warns():
+    def absurd(budget, **setting):
+        objective = dpjax.objectives.logistic_l2(1.0)
+        return dpjax.dp_gradient_descent(
+            objective, budget, data_size=ROWS, dimension=WIDTH, steps=12, certify=None, **setting
+        )
+
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        tuning.tune(absurd, {"step_size": [1e30]}, records(), BUDGET, seed=0, **TRIALS)
+
+
 def test_records_on_disk_are_refused():
     streamed = jax.tree.map(lambda leaf: dpjax.distributed.stream(leaf), records())
     with pytest.raises(ValueError, match="in memory"):

@@ -156,6 +156,11 @@ class SearchRelease(Release):
         objections = (release.ledger_objection for release in self._released)
         return next((words for words in objections if words is not None), None)
 
+    @property
+    def ends_early(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a training ends when its records are used up."""
+        return any(release.ends_early for release in self._released)
+
     def parts(self) -> Sequence[Release]:
         """Returns the releases of one training."""
         return self.trainings[0]

@@ -291,13 +291,14 @@ class DPLogisticRegression(ClassifierMixin, BaseEstimator):
         kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
         if isinstance(planned, SearchPlan):
             tuned = run_plan(planned, data, **kept)
-            solution, self.settings_ = tuned.solution, tuned.settings
-        elif self.ledger is not None:
+            self.settings_ = tuned.settings
+            if self.ledger is None:
+                _unbooked.append(None)
+            return tuned.solution
+        if self.ledger is not None:
             return run(planned, data, **kept)
-        else:
-            solution = solve(planned, data, key=key, seed=seed)
-        if self.ledger is None:
-            _unbooked.append(None)  # atomic, where adding 1 is not
+        solution = solve(planned, data, key=key, seed=seed)
+        _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=3)
         return solution

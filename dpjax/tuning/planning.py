@@ -209,13 +209,20 @@ def _build(
     own = functools.partial(make, **setting)
     try:
         if share is None:
-            return own(budget)
-        return with_accuracy(own, budget, epsilon=share * budget.epsilon)
+            algorithm = own(budget)
+        else:
+            algorithm = with_accuracy(own, budget, epsilon=share * budget.epsilon)
     except (ValueError, TypeError) as error:
         said = f"the setting {setting} cannot be searched: {error}"
         if share is not None and "accuracy" in str(error):
-            said += " Or pass score=, a function of the parameters and of public records."
+            said += " Or score on public records: pass score=, on the command line --public FILE."
         raise ValueError(said) from error
+    if algorithm.relation != budget.relation:
+        raise ValueError(
+            f"make(budget) returned an algorithm for {algorithm.relation!r}, and the budget is for "
+            f"{budget.relation!r}: calibrate it to the budget that make is given."
+        )
+    return algorithm
 
 
 def _release(
@@ -235,6 +242,8 @@ def _training_budget(
     least, most = 0.0, budget.epsilon
     guess, kinds = most / 2, settings
     for _ in range(_ROUNDS):
+        if guess < budget.delta:  # such a training is none; ball noise ends here
+            break
         training = dataclasses.replace(budget, epsilon=guess)
         algorithms = [build(setting, training) for setting in kinds]
         if kinds is settings:
@@ -257,8 +266,9 @@ def _training_budget(
         guess = aim if least < aim < most else (least + most) / 2
     if least == 0:
         raise ValueError(
-            f"no training is private enough for a search of epsilon={budget.epsilon:g} at "
-            f"delta={budget.delta:g}: lower trials, or raise the budget."
+            f"no noise makes a training private enough for a search of epsilon={budget.epsilon:g} "
+            f"at delta={budget.delta:g}: lower trials, or raise the budget. Noise in a ball, whose "
+            "trainings spend all of delta, cannot be searched."
         )
     return dataclasses.replace(budget, epsilon=least)
 

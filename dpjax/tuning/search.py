@@ -6,6 +6,7 @@ import functools
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from dpjax._streaming import is_streamed
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger, PrivacyBudget
+from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import check_data, loop, root_key
@@ -180,6 +182,8 @@ def run_plan(
         reproducible=seed is not None or guessable(root),
         preprocessing=loop.preprocessing_of(data),
     )
+    if int(solution.status) == Status.NOT_FINITE:
+        warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
     return Tuned(solution, chosen.settings[setting], scalar(best.score))
 
 
