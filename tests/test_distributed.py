@@ -17,13 +17,19 @@ COLLECTIVES = {"psum", "pmean", "all_gather", "shard_map", "pmap", "axis_index"}
 MESSAGES = {"broadcast_one_to_all", "process_allgather"}
 
 
-@pytest.mark.parametrize("half", [0, 1])
-def test_c11_c12_c13_every_algorithm_releases_the_same_bits(half):
+# Without optimisation the products of its step are rounded otherwise where the program around them
+# is another.
+AS_USERS = ["dp-subspace-tr"]
+OTHERS = sorted(dpjax.ALGORITHMS.keys() - AS_USERS)
+
+
+@pytest.mark.parametrize("names", [OTHERS[::2], OTHERS[1::2], AS_USERS], ids=len)
+def test_c11_c12_c13_every_algorithm_releases_the_same_bits(names):
     """On one device, from memory or outside, on eight, and on four in each of two processes.
 
     Of parameters, history, certificate and accuracy: noise for each device would change them.
     """
-    names = sorted(dpjax.ALGORITHMS)[half::2]
+    optimised = names is AS_USERS
     program = f"""
 for name in {names}:
     solution = dpjax.solve(algorithm(name), shard((x, y)), key=jax.random.key(0))
@@ -33,12 +39,12 @@ for name in {names}:
     outside = program.replace("shard((x, y))", "stream((x, y))").replace(
         "[name]", "['out ' + name]"
     )
-    both = on_devices(alone + outside, count=1)
+    both = on_devices(alone + outside, count=1, optimised=optimised)
     one = {name: both[name] for name in names}
     assert len(set(one.values())) == len(names)
     assert one == {name: both[f"out {name}"] for name in names}
-    first, second = on_processes(program, devices=4)
-    assert one == on_devices(program) == first == second
+    first, second = on_processes(program, devices=4, optimised=optimised)
+    assert one == on_devices(program, optimised=optimised) == first == second
 
 
 def test_c12_any_number_of_devices_and_the_users_own_sharding():

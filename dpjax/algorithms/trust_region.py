@@ -24,6 +24,7 @@ from dpjax.algorithms.certificate import (
     widen,
 )
 from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Info,
     Queries,
@@ -35,7 +36,7 @@ from dpjax.algorithms.model_step import (
 )
 from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.objectives import Objective, free_hessian_ratio
+from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
 STEPS = 32
@@ -100,6 +101,28 @@ class TrustRegion(Planned):
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
+
+    def error_bars(self, state: State, unit_rows: bool) -> ErrorBars | None:
+        """Returns those of the last step, whose model is the whole objective's."""
+        last = self.queries[-1]
+        if not last.isometric:
+            return None
+        unclipped = jnp.asarray(self.unclipped)
+        form = self.objective.averaged
+        if isinstance(last, JointQuery) and form is not None:
+            length = jnp.linalg.norm(ravel_pytree(state.queried)[0])
+            if (slope := form.slope_within(length)) is not None:
+                joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
+                unclipped = unclipped | (joint <= 1)
+        return error_bars(
+            self.objective,
+            state.queried,
+            state.answer.gradient,
+            state.answer.hessian,
+            state.multiplier,
+            (self.queries[0].stddev, last.hessian_stddev),
+            unclipped & unit_rows,
+        )
 
 
 def dp_trust_region(
@@ -235,10 +258,10 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     >>> round(paper_schedule(objectives.logistic())["radius"], 3)
     1.019
     """
-    if objective.constants is None:
+    if objective.hessian_lipschitz is None:
         raise ValueError(f"{objective.name} has no Hessian-Lipschitz constant.")
     alpha = _validate.positive("alpha", alpha)
-    radius = math.sqrt(alpha / objective.constants.hessian_lipschitz)
+    radius = math.sqrt(alpha / objective.hessian_lipschitz)
     return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
 
 
@@ -318,8 +341,8 @@ def joint_weights(
     """Returns the weights of a joint release, and whether the Hessian is free.
 
     Args:
-      objective: for a margin loss with constants the Hessian's weight is by default the least at
-        which it costs nothing.
+      objective: for a loss of linear scores with constants the weights are by default such that
+        the Hessian costs nothing, or little.
       clip_norm: the gradient's weight; by default the Lipschitz constant.
       hessian_clip_norm: the Hessian's weight; else by default the smoothness.
 
@@ -328,10 +351,18 @@ def joint_weights(
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # A mean of vectors that the joint bound leaves alone is one as well.
-    margin, constants = objective.averaged_margin, objective.constants
-    if hessian_clip_norm is not None or margin is None or constants is None:
+    linear, constants = objective.averaged, objective.constants
+    if hessian_clip_norm is not None or linear is None:
         return clip, hessian_clip, False
-    return clip, round_up(clip * free_hessian_ratio(margin, constants.lipschitz)), True
+    known = constants is not None
+    if not known and linear.slope_within(jnp.zeros(())) is None:
+        return clip, hessian_clip, False
+    if (weights := linear.joint_weights(constants.lipschitz if known else clip)) is None:
+        return clip, hessian_clip, False
+    of_gradient, of_hessian = weights
+    if clip_norm is not None:  # the gradient's weight is what was given
+        return clip, round_up(clip * of_hessian), known and of_gradient == 1
+    return round_up(clip * of_gradient), round_up(clip * of_hessian), known
 
 
 def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
@@ -364,7 +395,7 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
 def _stopping_level(objective: Objective, alpha: float | None) -> float:
     if alpha is None:
         return -math.inf
-    if objective.constants is None:
+    if objective.hessian_lipschitz is None:
         raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
     alpha = _validate.positive("stopping_alpha", alpha)
-    return base.to_leaf(math.sqrt(alpha * objective.constants.hessian_lipschitz))
+    return base.to_leaf(math.sqrt(alpha * objective.hessian_lipschitz))

@@ -154,6 +154,13 @@ def _data_parser(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="for the owner of the data: count problems in them; NOT PRIVATE",
     )
+    one.add_argument(
+        "--template",
+        action="store_true",
+        help="print a schema to fill in: the names of a file's columns, and whether each holds "
+        "numbers, dates or words",
+    )
+    one.add_argument("--out", metavar="FILE", help="write the template to a new file")
     _table_arguments(one)
 
 
@@ -272,8 +279,8 @@ def _objective_arguments(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument(
         "--objective",
-        default="logistic-nonconvex",
-        help=f"one of {', '.join(dpjax.objectives.OBJECTIVES)} (default: logistic-nonconvex); "
+        help=f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the labels, "
+        "logistic-nonconvex for two classes, softmax for more, least-squares for numbers); "
         f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
     )
     one.add_argument(
@@ -339,6 +346,12 @@ def _step_arguments(one: argparse.ArgumentParser) -> None:
 
 
 def _table_arguments(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="what each column of a file is, declared in TOML; `dpjax data FILE --template` begins "
+        "one. In place of the options below, for a table of numbers",
+    )
     one.add_argument("--label", metavar="COLUMN", help="label column of a file")
     one.add_argument(
         "--classes", metavar="A,B", help="declared labels of a file, negative first, such as No,Yes"

@@ -14,6 +14,7 @@ _EXAMPLES = {
     "dpjax run": """
         dpjax run
         dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
+        dpjax run --data people.csv --schema schema.toml --save model
         dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
         dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
         dpjax run dp-tr --epsilon 1 --estimate 0.1
@@ -31,6 +32,8 @@ _EXAMPLES = {
     "dpjax data": """
         dpjax data
         dpjax data covtype
+        dpjax data people.csv --template --label income --out schema.toml
+        dpjax data people.csv --check --schema schema.toml
         dpjax data patients.csv --label sick --bounds ranges.json --check
     """,
     "dpjax ledger": """

@@ -13,6 +13,7 @@ from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.raw import is_table_path
+from dpjax.datasets.registry import SPECS
 
 
 class Setting(NamedTuple):
@@ -37,6 +38,7 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         memory_limit=memory(getattr(arguments, "memory_limit", None)),
         unit=getattr(arguments, "unit", None),
         max_records=getattr(arguments, "max_records", None),
+        schema=arguments.schema,
     )
 
 
@@ -81,10 +83,14 @@ def say_labels(
     arguments: argparse.Namespace, objective: dpjax.Objective, data: dpjax.Dataset
 ) -> None:
     """Prints which labels of a file count, before anything is spent."""
-    if not is_table_path(arguments.data):
+    scale = data.preprocessing
+    if not is_table_path(arguments.data) or scale is None:
         return
-    if objective.labels is not None and data.preprocessing is not None:
-        counted = labels_counted(data.preprocessing.classes)
+    counted = None if objective.labels is None else labels_counted(scale.classes)
+    if scale.label_bounds is not None:
+        low, high = scale.label_bounds
+        counted = f"numbers from {low:.15g} (as -1) to {high:.15g} (as +1)"
+    if counted is not None:
         print(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
@@ -92,23 +98,37 @@ def say_labels(
 
 
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:
-    """Returns the objective that the arguments name.
+    """Returns the objective that the arguments name, or that fits the labels they declare.
 
-    The Welsch loss takes the public strength that is stored for named data. With ``--unit`` it is
-    the objective of units.
+    The Welsch loss takes the public strength that is stored for named data. Where ``--unit`` or the
+    schema names a unit it is the objective of units. Sets ``arguments.objective`` to its name.
 
     Raises:
-      ValueError: for an unknown name, or a regularization it has no use for or lacks.
+      ValueError: for an unknown name, a regularization it has no use for or lacks, or a schema that
+        is not valid.
     """
-    row = _of_rows(arguments)
-    return row if getattr(arguments, "unit", None) is None else row.of_units()
+    unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
+    count = 2 if labels is None else len(labels)
+    if arguments.schema is not None:
+        schema = dpjax.datasets.Schema.read(arguments.schema)
+        unit, held = schema.unit, schema.label.classes
+        count = 0 if held is None else len(held)
+    elif arguments.data in SPECS:
+        count = SPECS[arguments.data].classes
+    if arguments.objective is None:
+        arguments.objective = {0: "least-squares", 2: "logistic-nonconvex"}.get(count, "softmax")
+    row = _of_rows(arguments, count)
+    return row if unit is None else row.of_units()
 
 
-def _of_rows(arguments: argparse.Namespace) -> dpjax.Objective:
-    objectives = dpjax.objectives.OBJECTIVES
-    factory = objectives[_validate.choice("objective", arguments.objective, objectives)]
+def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
+    """The objective of rows with so many classes, 0 where labels are numbers."""
+    objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
+    chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
+    given = {"classes": count} if chosen is dpjax.objectives.softmax else {}
+    factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **given)
     strength = arguments.regularization
-    if strength is None and factory is dpjax.objectives.welsch:
+    if strength is None and chosen is dpjax.objectives.welsch:
         strength = dpjax.objectives.welsch_regularization(arguments.data)
     if strength is None:
         return factory()

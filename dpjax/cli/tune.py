@@ -13,6 +13,7 @@ from dpjax.tuning.score import ACCURACY
 def command(arguments: argparse.Namespace) -> int:
     """Searches and returns 0; whatever is wrong raises before anything is spent."""
     outputs.check(arguments)
+    problem.objective(arguments)  # which it notes where none is named
     data = problem.load(arguments)
     name, budget, size = problem.declared(arguments, data.size)
     settings = problem.grid(arguments.grid, name)
@@ -30,13 +31,14 @@ def command(arguments: argparse.Namespace) -> int:
     report.warn(algorithm)
     problem.say_labels(arguments, algorithm.objective, data)
     print("\n".join(chosen.advice()), flush=True)
-    classes = None if data.preprocessing is None else data.preprocessing.classes or ()
+    scale = data.preprocessing
+    declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
     if arguments.dry_run:
         if arguments.seed is not None:
             root_key(None, arguments.seed)
         if arguments.ledger:
             dpjax.Ledger.read(arguments.ledger).check(chosen.event)
-        print(guarantee.statement(algorithm, data.unit, classes=classes))
+        print(guarantee.statement(algorithm, data.unit, False, *declared))
         print("dry run: nothing was spent.")
         return 0
     begin = time.perf_counter()

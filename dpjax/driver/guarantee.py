@@ -107,7 +107,11 @@ def unsafe(algorithm: Algorithm) -> bool:
 
 
 def statement(
-    algorithm: Algorithm, unit: str, reproducible: bool = False, classes: Classes | None = None
+    algorithm: Algorithm,
+    unit: str,
+    reproducible: bool = False,
+    classes: Classes | None = None,
+    label_bounds: tuple[float, float] | None = None,
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
@@ -116,6 +120,7 @@ def statement(
       unit: what one record stands for.
       reproducible: whether the noise came from a seed, or from a key that may come from one.
       classes: the labels that were declared for the data, or None.
+      label_bounds: what was declared for a label that is a number, or None.
 
     Privacy: holds public numbers only.
     """
@@ -138,6 +143,7 @@ def statement(
         whole, group = f"{unit} with all its records", f"For a group of k of them, {group}."
     else:
         whole, group = unit, f"For a group of k records, such as all those of one person, {group}."
+    accepted = null_labels(algorithm.objective.labels, classes, label_bounds)
     order = ""
     if algorithm.relation == "add_or_remove_one":
         rows = min(query.charged_rows for query in algorithm.queries)
@@ -150,7 +156,7 @@ def statement(
 {notes}
 {_filled(f"Neighbours ({algorithm.relation}):", f"{neighbours}.")}
 {_filled(f"Unit of privacy: one {whole}, called a record here.", group)}
-{null_labels(algorithm.objective.labels, classes)}{sampling(event, algorithm.queries[0].data_size)}
+{accepted}{sampling(event, algorithm.queries[0].data_size)}
 Released: {_noise(event)}.
 {releases}
 {_filled(_COVERED.format(covered=words.covered), _end(event))}

@@ -413,6 +413,7 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
         certificate=certificate,
         certified_params=certified_params,
         accuracy=algorithm.accuracy(state),
+        error_bars=algorithm.error_bars(state, unit_rows),
         algorithm=algorithm,
         unit=unit,
     )

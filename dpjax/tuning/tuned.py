@@ -113,7 +113,8 @@ def searched(solution: Solution, algorithm: Any) -> Solution:
 
     Privacy: post-processing. A certificate fails for one of K trainings with at most E[K] times the
       probability of one; where that is 1 or more, there is none. The noisy accuracy is that of the
-      largest of K: an interval around it would not hold.
+      largest of K: an interval around it would not hold, and so with error bars, whose noise was
+      chosen by its score.
     """
     certificate = solution.certificate
     if certificate is not None:
@@ -125,6 +126,7 @@ def searched(solution: Solution, algorithm: Any) -> Solution:
         certificate=certificate,
         certified_params=None if certificate is None else solution.certified_params,
         accuracy=None,
+        error_bars=None,
     )
 
 
