@@ -87,7 +87,8 @@ class SearchRelease(Release):
           ValueError: if nothing is released, or for a search of searches.
         """
         kept: list[tuple[Release, ...]] = []
-        for releases in map(tuple, trainings):
+        every = list(map(tuple, trainings))
+        for releases in every:
             if not any(_covers(other, releases) for other in kept):
                 # The first is the one that is printed.
                 kept = kept[:1] + [other for other in kept[1:] if not _covers(releases, other)]
@@ -99,7 +100,7 @@ class SearchRelease(Release):
             "search",
             1,
             noise_multiplier=min(release.noise_multiplier for release in released),
-            unsafe_fast_noise=any(release.unsafe_fast_noise for release in released),
+            unsafe_fast_noise=any(r.unsafe_fast_noise for releases in every for r in releases),
             words=released[0].words,
             trainings=tuple(kept),
             trials=number.mean,

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
 import uuid
@@ -31,7 +30,7 @@ from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
 from dpjax.tuning.score import ACCURACY
 from dpjax.tuning.settings import Settings
-from dpjax.tuning.tuned import Tuned, scalar, searched
+from dpjax.tuning.tuned import Tuned, searched
 
 MEMORY = 2**30
 """Bytes that the records of the trainings made at once may take, if each had a copy of its own."""
@@ -172,8 +171,8 @@ def run_plan(
     drop_outdated(first.objective, examples, start)
     records = on_device(examples)
     limit = _validate.positive_int("memory_limit", memory_limit)
-    entry = functools.partial(_booked, chosen, data, examples, start, ledger, label)
-    with claimed(root, ADVICE), entry():
+    booked = _booked(chosen, data, examples, start, ledger, label)
+    with claimed(root, ADVICE), booked:
         best = _search(chosen, records, root, start, limit, progress, unit, unit_rows)
     setting = int(best.setting)
     solution = searched(best.solution, chosen.algorithm(setting))
@@ -184,7 +183,7 @@ def run_plan(
     )
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return Tuned(solution, chosen.settings[setting], scalar(best.score))
+    return Tuned(solution, chosen.settings[setting], float(best.score))
 
 
 def _search(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpjax._cards import Card, HasCard, card_of
-from dpjax._typing import Array, Params, Relation, pytree_dataclass, static
+from dpjax._typing import Params, Relation, pytree_dataclass, static
 from dpjax.accounting import Event, SearchRelease
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.accounted import Accounted
@@ -128,8 +128,3 @@ def searched(solution: Solution, algorithm: Any) -> Solution:
         accuracy=None,
         error_bars=None,
     )
-
-
-def scalar(value: Array) -> float:
-    """Returns a released number as a Python float."""
-    return float(np.asarray(value))
