@@ -16,10 +16,10 @@ from dpjax.objectives import (
     LinearModel,
     LinearRegression,
     Objective,
-    Softmax,
     TwoLayer,
     logistic,
 )
+from dpjax.objectives.softmax_regression import Softmax
 
 _NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "
