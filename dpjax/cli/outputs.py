@@ -16,7 +16,8 @@ def check(arguments: argparse.Namespace) -> None:
       ImportError: for a plot without matplotlib.
     """
     given = vars(arguments)
-    read = {name: given.get(name) for name in ("data", "bounds", "schema", "ledger")}
+    names = ("data", "bounds", "schema", "ledger", "public")
+    read = {name: given.get(name) for name in names}
     taken = {
         os.path.realpath(path): f"--{name}"
         for name, path in read.items()

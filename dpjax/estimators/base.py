@@ -1,5 +1,6 @@
 """What the private estimators share: declared arguments, one training, its guarantee."""
 
+import copy
 import inspect
 import secrets
 import warnings
@@ -13,12 +14,13 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, Algorithm, Status
-from dpjax.baselines import BASELINES
+from dpjax.baselines import BASELINES, EVERY
 from dpjax.datasets import Dataset, group
 from dpjax.driver import Solution, guarantee, run, solve
 from dpjax.estimators import arrays, rows
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
+from dpjax.tuning import SearchPlan, default_settings, plan, run_plan
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
 _SAID = ("objective", "budget", "data_size", "dimension")
@@ -48,11 +50,14 @@ class PrivateEstimator(BaseEstimator):
     relation: Any
     data_size: int | None
     fit_intercept: bool
+    regularization: float | None
     random_state: int | None
     solver_options: Mapping[str, Any] | None
     ledger: Any
     unit: str
     max_records: int | None
+    # Of an estimator whose trainings have an accuracy to choose by.
+    tune: bool | Mapping[str, Any] | None = None
 
     def _objective(self, size: int) -> Objective:
         """Returns the loss of one record; ``size`` is the declared number of records or units."""
@@ -79,8 +84,9 @@ class PrivateEstimator(BaseEstimator):
         unit = _validate.word("unit", self.unit)
         data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
         data = self._grouped(data, groups)
-        algorithm = self._configure(data.size, x.shape[1] + self._scaling.intercept)
-        self.solution_ = self._train(algorithm, data)
+        planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
+        self.settings_: dict[str, Any] = {}
+        self.solution_ = self._train(planned, data)
         text = guarantee.statement(
             self.solution_.algorithm, data.unit, self.solution_.reproducible, told
         )
@@ -134,7 +140,7 @@ class PrivateEstimator(BaseEstimator):
         unit = "person" if self.unit == "row" else self.unit
         return group(data, groups, self.max_records, unit)
 
-    def _configure(self, count: int, dimension: int) -> Algorithm:
+    def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
         delta, size = self.delta, self.data_size
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
             raise ValueError(
@@ -144,9 +150,6 @@ class PrivateEstimator(BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        objective = self._objective(size)
-        if self.max_records is not None:
-            objective = objective.of_units()
         factories = ALGORITHMS | BASELINES
         factory = factories[_validate.choice("solver", self.solver, factories)]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
@@ -158,15 +161,40 @@ class PrivateEstimator(BaseEstimator):
             )
         for name in options:
             _validate.choice(f"option of {self.solver}", name, takes)
-        parameters = objective.parameters(dimension)
-        return factory(objective, budget, data_size=size, dimension=parameters, **options)
 
-    def _train(self, algorithm: Algorithm, data: Dataset) -> Solution:
+        def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
+            one = copy.copy(self)
+            if "regularization" in setting:
+                one.regularization = setting.pop("regularization")
+            objective = one._objective(size)
+            if self.max_records is not None:
+                objective = objective.of_units()
+            parameters = objective.parameters(dimension)
+            given = {**options, **setting}
+            return factory(objective, budget, data_size=size, dimension=parameters, **given)
+
+        settings = self.tune
+        if settings is None or settings is False:
+            return make(budget)
+        if settings is True:
+            settings = default_settings(EVERY[self.solver].grid, self.solver)
+        for name in settings if isinstance(settings, Mapping) else ():
+            _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
+        return plan(make, settings, budget)
+
+    def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:
         seed = self.random_state
         key = random_key() if seed is None else None
+        kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
+        if isinstance(planned, SearchPlan):
+            tuned = run_plan(planned, data, **kept)
+            self.settings_ = tuned.settings
+            if self.ledger is None:
+                _unbooked.append(None)
+            return tuned.solution
         if self.ledger is not None:
-            return run(algorithm, data, key=key, seed=seed, progress=False, ledger=self.ledger)
-        solution = solve(algorithm, data, key=key, seed=seed)
+            return run(planned, data, **kept)
+        solution = solve(planned, data, key=key, seed=seed)
         _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=4)

@@ -56,6 +56,11 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
       max_records: the largest number of records of one unit that count, where ``fit`` is given
         ``groups``; declared, not read off the data.
+      tune: None to train with the settings given. Otherwise a private random search, see
+        ``dpjax.tune``, within the same budget: True for the solver's default grid, or names and
+        values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
+        ``regularization`` and of options of the solver. Not with ``groups``. A ledger then needs a
+        Renyi order.
 
     Attributes:
       coef_: weights (1, p) for features in their own units; (K, p) of K > 2 classes.
@@ -67,6 +72,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         without a ledger it says that it is one; those of other processes it cannot know.
       releasable_: whether that may be relied on; False with an integer ``random_state``.
       solution_: the ``Solution`` of the training, in the units of the scaled rows.
+      settings_: the settings that a search chose; empty without one.
 
     Privacy: all fitted attributes are covered by the guarantee. What they are applied to is not:
       predictions and scores on the training data tell of those data. Nor is what was fitted on the
@@ -111,6 +117,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         ledger: Ledger | str | os.PathLike | None = None,
         unit: str = "row",
         max_records: int | None = None,
+        tune: bool | Mapping[str, Sequence[Any]] | None = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -127,6 +134,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         self.ledger = ledger
         self.unit = unit
         self.max_records = max_records
+        self.tune = tune
 
     _classes = 2  # until ``fit`` has read the declaration
 
