@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 import dpjax
-from dpjax.derivatives import joint_clipped, linear_model
+from dpjax.derivatives import joint_clipped, linear_records
 
 WEIGHTS = {"gradient_weight": 1.0, "hessian_weight": 0.25}
 
@@ -124,7 +124,7 @@ def main():
     w = jnp.asarray(rng.standard_normal(x.shape[1]), jnp.float32)
     on_device = jnp.asarray(x), jnp.asarray(y)
     transposed, weights = jnp.asarray(np.ascontiguousarray(x.T)), jnp.asarray(a)
-    prepared = jax.jit(linear_model.prepare)(on_device)
+    prepared = jax.jit(linear_records.prepare)(on_device)
     margin = jax.jit(joint_clipped(MarginLoss(), **WEIGHTS))
     general = jax.jit(joint_clipped(loss, **WEIGHTS))
     plain, careless = chunked(unclipped), chunked(naive)

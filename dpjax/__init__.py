@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         sampling,
         training,
         transforms,
+        tuning,
     )
     from dpjax._typing import pytree_dataclass, static
     from dpjax.accounting import Ledger, PrivacyBudget
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from dpjax.mechanisms import random_key
     from dpjax.objectives import Objective
     from dpjax.training import Trained, fit
+    from dpjax.tuning import Tuned, tune
 
 __all__ = [
     "ALGORITHMS",
@@ -71,6 +73,7 @@ __all__ = [
     "Solution",
     "Status",
     "Trained",
+    "Tuned",
     "accounting",
     "algorithms",
     "auditing",
@@ -116,6 +119,8 @@ __all__ = [
     "training",
     "transforms",
     "trust_region_step",
+    "tune",
+    "tuning",
     "with_accuracy",
 ]
 
@@ -149,6 +154,7 @@ _NAMES = {
     "mechanisms": ["random_key"],
     "objectives": ["Objective"],
     "training": ["Trained", "fit"],
+    "tuning": ["Tuned", "tune"],
 }
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
 

@@ -1,12 +1,12 @@
 """The loss of a unit: the records of one person, say, combined into one example."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from dpjax._linear import LinearLoss
 from dpjax._typing import Array, Loss, Params, PyTree
 
 REDUCTIONS = ("mean", "sum")
@@ -23,7 +23,7 @@ class UnitLoss:
     Args:
       loss: ``loss(params, record) -> scalar``, of one record.
       reduction: ``"mean"``, by which every unit weighs the same, or ``"sum"``.
-      margin: of ``loss``, as in ``Objective``; turns on the closed form.
+      linear: the loss of a record's scores, as in ``Objective``; turns on the closed form.
 
     Privacy: NOT a mechanism. Each unit's loss depends on that unit alone, so that clipping its
       gradient bounds what a unit contributes, however many records it has.
@@ -35,7 +35,7 @@ class UnitLoss:
 
     loss: Loss
     reduction: str
-    margin: Callable[[Array], Array] | None = None
+    linear: LinearLoss | None = None
 
     def __call__(self, params: Params, example: tuple[PyTree, Array]) -> Array:
         """Returns the loss of a unit ``(records, present)``, of K records and bool (K,)."""

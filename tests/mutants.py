@@ -5,6 +5,7 @@ before meets the bug too.
 """
 
 import contextlib
+import dataclasses
 import math
 import pathlib
 import sys
@@ -18,10 +19,10 @@ import pytest
 
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, hash_chain
+from dpjax.accounting import PoissonRelease, best_of, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
-from dpjax.datasets import units
+from dpjax.datasets import encoders, labels, units
 from dpjax.derivatives import (
     batching,
     chunks,
@@ -30,7 +31,8 @@ from dpjax.derivatives import (
     clipping,
     general,
     integers,
-    linear_model,
+    linear_outputs,
+    linear_records,
     linear_units,
     per_example,
 )
@@ -40,6 +42,7 @@ from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree, used_
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import noise as laws
 from dpjax.oracles import (
+    AccuracyQuery,
     AnchoredQuery,
     DifferenceQuery,
     EstimateQuery,
@@ -54,6 +57,7 @@ from dpjax.oracles import (
 from dpjax.oracles import base as oracles
 from dpjax.sampling import gaps, samplers
 from dpjax.transforms import adaptive, aggregate, noise
+from dpjax.tuning import search, trials
 
 TESTS = pathlib.Path(__file__).parent
 MUTANTS = {}
@@ -233,6 +237,62 @@ def _(patch):
 @mutant("an accuracy that is not booked")
 def _(patch):
     patch.setattr(WithAccuracy, "event", property(lambda self: self.algorithm.event))
+
+
+@mutant("a cap on the number of trainings that is not accounted")
+def _(patch):
+    of = best_of.BestOf.of
+
+    def uncapped(number, training):
+        return of(dataclasses.replace(number, cap=20 * number.cap), training)
+
+    patch.setattr(best_of.BestOf, "of", uncapped)
+
+
+@mutant("a search booked as one training")
+def _(patch):
+    def delta(self, epsilons):
+        return self.training(np.maximum(epsilons, 0.0))
+
+    patch.setattr(best_of.BestOf, "delta", delta)
+
+
+def drawn_otherwise(change):
+    def plant(patch):
+        draw = trials.draw
+        patch.setattr(trials, "draw", lambda *args, **kwargs: change(draw(*args, **kwargs)))
+
+    return plant
+
+
+mutant("a fixed number of trainings")(
+    drawn_otherwise(lambda drawn: drawn._replace(live=jnp.arange(drawn.live.size) < 4))
+)
+mutant("all trainings up to the cap compete")(
+    drawn_otherwise(lambda drawn: drawn._replace(live=jnp.ones_like(drawn.live)))
+)
+
+
+@mutant("the score of a search without noise")
+def _(patch):
+    stddevs = AccuracyQuery.stddevs
+
+    def none(self, params, **public):
+        return tuple(1e-3 * stddev for stddev in stddevs(self, params, **public))
+
+    patch.setattr(AccuracyQuery, "stddevs", none)
+
+
+@mutant("the other trainings in the result")
+def _(patch):
+    choose = search._choose
+
+    def leaky(stacked, drawn, carries, *args, **kwargs):
+        best = choose(stacked, drawn, carries, *args, **kwargs)
+        solution = dataclasses.replace(best.solution, history=carries.history)
+        return best._replace(solution=solution)
+
+    patch.setattr(search, "_choose", leaky)
 
 
 @mutant("a selection at every step")
@@ -441,8 +501,10 @@ def _(patch):
 
 @mutant("mask ignored in the closed form")
 def _(patch):
-    prepare = linear_model.prepare
-    patch.setattr(linear_model, "prepare", lambda batch, mask=None: prepare(batch))
+    prepare = linear_records.prepare
+    patch.setattr(
+        linear_records, "prepare", lambda batch, mask=None, **given: prepare(batch, **given)
+    )
 
 
 @mutant("mask of a drawn batch ignored by a chain")
@@ -455,6 +517,22 @@ def _(patch):
 
     for module in (aggregate, adaptive):
         patch.setattr(module, "clipped_sum", of_all_rows)
+
+
+@mutant("Hessians of several scores measured by their diagonal blocks")
+def _(patch):
+    def of_diagonal(clip_norm, *parts, keep=None):
+        kept = []
+        for rows, weight in parts:
+            outputs = round(rows.shape[1] ** 0.5)
+            diagonal = jnp.arange(rows.shape[1]) % (outputs + 1) == 0
+            square = outputs > 1 and outputs**2 == rows.shape[1]
+            kept.append((jnp.where(diagonal, rows, 0) if square else rows, weight))
+        return clipping.clip_factors(clip_norm, *kept, keep=keep)
+
+    patched = types.SimpleNamespace(**vars(clipping))
+    patched.clip_factors = of_diagonal
+    patch.setattr(linear_outputs, "clipping", patched)
 
 
 @mutant("sums in float32")
@@ -475,13 +553,13 @@ def _(patch):
 
 @mutant("an impossible label learnt from")
 def _(patch):
-    polar = linear_model._polar
+    polar = linear_records.polar
 
     def always(x, sign, good):
         del good
         return polar(x, jnp.where(jnp.isfinite(sign), sign, 0), jnp.ones(sign.shape, bool))
 
-    patch.setattr(linear_model, "_polar", always)
+    patch.setattr(linear_records, "polar", always)
 
 
 # Accounting that is not of what runs.
@@ -738,17 +816,44 @@ def _(patch):
     patch.setattr(datasets, "group", lambda data, by, max_records: whole(data, by, 2 * max_records))
 
 
-@mutant("two people of one name taken for one")
+@mutant("one person taken for two, by the type of the name")
 def _(patch):
-    whole = units._owners
-    patch.setattr(units, "_owners", lambda by, rows: whole([str(cell) for cell in by], rows))
+    whole = units.unit_name
+    patch.setattr(units, "unit_name", lambda cell: f"{type(cell)}{whole(cell)}" * bool(whole(cell)))
+
+
+@mutant("levels learnt from the data")
+def _(patch):
+    whole = encoders.Categorical.encode
+
+    def learnt(column, cells, low=0.0):
+        seen = dict.fromkeys(filter(None, map(labels.label_text, cells)))
+        levels = (*seen, *map(str, range(-len(column.levels), 0)))[: len(column.levels)]
+        return whole(dataclasses.replace(column, levels=levels), cells, low)
+
+    patch.setattr(encoders.Categorical, "encode", learnt)
+
+
+@mutant("a range learnt from the data")
+def _(patch):
+    whole = encoders.Numeric.encode
+
+    def learnt(column, cells, low=0.0):
+        values = column.values(cells)
+        values = values[np.isfinite(values)]
+        if len(values):
+            column = dataclasses.replace(column, low=values.min(), high=values.max() + 1e-9)
+        return whole(column, cells, low)
+
+    patch.setattr(encoders.Numeric, "encode", learnt)
 
 
 @mutant("a person's records clipped one by one")
 def _(patch):
     def of_longest(gram, rows, parts, clip_norm):
         squares = [
-            (part / weight).reshape(part.shape[0], rows, -1) ** 2 for part, weight, _ in parts
+            jnp.sum((part / weight) ** 2, axis=2).reshape(part.shape[0], rows, -1)
+            for part, weight, _ in parts
         ]
         longest = jnp.sqrt(sum(squares)).max(axis=1).ravel()
         return jnp.minimum(1, linear_units._SLACK * clip_norm / jnp.maximum(longest, 1e-30))
@@ -760,10 +865,9 @@ def _(patch):
 def _(patch):
     whole = linear_units.prepare_units
 
-    def filled(examples, mask, reduction, width=None):
+    def filled(examples, mask, reduction, **given):
         records, present = examples
-        return whole(
-            (jax.tree.map(jnp.nan_to_num, records), present | True), mask, reduction, width
-        )
+        everybody = (jax.tree.map(jnp.nan_to_num, records), present | True)
+        return whole(everybody, mask, reduction, **given)
 
     patch.setattr(linear_units, "prepare_units", filled)

@@ -47,11 +47,13 @@ def on_devices(program, count=DEVICES, optimised=False):
     return found_by(started(program, count, optimised))
 
 
-def on_processes(program, devices=1):
+def on_processes(program, devices=1, optimised=False):
     """What each of two processes finds, with so many devices in each."""
     port = free_port()
     joined = "from dpjax.distributed import initialize\ninitialize('127.0.0.1:{}', 2, {})\n"
-    both = [started(program, devices, before=joined.format(port, rank)) for rank in (0, 1)]
+    both = [
+        started(program, devices, optimised, before=joined.format(port, rank)) for rank in (0, 1)
+    ]
     return [found_by(one) for one in both]
 
 

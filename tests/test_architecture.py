@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {"_bar", "_cards", "_typing", "_validate", "_durable", "_program"},
-    {"_streaming", "_wide"},
+    {"_linear", "_streaming", "_wide"},
     {"_sharding", "_units"},
     {"_processes", "linalg", "datasets", "accounting"},
     {"distributed"},
@@ -19,7 +19,7 @@ FLOORS = [
     {"algorithms"},
     {"baselines"},
     {"driver"},
-    {"training"},
+    {"training", "tuning"},
     {"auditing", "experiments", "estimators"},
     {"__init__"},
     {"cli"},

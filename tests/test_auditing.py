@@ -255,7 +255,9 @@ def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
     without, canary, _ = canaries.records()
     watched = recorder.Recorder(algorithm, without, canary, 5)
     with compiling.apart("a key of no configuration"):
-        first, second = (dpjax.solve(a, canary, key=jax.random.key(0)) for a in (algorithm, watched))
+        first, second = (
+            dpjax.solve(a, canary, key=jax.random.key(0)) for a in (algorithm, watched)
+        )
     np.testing.assert_array_equal(first.params, second.params)
 
 

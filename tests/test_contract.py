@@ -624,9 +624,7 @@ def test_c18_c33_an_impossible_record_is_a_null_record(name, spoil, value):
 
 
 @each_query
-@pytest.mark.parametrize(
-    ("scale", "eps"), [(1e-30, 8.0), (1e10, 1e-3), (1e30, 1e-3), (1e30, 8.0)]
-)
+@pytest.mark.parametrize(("scale", "eps"), [(1e-30, 8.0), (1e10, 1e-3), (1e30, 1e-3), (1e30, 8.0)])
 def test_c28_output_is_finite_whatever_the_scale_of_the_data(name, scale, eps):
     x, y = records()
     algorithm = build(name, dpjax.PrivacyBudget(eps, 1e-4))

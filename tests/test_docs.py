@@ -113,7 +113,7 @@ def test_the_readme_is_short():
 @pytest.mark.parametrize(
     ("question", "page", "answer"),
     [
-        ("train on a CSV file", "own-table.md", "--data patients.csv"),
+        ("train on a CSV file", "own-table.md", "--data people.csv"),
         ("choose delta", "privacy.md", "1/(10 n) or less"),
         ("optax chain", "optax.md", "noisy_mean"),
         ("resume a crashed run", "resume.md", "--checkpoint run-1"),

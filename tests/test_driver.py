@@ -15,7 +15,7 @@ from factories import BUDGET, DELTA_ONLY, SPIDERS, make, spent, toy, toy_records
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.derivatives import linear_model
+from dpjax.derivatives import linear_records
 from dpjax.sampling import SinglePass, as_ordered
 
 EVERY = list(dpjax.ALGORITHMS)
@@ -349,8 +349,8 @@ def table(folder, **arrays):
 WRONG = {
     "axes": lambda _: dpjax.solve(build("dp-gd", PRIVATE), (MANY_X[..., None], MANY_Y), key=KEY),
     "lengths": lambda _: dpjax.solve(build("dp-gd", PRIVATE), (MANY_X, MANY_Y[1:]), key=KEY),
-    "axes, closed form": lambda _: linear_model.prepare((MANY_X[..., None], MANY_Y)),
-    "lengths, closed form": lambda _: linear_model.prepare((MANY_X, np.zeros(3))),
+    "axes, closed form": lambda _: linear_records.prepare((MANY_X[..., None], MANY_Y)),
+    "lengths, closed form": lambda _: linear_records.prepare((MANY_X, np.zeros(3))),
     "lengths of a batch": lambda _: summed((MANY_X, np.zeros(3))),
     "mask of a batch": lambda _: summed((MANY_X, MANY_Y), np.ones(3, bool)),
     "another mask": lambda _: summed((MANY_X[:3], MANY_Y[:3]), np.ones(MANY, bool)),

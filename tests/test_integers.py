@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dpjax import _wide
-from dpjax.derivatives import integers, linear_model, rounding
+from dpjax._linear import Margin
+from dpjax.derivatives import chunks, integers, linear_model, linear_records, rounding
 from dpjax.derivatives.integers import SPACING, Summand
 
 FLOAT32 = jnp.dtype("float32")
@@ -65,15 +66,15 @@ def test_two_billion_rows_at_their_bound_fit():
 def test_the_sum_over_records_does_not_depend_on_the_order_of_chunks(any_order):
     n, p = 128 * 96, 64
     keys = jax.random.split(jax.random.key(0), 2)
-    records = linear_model.prepare((jax.random.normal(keys[0], (n, p)), jnp.ones(n)))
-    width = linear_model.blocks_per_chunk(96, 128 * p, linear_model._NUMBERS)
+    records = linear_records.prepare((jax.random.normal(keys[0], (n, p)), jnp.ones(n)))
+    width = chunks.blocks_per_chunk(96, 128 * p, linear_records._NUMBERS)
     assert 96 % width == 0 and width < 96
     turned = jax.tree.map(lambda leaf: jnp.roll(leaf, width, axis=0), records)
     w = jax.random.normal(keys[1], (p,))
 
     def sums(records):
         both = linear_model.linear_sums(
-            lambda m: jnp.logaddexp(0.0, -m),
+            Margin(lambda m: jnp.logaddexp(0.0, -m)),
             records,
             w,
             gradient_weight=1.0,

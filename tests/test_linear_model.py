@@ -1,4 +1,6 @@
-"""The closed form for margin losses equals the general path, whatever the records are like."""
+"""The closed form of linear scores equals the general path, whatever the records are like."""
+
+import dataclasses
 
 import chex
 import jax
@@ -6,8 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_model
+from dpjax.derivatives import (
+    clipped_grad,
+    clipped_grad_difference,
+    clipped_hessian,
+    joint_clipped,
+    linear_records,
+)
 from dpjax.derivatives.rounding import BLOCK
+from dpjax.objectives import huber, least_squares, softmax, tukey, welsch_residual
 
 pytestmark = pytest.mark.optimised
 
@@ -66,11 +75,64 @@ def test_closed_form_equals_the_general_path(name, n, x64):
         assert np.array_equal(closed[3], closed[3].T)
 
 
+# Losses of other scores than a margin, with labels that count and, the last two, that do not.
+OTHERS = {
+    "softmax": (softmax(3), [0.0, 1.0, 2.0, 3.0, 0.5]),
+    "least squares": (least_squares(), [-1.0, 0.25, 1.0, 1.5, -2.0]),
+    "huber": (huber(threshold=0.5), [-1.0, 0.25, 1.0, 1.5, -2.0]),
+    "tukey": (tukey(scale=2.0), [-1.0, 0.25, 1.0, 1.5, -2.0]),
+    "welsch": (welsch_residual(scale=2.0), [-1.0, 0.25, 1.0, 1.5, -2.0]),
+}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_closed_form_of_other_scores_equals_the_general_path(name, x64):
+    objective, labels = OTHERS[name]
+    general = dataclasses.replace(objective, linear=None)
+    with jax.enable_x64(x64):
+        (x, _), _ = make(50, dtype=np.float64 if x64 else np.float32)
+        y = jnp.asarray(np.random.default_rng(1).choice(labels, 50), x.dtype)
+        params = jnp.sin(jnp.arange(objective.parameters(5), dtype=x.dtype))
+        mask = jnp.arange(50) % 3 != 1
+        closed = all_sums(objective, params, (x, y), mask)
+        expected = all_sums(general, params, (x, y), mask)
+        chex.assert_trees_all_close(closed, expected, rtol=1e-4, atol=2e-5)
+        assert np.array_equal(closed[3], closed[3].T)
+        # A label that does not count is a record that is not there.
+        chex.assert_trees_all_equal(
+            closed, all_sums(objective, params, (x, y), mask & np.isin(y, labels[:3]))
+        )
+        both = [
+            clipped_grad_difference(loss, smoothness=0.4, clip_norm=0.5)(
+                params, params + 0.3, (x, y), mask
+            )
+            for loss in (objective, general)
+        ]
+        chex.assert_trees_all_close(*both, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1.0, 1e19])
+def test_c19_c21_no_record_of_several_scores_exceeds_the_clip_norm(scale):
+    rng = np.random.default_rng(3)
+    clip, norms = joint_clipped(softmax(5), **WEIGHTS), []
+    x = jnp.asarray(rng.standard_normal((8, 11)) * scale, jnp.float32)
+    params = jnp.asarray(rng.standard_normal(55), jnp.float32)
+    for i in range(8):
+        joint = clip(params, (x[i : i + 1], jnp.full(1, i % 5.0)))
+        gradient = np.asarray(joint.gradient, np.float64) / WEIGHTS["gradient_weight"]
+        hessian = np.asarray(joint.hessian, np.float64) / WEIGHTS["hessian_weight"]
+        norms.append(np.hypot(np.linalg.norm(gradient), np.linalg.norm(hessian)))
+    assert max(norms) <= WEIGHTS["clip_norm"]
+    # Longer ones are dropped, since the square of their length is beyond float32.
+    assert scale != 1 or max(norms) > 0.99 * WEIGHTS["clip_norm"]
+
+
 @pytest.mark.parametrize("off", [-1, 0, 1])
 def test_ragged_tails(off):
     n = 4096 + off
     batch, params = make(n)
-    prepared = linear_model.prepare(batch)
+    prepared = linear_records.prepare(batch)
     whole = prepared.width * BLOCK
     assert prepared.directions.shape == (-(-n // whole) * prepared.width, 5, BLOCK)
     lengths = np.linalg.norm(np.asarray(batch[0], np.float64), axis=1)
@@ -91,7 +153,7 @@ def test_an_impossible_record_contributes_exactly_zero(feature, label):
     (x, y), params = make(20)
     mask = jnp.arange(20) != 7
     bad = (x.at[7, 2].set(feature), y.at[7].set(label))
-    prepared = linear_model.prepare(bad)
+    prepared = linear_records.prepare(bad)
     assert prepared.radius[0, 7] == 0
     assert not prepared.directions[0, :, 7].any()
     for name in PHIS:
@@ -109,7 +171,7 @@ def test_c19_c21_no_record_exceeds_the_clip_norm(scale, dtype):
         x = jnp.asarray(rng.standard_normal((8, 54)) * scale, dtype)
     loss = Margin(lambda m: jnp.square(m - 1))
     for i in range(8):
-        prepared = linear_model.prepare((x[i : i + 1], jnp.ones(1)))
+        prepared = linear_records.prepare((x[i : i + 1], jnp.ones(1)))
         joint = joint_clipped(loss, **WEIGHTS)(jnp.zeros(54), prepared)
         gradient = np.asarray(joint.gradient, np.float64) / WEIGHTS["gradient_weight"]
         hessian = np.asarray(joint.hessian, np.float64) / WEIGHTS["hessian_weight"]
@@ -119,7 +181,7 @@ def test_c19_c21_no_record_exceeds_the_clip_norm(scale, dtype):
 def test_prepared_records_are_reused_and_vmap_over_params():
     batch, params = make(30)
     query = joint_clipped(Margin(PHIS["logistic"]), **WEIGHTS)
-    prepared = linear_model.prepare(batch)
+    prepared = linear_records.prepare(batch)
     both = jax.vmap(lambda w: query(w, prepared))(jnp.stack([params, 2 * params]))
     for i, w in enumerate((params, 2 * params)):
         got = jax.tree.map(lambda leaf, i=i: leaf[i], both)
@@ -138,4 +200,4 @@ def test_prepared_records_are_reused_and_vmap_over_params():
 )
 def test_bad_batches_are_named(batch, mask, message):
     with pytest.raises(ValueError, match=message):
-        linear_model.prepare(batch, mask)
+        linear_records.prepare(batch, mask)

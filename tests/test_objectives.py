@@ -5,21 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax import objectives
 from dpjax.objectives import (
     L1,
     L2,
+    MARGINS,
     OBJECTIVES,
-    SADDLES,
+    RESIDUALS,
     ElasticNet,
     Nonconvex,
     Objective,
     free_hessian_ratio,
 )
 
-EVERY = [name for name in OBJECTIVES if name not in SADDLES]
+EVERY = list(MARGINS)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*EVERY, *RESIDUALS])
 def test_rebuilt_objectives_are_equal_and_hash_alike(name):
     first, second = OBJECTIVES[name](), OBJECTIVES[name]()
     assert first == second and hash(first) == hash(second)
@@ -133,4 +135,87 @@ def test_predict():
 )
 def test_bad_input(call):
     with pytest.raises(ValueError):
+        call()
+
+
+# Losses of a residual, and softmax
+
+
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_the_derivatives_of_a_residual_are_those_of_the_loss_and_its_constants_bound_them(name):
+    form, constants = RESIDUALS[name]().linear, RESIDUALS[name]().constants
+    with jax.enable_x64(True):
+        r = jnp.linspace(-3, 3, 60_000)
+        value, slope, curve = form.of_residual(r)
+        of_one = jax.grad(lambda s: form.value(s, 0.0))
+        np.testing.assert_allclose(jax.vmap(of_one)(r), slope, atol=1e-12)
+        np.testing.assert_allclose(jax.vmap(jax.grad(of_one))(r), curve, atol=1e-9)
+        assert (value >= 0).all() and form.value(0.5, 0.5) == 0
+        assert form.at_zero == pytest.approx(float(form.value(0.0, 1.0)))
+        assert float(jnp.abs(curve).max()) <= 1 + 1e-12
+        if constants is None:
+            return
+        assert float(jnp.abs(slope).max()) == pytest.approx(constants.lipschitz, rel=1e-6)
+        assert constants.smoothness == 1
+        if np.isfinite(constants.hessian_lipschitz):
+            steepest = float(jnp.abs(jnp.diff(curve) / jnp.diff(r)).max())
+            assert steepest == pytest.approx(constants.hessian_lipschitz, rel=1e-3)
+        of_gradient, of_hessian = form.joint_weights(constants.lipschitz)
+        joint = (slope / of_gradient) ** 2 + (curve / of_hessian) ** 2
+        assert 0.98 < float(joint.max()) / constants.lipschitz**2 <= 1
+
+
+@pytest.mark.parametrize("classes", [3, 7])
+def test_the_derivatives_of_softmax_are_those_of_the_loss_and_its_constants_bound_them(classes):
+    objective = objectives.softmax(classes)
+    form, (lipschitz, smoothness, third) = objective.linear, objective.constants
+    random = np.random.default_rng(0)
+    corners = np.zeros((3, classes))
+    corners[0, 1], corners[1, 1:3] = 30, 30  # one wrong class for certain, or two alike
+    with jax.enable_x64(True):
+        scores = jnp.asarray(np.concatenate([corners, 5 * random.normal(size=(3_000, classes))]))
+        slope, curve = jax.vmap(form.derivatives, in_axes=(0, None))(scores, 0.0)
+        plain = jax.vmap(lambda s: jax.grad(form.value)(s, 0.0))
+        np.testing.assert_allclose(plain(scores), slope, atol=1e-12)
+        np.testing.assert_allclose(jax.vmap(jax.jacfwd(plain, 0))(scores[:9, None])[:, 0, :, 0],
+                                   curve[:9], atol=1e-12)  # fmt: skip
+        norms, sizes = jnp.linalg.norm(slope, axis=1), jnp.linalg.norm(curve, axis=(1, 2))
+        assert float(norms.max()) == pytest.approx(lipschitz, rel=1e-6)
+        assert float(sizes.max()) == pytest.approx(smoothness, rel=1e-6)
+        of_gradient, of_hessian = form.joint_weights(lipschitz)
+        joint = (norms / of_gradient) ** 2 + (sizes / of_hessian) ** 2
+        assert 0.999 < float(joint.max()) / lipschitz**2 <= 1
+        # Along the direction of two classes, at the points where a coin's third moment is largest.
+        along = jnp.zeros(classes).at[0].set(1.0).at[1].set(-1.0) / np.sqrt(2)
+
+        def on_line(t):
+            return form.value(t * along - 1e3 * (jnp.arange(classes) > 1), 0.0)
+
+        points = jnp.linspace(-4, 4, 4_001)
+        moments = jax.vmap(jax.grad(jax.grad(jax.grad(on_line))))(points)
+        assert float(jnp.abs(moments).max()) == pytest.approx(third, rel=1e-4)
+
+
+def test_predictions_of_classes_and_numbers():
+    softmax, x = objectives.softmax(3), jnp.eye(2)
+    params = jnp.array([0.0, 0.0, 1.0, 0.0, 0.0, 2.0])
+    np.testing.assert_array_equal(softmax.predict(params, x), [1.0, 2.0])
+    assert softmax.predicts and not softmax.predicts_numbers and softmax.labels == "0, 1, 2"
+    numbers = objectives.least_squares()
+    np.testing.assert_array_equal(numbers.predict(jnp.array([0.5, -0.25]), x), [0.5, -0.25])
+    assert numbers.predicts_numbers and not numbers.predicts
+    assert numbers.labels == "numbers from -1 to 1"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: objectives.softmax(2), "at least 3, got 2: for two take logistic_l2"),
+        (lambda: objectives.huber(threshold=0.0), "threshold"),
+        (lambda: objectives.tukey(scale=-1.0), "scale"),
+        (lambda: objectives.least_squares(-1.0), "strength"),
+    ],
+)
+def test_bad_losses_are_named(call, words):
+    with pytest.raises(ValueError, match=words):
         call()

@@ -198,7 +198,7 @@ def test_two_layers_predict_and_what_predicts_nothing_says_so(data, table, tmp_p
                 model.predict(table)
     sigmoid = trained(data, dpjax.objectives.sigmoid_l2(), steps=2)
     assert set(sigmoid.predict(table)) <= {"No", "Yes"}
-    with pytest.raises(ValueError, match="probabilities need a logistic loss"):
+    with pytest.raises(ValueError, match="probabilities need a logistic or softmax loss"):
         sigmoid.predict_proba(table)
 
 

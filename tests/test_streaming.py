@@ -86,7 +86,7 @@ def test_a_planted_reader_that_is_a_chunk_late_is_seen(arrays, monkeypatch):
         "_read",
         lambda self, start, rows: read(self, max(start - rows, 0), rows),
     )
-    monkeypatch.setattr("dpjax.derivatives.linear_model._AT_ONCE", 1)
+    monkeypatch.setattr("dpjax.derivatives.linear_records._AT_ONCE", 1)
     jax.clear_caches()
     try:
         assert not same(solved(arrays), solved(stream(arrays)))

@@ -10,6 +10,7 @@ import pytest
 
 import dpjax
 from dpjax import auditing, datasets, objectives
+from dpjax._linear import Margin
 from dpjax._units import UnitLoss
 from dpjax.auditing import canaries, estimators, games
 from dpjax.baselines import EVERY
@@ -75,7 +76,16 @@ def test_records_are_grouped_in_their_order_up_to_the_cap():
     assert records[0][1, 2].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("owners", [[3, 1, 3], ["c", "a", "c"], np.array(["c", None, "c"], object)])
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [3, 1, 3],
+        ["c", "a", "c"],
+        np.array(["c", None, "c"], object),
+        np.array(["2020-01-02", "NaT", "2020-01-02"], "M8[D]"),
+        np.array([2**63, 1, 2**63], np.uint64),
+    ],
+)
 def test_every_kind_of_name_makes_the_same_units(owners):
     x = np.arange(3.0)[:, None]
     _, present = datasets.group((x,), by=owners, max_records=2)
@@ -96,22 +106,52 @@ def test_which_records_are_kept_depends_on_their_unit_alone():
 @pytest.mark.parametrize(
     ("by", "most", "message"),
     [
-        ([1.0, 2.0, 3.0], 2, "integers or strings, got float64"),
-        ([1, "1", 2], 2, None),
-        (np.array([1, "1", 2], object), 2, "names of one type, got int, str"),
+        (np.array([1.0, 2.0, 3.0]), 2, "integers or strings, got float64"),
+        (np.array([True, False, True]), 2, "integers or strings, got bool"),
+        ([1.0, 2.0, 3.0], 2, "names nobody"),
         ([1, 2], 2, r"one entry a record, shape \(3,\)"),
         ([None, None, None], 2, "names nobody"),
         ([1, 2, 3], 0, "max_records"),
         ([1, 2, 3], 1.5, "max_records"),
     ],
 )
-def test_names_that_could_mix_people_are_refused(by, most, message):
+def test_what_cannot_name_a_unit_is_refused(by, most, message):
     data = (np.zeros((3, 1)),)
-    if message is None:
-        datasets.group(data, by=by, max_records=most)  # numpy makes all of them strings
-        return
     with pytest.raises(ValueError, match=message):
         datasets.group(data, by=by, max_records=most)
+
+
+# A name, and the unit it belongs to among "ann", 7 and one of its own; None: to nobody.
+NAMES = {
+    "text": ("7", 1),
+    "bytes": (b"7", 1),
+    "a number of NumPy": (np.int64(7), 1),
+    "white space": (" ann ", 0),
+    "thousands of digits": (10**5_000, 2),
+    "beyond int64": (2**63, 2),
+    "negative": (-1, 2),
+    "a long word": ("x" * 100_000, 2),
+    "None": (None, None),
+    "empty": ("", None),
+    "blank": (" ", None),
+    "NaN": (float("nan"), None),
+    "a float": (7.0, None),
+    "a list": ([7], None),
+    "an object": (object(), None),
+    "a complex number": (7j, None),
+}
+
+
+@pytest.mark.parametrize(("strange", "unit"), NAMES.values(), ids=NAMES.keys())
+def test_c70_one_record_changes_its_own_unit_whatever_its_name_is(strange, unit):
+    names = np.array(["ann", 7, "bob", "ann", 7], object)
+    names[2] = strange
+    (places, _), present = datasets.group((np.arange(5), np.arange(5)), by=names, max_records=3)
+    held = [row[mask].tolist() for row, mask in zip(places, present, strict=True)]
+    expected = [[0, 3], [1, 4], []]
+    if unit is not None:
+        expected[unit] = sorted([*expected[unit], 2])
+    assert held == [records for records in expected if records]
 
 
 def test_objective_and_data_must_both_be_of_units_or_neither():
@@ -198,6 +238,41 @@ def test_closed_form_and_general_path_agree(reduction):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("objective", [objectives.softmax(3), objectives.huber(threshold=0.5)])
+def test_units_of_other_scores_agree_with_the_general_path(objective, reduction):
+    (x, _), present = units(30, 5, 3)
+    several = objective.linear.outputs > 1
+    y = np.random.default_rng(1).choice([0, 1, 2, 3] if several else [-1, 0.25, 2], (30, 5))
+    data = (x, y.astype(np.float32)), present
+    w = jnp.sin(jnp.arange(objective.parameters(3), dtype=jnp.float32))
+    closed = objective.of_units(reduction)
+    general = dataclasses.replace(closed, loss=UnitLoss(objective.loss, reduction))
+    assert linear_units.can_prepare(closed, data, False)
+    for make in (
+        lambda f: clipped_grad(f, clip_norm=0.5),
+        lambda f: clipped_hessian(f, clip_norm=0.1),
+        lambda f: joint_clipped(f, gradient_weight=0.3, hessian_weight=0.1),
+    ):
+        found, expected = make(closed)(w, data), make(general)(w, data)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_no_unit_of_several_scores_contributes_more_than_the_clip_norm():
+    rng = np.random.default_rng(0)
+    objective = objectives.softmax(4).of_units("sum")
+    norms = []
+    for seed in range(6):
+        (x, _), present = cancelling(8, 6, 3.0, seed)
+        y = rng.integers(0, 4, (1, 8)).astype(np.float32)
+        w = jnp.asarray(rng.normal(size=24), jnp.float32)
+        joint = joint_clipped(objective, gradient_weight=0.5, hessian_weight=0.25)
+        found = joint(w, ((x, y), present))
+        norms.append(np.hypot(2 * np.linalg.norm(found[0]), 4 * np.linalg.norm(found[1])))
+    assert 0.5 < max(norms) <= 1
+
+
 def cancelling(k, p, scale, seed):
     """One unit whose rows cancel: x and -x with the same label, of any length."""
     rng = np.random.default_rng(seed)
@@ -231,7 +306,7 @@ def contributions(data, ways):
     def sums(weights, phi):
         g, h = weights
         more = {"gradient_weight": g, "hessian_weight": h, "clip_norm": 1.0}
-        return linear_units.unit_sums(phi, prepared, w, **more)
+        return linear_units.unit_sums(Margin(phi), prepared, w, **more)
 
     return [
         [part.leading for part, weight in zip(sums(weights, phi), weights, strict=True) if weight]
@@ -302,9 +377,9 @@ def test_the_closed_form_trains_as_the_general_path_does():
     data = panel(300)
     budget = dpjax.PrivacyBudget(4.0, 1e-5)
     found = []
-    for margin in (LOGISTIC.margin, None):
+    for linear in (LOGISTIC.linear, None):
         objective = dataclasses.replace(
-            LOGISTIC.of_units(), loss=UnitLoss(LOGISTIC.loss, "mean", margin)
+            LOGISTIC.of_units(), loss=UnitLoss(LOGISTIC.loss, "mean", linear)
         )
         algorithm = dpjax.dp_trust_region(
             objective,

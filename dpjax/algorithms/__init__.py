@@ -13,6 +13,7 @@ from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.common import Single
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
+from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.optimizer import dp_optimizer
@@ -36,6 +37,7 @@ __all__ = [
     "Algorithm",
     "Certificate",
     "Entry",
+    "ErrorBars",
     "Example",
     "Power",
     "Scenario",

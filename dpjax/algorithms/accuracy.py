@@ -21,6 +21,7 @@ from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
 from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.oracles import AccuracyQuery, Query, Setting
 
 # Of the training's epsilon: what passing through float32 and the root finders may cost.
@@ -93,6 +94,10 @@ class WithAccuracy(Accounted):
     ) -> tuple[Certificate | None, Params | None]:
         """Returns the bounds of the training."""
         return self.algorithm.certify(key, state.inner, ask, unit_rows)
+
+    def error_bars(self, state: State, unit_rows: bool) -> ErrorBars | None:
+        """Returns those of the training."""
+        return self.algorithm.error_bars(state.inner, unit_rows)
 
     def accuracy(self, state: State) -> Array:
         """Returns the noisy accuracy."""

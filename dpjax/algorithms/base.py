@@ -13,6 +13,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, Query, Setting
 
@@ -163,6 +164,10 @@ class Algorithm(Protocol):
         """Returns bounds on the true derivatives, and the parameters they hold at."""
         ...
 
+    def error_bars(self, state: Any, unit_rows: bool) -> ErrorBars | None:
+        """Returns how noise spread the parameters, or None; a function of released values alone."""
+        ...
+
     def accuracy(self, state: Any) -> Array | None:
         """Returns the noisy accuracy that was asked for at the end, or None."""
         ...
@@ -278,7 +283,7 @@ def clip_norms(
 def never_clips(objective: Objective, clip_norm: float) -> bool:
     """Returns whether a clip norm provably is above every gradient on rows |x| <= 1.
 
-    Constants that a user declares prove nothing, so this is for dpjax's own margin losses.
+    Constants that a user declares prove nothing, so this is for dpjax's own losses.
     """
     return (
         has_proven_constants(objective)
@@ -331,8 +336,8 @@ def recount_accountant(accountant: str) -> str:
 def initial_gap(objective: Objective, given: float | None) -> float:
     """Returns a public bound on L(w0) - min L at w0 = 0.
 
-    A margin loss that is never negative is phi(0) at w = 0 whatever the data, and so is its mean
-    over a unit's records; an objective may state another bound among its defaults.
+    A loss of linear scores that is never negative has a largest value at w = 0 whatever the data,
+    which bounds its mean too; an objective may state another bound among its defaults.
 
     Raises:
       ValueError: if no bound is known; the papers take it from the data, which is a release.
@@ -341,13 +346,13 @@ def initial_gap(objective: Objective, given: float | None) -> float:
         return positive_leaf("initial_gap", given)
     if objective.defaults is not None:
         return objective.defaults.initial_gap
-    if objective.averaged_margin is None:
+    if objective.averaged is None:
         raise ValueError(
             "initial_gap is required: a public bound on L(w0) - min L, not read off the data."
         )
-    gap = float(objective.averaged_margin(jnp.zeros(())))
+    gap = objective.averaged.at_zero
     if not (math.isfinite(gap) and gap > 0):
         raise ValueError(
-            f"initial_gap is required: phi(0) = {gap} of {objective.name} gives no bound."
+            f"initial_gap is required: {gap}, the loss of {objective.name} at w = 0, is no bound."
         )
     return gap

@@ -11,6 +11,7 @@ from dpjax.algorithms import base
 from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.objectives import Objective
 from dpjax.oracles import Evaluations, Query
 
@@ -114,6 +115,11 @@ class Common(Accounted):
         """Returns nothing: what a batch or a subspace tells bounds no derivative of the whole."""
         del key, state, ask, unit_rows
         return None, None
+
+    def error_bars(self, state: Any, unit_rows: bool) -> ErrorBars | None:
+        """Returns none: they need gradient and Hessian of all records at one point."""
+        del state, unit_rows
+        return None
 
     def accuracy(self, state: Any) -> Array | None:
         """Returns none: it is asked for by ``with_accuracy``."""

@@ -294,7 +294,8 @@ def _never_clips(objective: Objective, constants: Constants) -> bool:
 def _usual(objective: Objective, constant: str) -> float | None:
     """A constant of the objective; where it has none, its usual Hessian clip norm."""
     if objective.constants is not None:
-        return getattr(objective.constants, constant)
+        known = getattr(objective.constants, constant)
+        return known if known < math.inf else None
     return None if objective.defaults is None else objective.defaults.hessian_clip_norm
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
+from dpjax._linear import Region
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import (
     Event,
@@ -24,6 +25,7 @@ from dpjax.algorithms.certificate import (
     widen,
 )
 from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Info,
     Queries,
@@ -35,10 +37,9 @@ from dpjax.algorithms.model_step import (
 )
 from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.objectives import Objective, free_hessian_ratio
+from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
-STEPS = 32
 RELEASES = ("joint", "separate")
 _FINAL_RADIUS = 0.5
 CERTIFICATES = ("last_query", "output")
@@ -101,6 +102,28 @@ class TrustRegion(Planned):
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
+    def error_bars(self, state: State, unit_rows: bool) -> ErrorBars | None:
+        """Returns those of the last step, whose model is the whole objective's."""
+        last = self.queries[-1]
+        if not last.isometric:
+            return None
+        unclipped = jnp.asarray(self.unclipped)
+        form = self.objective.averaged
+        if isinstance(last, JointQuery) and form is not None:
+            length = jnp.linalg.norm(ravel_pytree(state.queried)[0])
+            if (slope := form.slope_within(length)) is not None:
+                joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
+                unclipped = unclipped | (joint <= 1)
+        return error_bars(
+            self.objective,
+            state.queried,
+            state.answer.gradient,
+            state.answer.hessian,
+            state.multiplier,
+            (self.queries[0].stddev, last.hessian_stddev),
+            unclipped & unit_rows,
+        )
+
 
 def dp_trust_region(
     objective: Objective,
@@ -108,10 +131,10 @@ def dp_trust_region(
     *,
     data_size: int,
     dimension: int,
-    steps: int = STEPS,
-    radius: float = 12.0,
+    steps: int | None = None,
+    radius: float | None = None,
     final_radius: float | None = None,
-    damping: float = 0.5,
+    damping: float | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     release: str | None = None,
@@ -129,14 +152,17 @@ def dp_trust_region(
       budget: what a whole run may spend.
       data_size: the declared public number of records n.
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
-      steps: T, number of iterations; each reads all records once, or twice in separate releases.
-      radius: trust radius of the first iteration, in the units of the parameters. The default is
-        for the weights of a linear model on rows of norm 1. An objective of your own, such as a
-        network, whose weights are smaller, wants a smaller one: try 3, or the norm of the start.
+      steps: T, number of iterations; each reads all records once, or twice in separate releases. By
+        default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
+      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
+        1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
+        1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
+        one: try 3, or the norm of the start.
       final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
         that is less.
       damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-        Hessian so that noise is not taken for negative curvature.
+        Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
+        squared loss.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
@@ -183,11 +209,12 @@ def dp_trust_region(
         objective, budget, data_size, dimension, accountant, unsafe_fast_noise
     )
     check_smooth(objective, "DP-TR")
-    steps = _validate.positive_int("steps", steps)
+    region = region_of(objective)
+    steps = _validate.positive_int("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
-    radius, final_radius = check_radii(radius, final_radius)
+    radius, final_radius = check_radii(objective, radius, final_radius)
     kind = _release_kind(release, accountant)
     clips = (clip_norm, hessian_clip_norm)
     typical = math.sqrt(radius * final_radius)
@@ -195,6 +222,7 @@ def dp_trust_region(
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
+    damping = region.damping if damping is None else damping
     damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
     made = TrustRegion(
         queries=queries,
@@ -235,15 +263,23 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     >>> round(paper_schedule(objectives.logistic())["radius"], 3)
     1.019
     """
-    if objective.constants is None:
+    if objective.hessian_lipschitz is None:
         raise ValueError(f"{objective.name} has no Hessian-Lipschitz constant.")
     alpha = _validate.positive("alpha", alpha)
-    radius = math.sqrt(alpha / objective.constants.hessian_lipschitz)
+    radius = math.sqrt(alpha / objective.hessian_lipschitz)
     return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
 
 
-def check_radii(radius: float, final_radius: float | None) -> tuple[float, float]:
+def region_of(objective: Objective) -> Region:
+    """Returns what a trust-region method starts from."""
+    return Region() if objective.averaged is None else objective.averaged.region
+
+
+def check_radii(
+    objective: Objective, radius: float | None, final_radius: float | None
+) -> tuple[float, float]:
     """Returns the radii of the first and the last iteration, or raises for ones that grow."""
+    radius = region_of(objective).radius if radius is None else radius
     first = base.positive_leaf("radius", radius)
     if final_radius is None:
         return first, min(first, _FINAL_RADIUS)
@@ -318,8 +354,8 @@ def joint_weights(
     """Returns the weights of a joint release, and whether the Hessian is free.
 
     Args:
-      objective: for a margin loss with constants the Hessian's weight is by default the least at
-        which it costs nothing.
+      objective: for a loss of linear scores with constants the weights are by default such that
+        the Hessian costs nothing, or little.
       clip_norm: the gradient's weight; by default the Lipschitz constant.
       hessian_clip_norm: the Hessian's weight; else by default the smoothness.
 
@@ -328,10 +364,18 @@ def joint_weights(
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # A mean of vectors that the joint bound leaves alone is one as well.
-    margin, constants = objective.averaged_margin, objective.constants
-    if hessian_clip_norm is not None or margin is None or constants is None:
+    linear, constants = objective.averaged, objective.constants
+    if hessian_clip_norm is not None or linear is None:
         return clip, hessian_clip, False
-    return clip, round_up(clip * free_hessian_ratio(margin, constants.lipschitz)), True
+    known = constants is not None
+    if not known and linear.slope_within(jnp.zeros(())) is None:
+        return clip, hessian_clip, False
+    if (weights := linear.joint_weights(constants.lipschitz if known else clip)) is None:
+        return clip, hessian_clip, False
+    of_gradient, of_hessian = weights
+    if clip_norm is not None:  # the gradient's weight is what was given
+        return clip, round_up(clip * of_hessian), known and of_gradient == 1
+    return round_up(clip * of_gradient), round_up(clip * of_hessian), known
 
 
 def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
@@ -364,7 +408,7 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
 def _stopping_level(objective: Objective, alpha: float | None) -> float:
     if alpha is None:
         return -math.inf
-    if objective.constants is None:
+    if objective.hessian_lipschitz is None:
         raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
     alpha = _validate.positive("stopping_alpha", alpha)
-    return base.to_leaf(math.sqrt(alpha * objective.constants.hessian_lipschitz))
+    return base.to_leaf(math.sqrt(alpha * objective.hessian_lipschitz))

@@ -281,9 +281,9 @@ def _tolerances(
         )
     alpha = base.positive_leaf("alpha", alpha)
     if hessian_lipschitz is None:
-        if objective.constants is None:
+        hessian_lipschitz = objective.hessian_lipschitz
+        if hessian_lipschitz is None:
             raise ValueError(f"hessian_lipschitz is required: {objective.name!r} declares none.")
-        hessian_lipschitz = objective.constants.hessian_lipschitz
     rho = _validate.normal("hessian_lipschitz", hessian_lipschitz)
     return alpha, base.positive_leaf("sqrt(hessian_lipschitz alpha)", math.sqrt(rho * alpha))
 

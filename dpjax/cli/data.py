@@ -15,14 +15,22 @@ from dpjax.datasets.raw import is_table_path
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the table of data sets, or what is known of one; returns 1 if a check finds fault."""
+    for option in ("check", "template"):
+        if getattr(arguments, option) and arguments.name is None:
+            raise ValueError(f"--{option} needs the name of a file.")
+    if arguments.out and not arguments.template:
+        raise ValueError("--out is for --template: it names the schema to write.")
+    if arguments.template:
+        return _template(arguments)
     if arguments.check:
-        if arguments.name is None:
-            raise ValueError("--check needs the name of a data set or a file.")
+        if arguments.schema and arguments.intercept:
+            raise ValueError("--intercept must be left out beside --schema, which declares it.")
         report = dpjax.datasets.check(
             arguments.name,
             label=arguments.label,
             bounds=arguments.bounds,
             classes=problem.classes(arguments.classes),
+            schema=arguments.schema,
         )
         print("warning: exact counts of the data follow, NOT PRIVATE", file=sys.stderr)
         print("\n".join(report.lines()))
@@ -40,7 +48,8 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     if os.path.isfile(arguments.name):
         raise ValueError(
-            f"{arguments.name} is a file, not a named data set; count its problems with --check."
+            f"{arguments.name} is a file, not a named data set: begin its schema with --template, "
+            "or count its problems with --check."
         )
     _validate.choice("data set", arguments.name, [info.name for info in infos])
     (info,) = (info for info in infos if info.name == arguments.name)
@@ -50,9 +59,37 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _template(arguments: argparse.Namespace) -> int:
+    for option in ("check", "schema", "classes", "bounds", "intercept"):
+        if getattr(arguments, option):
+            raise ValueError(f"--{option} does not go with --template: leave it out.")
+    text = dpjax.datasets.template(arguments.name, arguments.label)
+    if not arguments.out:
+        print(text, end="")
+        return 0
+    try:
+        with open(arguments.out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ValueError(
+            f"--out {arguments.out} exists, and may be filled in already: name another file."
+        ) from None
+    print(f"wrote {arguments.out}: fill it in, then")
+    print(f"next: {shlex.join(['dpjax', *_checked(arguments.name, arguments.out)])}")
+    return 0
+
+
+def _checked(name: str, schema: str) -> list[str]:
+    return ["data", name, "--check", "--schema", schema]
+
+
 def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> str:
     """Returns the command to go on with: the check with what it lacks, or the training."""
     label, bounds, classes = arguments.label, arguments.bounds, arguments.classes
+    if arguments.schema:
+        run = ["run", "--data", arguments.name, "--schema", arguments.schema, "--save", "model"]
+        again = _checked(arguments.name, arguments.schema)
+        return f"next: {shlex.join(['dpjax', *(again if report.exact_problems else run)])}"
     is_file = is_table_path(arguments.name)
     if report.exact_problems:
         unknown = classes is None or report.exact_other_labels

@@ -10,6 +10,7 @@ from dpjax.cli.options import Parser
 
 COMMANDS = {
     "run": "train privately and print the guarantee",
+    "tune": "choose settings by a private random search, whose whole cost is the budget",
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
     "data": "list the data sets, their sources and checksums",
     "ledger": "declare a budget for some data, and show what was spent",

@@ -14,10 +14,16 @@ _EXAMPLES = {
     "dpjax run": """
         dpjax run
         dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
+        dpjax run --data people.csv --schema schema.toml --save model
         dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
         dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
         dpjax run dp-tr --epsilon 1 --estimate 0.1
         dpjax run dp-tr --epsilon 0.5 --dry-run
+    """,
+    "dpjax tune": """
+        dpjax tune --dry-run
+        dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
+        dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 clip_norm=0.25,1 --save model
     """,
     "dpjax calibrate": """
         dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
@@ -26,6 +32,8 @@ _EXAMPLES = {
     "dpjax data": """
         dpjax data
         dpjax data covtype
+        dpjax data people.csv --template --label income --out schema.toml
+        dpjax data people.csv --check --schema schema.toml
         dpjax data patients.csv --label sick --bounds ranges.json --check
     """,
     "dpjax ledger": """

@@ -12,11 +12,12 @@ def check(arguments: argparse.Namespace) -> None:
 
     Raises:
       ValueError: naming the option and what is wrong with its path, for a path that two options
-        share, or one that would overwrite the data, the bounds or the ledger.
+        share, or one that would overwrite the data, the bounds, the schema or the ledger.
       ImportError: for a plot without matplotlib.
     """
     given = vars(arguments)
-    read = {name: given.get(name) for name in ("data", "bounds", "ledger")}
+    names = ("data", "bounds", "schema", "ledger", "public")
+    read = {name: given.get(name) for name in names}
     taken = {
         os.path.realpath(path): f"--{name}"
         for name, path in read.items()

@@ -13,6 +13,7 @@ from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.raw import is_table_path
+from dpjax.datasets.registry import SPECS
 
 
 class Setting(NamedTuple):
@@ -37,6 +38,7 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         memory_limit=memory(getattr(arguments, "memory_limit", None)),
         unit=getattr(arguments, "unit", None),
         max_records=getattr(arguments, "max_records", None),
+        schema=arguments.schema,
     )
 
 
@@ -81,10 +83,14 @@ def say_labels(
     arguments: argparse.Namespace, objective: dpjax.Objective, data: dpjax.Dataset
 ) -> None:
     """Prints which labels of a file count, before anything is spent."""
-    if not is_table_path(arguments.data):
+    scale = data.preprocessing
+    if not is_table_path(arguments.data) or scale is None:
         return
-    if objective.labels is not None and data.preprocessing is not None:
-        counted = labels_counted(data.preprocessing.classes)
+    counted = None if objective.labels is None else labels_counted(scale.classes)
+    if scale.label_bounds is not None:
+        low, high = scale.label_bounds
+        counted = f"numbers from {low:.15g} (as -1) to {high:.15g} (as +1)"
+    if counted is not None:
         print(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
@@ -92,23 +98,37 @@ def say_labels(
 
 
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:
-    """Returns the objective that the arguments name.
+    """Returns the objective that the arguments name, or that fits the labels they declare.
 
-    The Welsch loss takes the public strength that is stored for named data. With ``--unit`` it is
-    the objective of units.
+    The Welsch loss takes the public strength that is stored for named data. Where ``--unit`` or the
+    schema names a unit it is the objective of units. Sets ``arguments.objective`` to its name.
 
     Raises:
-      ValueError: for an unknown name, or a regularization it has no use for or lacks.
+      ValueError: for an unknown name, a regularization it has no use for or lacks, or a schema that
+        is not valid.
     """
-    row = _of_rows(arguments)
-    return row if getattr(arguments, "unit", None) is None else row.of_units()
+    unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
+    count = 2 if labels is None else len(labels)
+    if arguments.schema is not None:
+        schema = dpjax.datasets.Schema.read(arguments.schema)
+        unit, held = schema.unit, schema.label.classes
+        count = 0 if held is None else len(held)
+    elif arguments.data in SPECS:
+        count = SPECS[arguments.data].classes
+    if arguments.objective is None:
+        arguments.objective = {0: "least-squares", 2: "logistic-nonconvex"}.get(count, "softmax")
+    row = _of_rows(arguments, count)
+    return row if unit is None else row.of_units()
 
 
-def _of_rows(arguments: argparse.Namespace) -> dpjax.Objective:
-    objectives = dpjax.objectives.OBJECTIVES
-    factory = objectives[_validate.choice("objective", arguments.objective, objectives)]
+def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
+    """The objective of rows with so many classes, 0 where labels are numbers."""
+    objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
+    chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
+    given = {"classes": count} if chosen is dpjax.objectives.softmax else {}
+    factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **given)
     strength = arguments.regularization
-    if strength is None and factory is dpjax.objectives.welsch:
+    if strength is None and chosen is dpjax.objectives.welsch:
         strength = dpjax.objectives.welsch_regularization(arguments.data)
     if strength is None:
         return factory()
@@ -127,6 +147,28 @@ def configure(
     Raises:
       ValueError: for unknown names, or a budget that cannot be met.
     """
+    name, budget, size = declared(arguments, n)
+    make = functools.partial(
+        algorithms()[name],
+        objective,
+        data_size=size,
+        dimension=dimension,
+        accountant=arguments.accountant,
+        **_settings(arguments, name),
+    )
+    if arguments.estimate is None:
+        algorithm = make(budget)
+    else:
+        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
+    return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+
+
+def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyBudget, int]:
+    """Returns the algorithm's name on the command line, the budget, and the declared n.
+
+    Raises:
+      ValueError: for an unknown name, or what is not declared where n is private.
+    """
     factories = algorithms()
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
@@ -139,20 +181,75 @@ def configure(
     elif delta is None:
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
-    budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    make = functools.partial(
-        factories[name],
-        objective,
-        data_size=size,
-        dimension=dimension,
-        accountant=arguments.accountant,
-        **_settings(arguments, name),
-    )
-    if arguments.estimate is None:
-        algorithm = make(budget)
-    else:
-        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
-    return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+    return name, dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
+
+
+def maker(
+    arguments: argparse.Namespace, data: dpjax.Dataset, name: str, size: int
+) -> Callable[..., Algorithm]:
+    """Returns ``make(budget, **setting)`` of an algorithm, also for settings of its objective.
+
+    Args:
+      arguments: of the command; what they set is the same in every training.
+      data: of which the number of features counts.
+      name: of the algorithm.
+      size: the declared n.
+    """
+    factory, fixed = algorithms()[name], _settings(arguments, name)
+
+    def make(budget: dpjax.PrivacyBudget, **setting: Any) -> Algorithm:
+        own = argparse.Namespace(**vars(arguments))
+        own.regularization = setting.pop("regularization", arguments.regularization)
+        loss = objective(own)
+        return factory(
+            loss,
+            budget,
+            data_size=size,
+            dimension=loss.parameters(data.dimension),
+            accountant=arguments.accountant,
+            **(fixed | setting),
+        )
+
+    return make
+
+
+def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
+    """Returns the settings that ``--grid`` declares, by the names that the factory has for them.
+
+    Args:
+      words: such as ``["learning_rate=0.1,0.3,1", "clip_norm=0.5,1"]``; None for the algorithm's
+        default.
+      name: of the algorithm.
+
+    Raises:
+      ValueError: for a setting that the algorithm does not have, one named twice, or no values.
+
+    >>> grid(["learning-rate=1,2"], "dp-gd")
+    {'step_size': [1, 2]}
+    """
+    if words is None:
+        return dpjax.tuning.default_settings(dpjax.baselines.EVERY[name].grid, name)
+    takes = [*inspect.signature(algorithms()[name]).parameters, "regularization"]
+    found: dict[str, list[Any]] = {}
+    for word in words:
+        option, equals, values = word.partition("=")
+        option = option.strip().replace("-", "_")
+        if not equals or not values.strip():
+            raise ValueError(
+                f"--grid must be NAME=VALUES, such as learning_rate=0.1,0.3,1, got {word!r}."
+            )
+        parameter = _validate.choice(f"setting of {name}", _OPTIONS.get(option, option), takes)
+        if parameter in found:
+            raise ValueError(f"--grid names {option} twice; give all its values at once.")
+        found[parameter] = [_value(text.strip()) for text in values.split(",")]
+    return found
+
+
+def _value(text: str) -> Any:
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return convert(text)
+    return text
 
 
 # Options that some algorithms have, and what their factories call them.

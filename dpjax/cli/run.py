@@ -37,10 +37,11 @@ def _work(arguments: argparse.Namespace) -> int:
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
     problem.say_labels(arguments, objective, data)
-    classes = None if data.preprocessing is None else data.preprocessing.classes or ()
+    scale = data.preprocessing
+    declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
     if arguments.dry_run:
         everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
-        print(guarantee.statement(algorithm, data.unit, classes=classes))
+        print(guarantee.statement(algorithm, data.unit, False, *declared))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
         return 0
@@ -62,7 +63,7 @@ def _work(arguments: argparse.Namespace) -> int:
         _write(arguments, setting, solution, content)
     finally:  # what is spent is said, whether or not it could be written
         print()
-        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, classes))
+        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, *declared))
     return 0
 
 

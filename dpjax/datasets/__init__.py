@@ -5,7 +5,9 @@ from dpjax.datasets.check import CheckReport, check
 from dpjax.datasets.labels import encode_labels
 from dpjax.datasets.loaders import DatasetInfo, describe, load
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
+from dpjax.datasets.schema import Schema
 from dpjax.datasets.synthetic import Planted, planted_phases, sparse_high_dimensional
+from dpjax.datasets.template import template
 from dpjax.datasets.units import group
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "DatasetInfo",
     "Planted",
     "Preprocessing",
+    "Schema",
     "check",
     "describe",
     "encode_labels",
@@ -23,4 +26,5 @@ __all__ = [
     "load",
     "planted_phases",
     "sparse_high_dimensional",
+    "template",
 ]

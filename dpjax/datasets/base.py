@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,12 +11,11 @@ import numpy as np
 
 from dpjax._streaming import Rows
 from dpjax._typing import Array, PyTree, pytree_dataclass
+from dpjax.datasets.encoders import Column
 from dpjax.datasets.labels import Label, encode_labels
 from dpjax.datasets.raw import read_features
-
-ROWS_AT_ONCE = (
-    8192  # bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB
-)
+from dpjax.datasets.source import ROWS_AT_ONCE
+from dpjax.datasets.sources import open_features
 
 Ranges = tuple[np.ndarray, np.ndarray]
 
@@ -29,12 +28,15 @@ class Preprocessing:
     parameters.
 
     Args:
-      columns: the p feature names, in the order of the rows; empty for images.
+      columns: names of the columns that become features, in their order; empty for images.
       bounds: declared (low, high) of each feature, mapped to 0 and 1; for images one pair for
-        all pixels; None if features are used unchanged.
+        all pixels; None if features are used unchanged, or encoded by ``encoders``.
       intercept: whether a feature that is 1 is appended.
       classes: the declared labels: of two, the first is -1 and the second +1 in ``y``; more are
         0, 1, ...; None for numeric labels, where 0 stands for -1.
+      label_bounds: declared (low, high) of a label that is a number, mapped to -1 and +1. Rows are
+        then divided by a constant, see ``Schema``.
+      encoders: what a schema declares of each of ``columns``; None without a schema.
 
     >>> scale = Preprocessing(("age", "bmi"), ((0, 100), (10, 50)), classes=("No", "Yes"))
     >>> scale.rows({"bmi": [30, 50], "age": [50, 0]}).round(4)
@@ -46,6 +48,8 @@ class Preprocessing:
     bounds: tuple[tuple[float, float], ...] | None
     intercept: bool = False
     classes: tuple[Label, ...] | None = None
+    label_bounds: tuple[float, float] | None = None
+    encoders: tuple[Column, ...] | None = None
 
     @property
     def ranges(self) -> Ranges | None:
@@ -55,30 +59,114 @@ class Preprocessing:
         low, high = np.array(self.bounds, np.float64).T
         return low, high
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the p features of a row, such as ``education=school``; empty for images."""
+        names = self.columns
+        if self.encoders is not None:
+            names = tuple(name for column in self.encoders for name in column.features)
+        return (*names, *(("intercept",) if self.intercept else ()))
+
     def scales_as(self, other: "Preprocessing") -> bool:
-        """Returns whether both map features to the same rows; the classes may differ."""
-        return dataclasses.replace(self, classes=None) == dataclasses.replace(other, classes=None)
+        """Returns whether both map features to the same rows; the labels may differ."""
+        return not self.differences(other)
+
+    def differences(self, other: "Preprocessing") -> list[str]:
+        """Returns the names of what the rows of two mappings differ in; the labels may differ.
+
+        >>> scale = Preprocessing(("age", "bmi"), ((0, 100), (10, 50)))
+        >>> scale.differences(Preprocessing(("age", "bmi"), ((0, 120), (10, 50)), intercept=True))
+        ["'age'", 'the intercept']
+        """
+        mine, its = self._declared, other._declared
+        names = [
+            repr(name)
+            for name in mine | its
+            if (name in mine, mine.get(name)) != (name in its, its.get(name))
+        ]
+        if self.intercept != other.intercept:
+            names.append("the intercept")
+        if (self.label_bounds is None) != (other.label_bounds is None):
+            names.append("whether the label is a number")
+        if not names and tuple(mine) != tuple(its):
+            names.append("the order of the columns")
+        return names
 
     def rows(self, table: Any) -> np.ndarray:
-        """Returns the features of ``table`` scaled as in training, (n, p) or (n, p + 1) float32.
+        """Returns the features of ``table`` scaled as in training, (n, p) float32.
 
         Args:
           table: records with or without labels: the path of a file, a data frame or
-            mapping with the named columns, or an array (n, p) in the order of the columns. Values
-            must be unscaled; the rows of a ``Dataset`` are scaled already.
+            mapping with the named columns, or an array (n, columns) in their order. Values must be
+            unscaled; the rows of a ``Dataset`` are scaled already.
 
         Raises:
           FileNotFoundError: if there is no such file.
           ValueError: if a column is missing, or an array has another shape or dtype.
 
-        Privacy: each row depends on one record alone. A record with a value that is missing or not
-          finite becomes NaN in every feature.
+        Privacy: each row depends on one record alone. A record with a value that is missing, not
+          finite, or an undeclared level that has no indicator becomes NaN in every feature.
         """
+        if self.encoders is not None:
+            source = open_features(table, self.columns)
+            for column in self.encoders:
+                column.check_stored(source.kinds[column.name], source.where)
+            wanted, numeric = self.wanted
+            blocks = [self.encode(block) for block in source.blocks(wanted, numeric)]
+            return np.concatenate([np.empty((0, len(self.features)), np.float32), *blocks])
         if not self.columns:
             (low, high), *_ = self.bounds or ((0.0, 1.0),)
             pixels = np.asarray(table).astype(np.float32)
             return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
         return normalise(read_features(table, self.columns), self.ranges, self.intercept)
+
+    def encode(self, cells: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns rows (n, p) in float32, for a mapping with encoders.
+
+        Args:
+          cells: of each column, (n,).
+
+        Privacy: each row depends on one record alone.
+        """
+        encoders = self.encoders or ()
+        low = 0.0 if self.label_bounds is None else -1.0
+        parts = [column.encode(held, low) for column, held in zip(encoders, cells, strict=True)]
+        block = np.concatenate(parts, axis=1)
+        out = np.empty((len(block), len(self.features)), np.float32)
+        constant = None
+        if self.label_bounds is not None:
+            # No column adds more than 1 to the square of a norm.
+            constant = math.sqrt(len(encoders) + self.intercept)
+        _divide(block, out, self.intercept, constant)
+        return out
+
+    @property
+    def wanted(self) -> tuple[list[str], set[str]]:
+        """The columns to read for ``encode``, and those of them that are numbers."""
+        encoders = self.encoders or ()
+        return [column.name for column in encoders], {c.name for c in encoders if c.numeric}
+
+    def unscale_labels(self, values: Any) -> np.ndarray:
+        """Returns predictions of a label that is a number in its own units.
+
+        Args:
+          values: (n,) predictions, in which -1 and +1 stand for ``label_bounds``, if those were
+            declared.
+
+        >>> scale = Preprocessing(("age",), None, label_bounds=(0.0, 200.0))
+        >>> scale.unscale_labels(np.array([-1.0, 0.5]))
+        array([  0., 150.])
+        """
+        low, high = self.label_bounds or (-1.0, 1.0)
+        return low + (np.asarray(values, np.float64) + 1) / 2 * (high - low)
+
+    @property
+    def _declared(self) -> dict[str, Any]:
+        """What is declared of each column."""
+        if self.encoders is not None:
+            return {column.name: column for column in self.encoders}
+        bounds = self.bounds if self.bounds is not None else (None,) * len(self.columns)
+        return dict(zip(self.columns or ("pixels",), bounds, strict=False))
 
 
 @pytree_dataclass
@@ -93,14 +181,15 @@ class Dataset:
     Args:
       x: (n, p) float32 features, one record a row, or images (n, ...). A row with a NaN is a null
         record: training drops it.
-      y: (n,) float32 labels, -1 or +1, or classes from 0 up for a network. Any other value also
+      y: (n,) float32 labels: -1 or +1, classes from 0 up, or numbers. A value that is none of those
         makes a null record: labels 0 and 1 of a logistic loss need ``encode_labels``.
       test_x: (m, p) float32 held-out features, or None.
       test_y: (m,) float32 held-out labels, or None.
       name: of the data, in results.
       unit: what one row stands for, hence the unit of privacy: ``"row"``, ``"person-year"``, ...
-      max_norm: 1.0 if every row was divided by its norm (up to float32 rounding), else None. Not
-        checked; no guarantee depends on it, but the scope of a certificate does.
+      max_norm: 1.0 if no row has a larger norm (up to float32 rounding), since each was divided by
+        its own or all by a constant, else None. Not checked; no guarantee depends on it, but the
+        scope of a certificate does.
       preprocessing: the mapping from a table to ``x`` and ``y``, set by ``load``; None for the
         user's arrays, whose labels ``encode_labels`` maps.
       present: (n, K) bool where a row of ``x`` is a unit of up to K records, see ``group``: which
@@ -262,12 +351,25 @@ def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> 
                 np.clip(block, low, high, out=block)
                 block -= low
                 block /= high - low
-            norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
-            norm[norm == 0] = 1.0
-            out[start : start + ROWS_AT_ONCE, :features] = block / norm
-            if intercept:
-                out[start : start + ROWS_AT_ONCE, features:] = 1.0 / norm
+            _divide(block, out[start : start + ROWS_AT_ONCE], intercept)
     return out
+
+
+def _divide(
+    block: np.ndarray, out: np.ndarray, intercept: bool, constant: float | None = None
+) -> None:
+    """Writes rows divided by their norms, or by a constant, into ``out``.
+
+    A row with a NaN becomes NaN throughout, its intercept included.
+    """
+    features = block.shape[1]
+    norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
+    if constant is not None:
+        norm = np.where(np.isnan(norm), np.nan, constant)
+    norm[norm == 0] = 1.0
+    out[:, :features] = block / norm
+    if intercept:
+        out[:, features:] = 1.0 / norm
 
 
 def finite_or_nan(block: np.ndarray) -> np.ndarray:

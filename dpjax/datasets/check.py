@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.base import ROWS_AT_ONCE, Table, finite_or_nan
-from dpjax.datasets.labels import Label, labels_counted, same_label
-from dpjax.datasets.loaders import open_table
+from dpjax.datasets.base import Table, finite_or_nan
+from dpjax.datasets.cells import MISSING
+from dpjax.datasets.check_schema import exact_counts
+from dpjax.datasets.labels import Label, label_text, labels_counted, same_label
+from dpjax.datasets.loaders import check_schema_alone, open_table
 from dpjax.datasets.raw import has_columns, is_table_path
+from dpjax.datasets.schema import Schema
+from dpjax.datasets.source import ROWS_AT_ONCE
 from dpjax.datasets.tables import Bounds
 
-_MISSING = {"", "na", "n/a", "nan", "null", "?"}
+_KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
 _MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 
 
@@ -40,6 +44,9 @@ class CheckReport:
       exact_problems: problems for which training would be refused or drop many records, with
         remedies.
       exact_classes: the labels to declare, if the data show them; else None.
+      exact_null_rows: number of records that contribute nothing; None without a schema.
+      exact_undeclared: number of records of each level that is not declared, for each column that
+        has any; None without a schema.
 
     Privacy: NOT PRIVATE; exact functions of the data. Do not publish it, nor choose the bounds of
     a private training from it.
@@ -58,6 +65,8 @@ class CheckReport:
     exact_duplicate_rows: int
     exact_problems: tuple[str, ...] = ()
     exact_classes: tuple[str, ...] | None = None
+    exact_null_rows: int | None = None
+    exact_undeclared: dict[str, dict[str, int]] | None = None
 
     def lines(self) -> list[str]:
         r"""NOT PRIVATE: returns the report as lines of text, one count each.
@@ -74,22 +83,36 @@ class CheckReport:
         rows that are zero once scaled: 106
         rows equal to an earlier one: 16104
         """
-        outside = self.exact_outside
+        outside, null = self.exact_outside, self.exact_null_rows
         if outside is None:
             bounds = "values outside the declared bounds: not counted, no bounds are declared"
         else:
             bounds = f"values outside the declared bounds: {_by_column(outside)}"
         cells = f" (cells: {_by_column(self.exact_nonfinite)})" if self.exact_nonfinite else ""
+        declared = self.exact_undeclared is not None
+        valid = "that has no valid value" if declared else "that is no finite number"
         return [
             f"NOT PRIVATE: exact counts of the data set {self.name!r}, for its owner's eyes only.",
             f"rows ({self.unit}): {self.exact_rows}",
             f"labels: {self._labels()}{self.exact_impossible_labels} impossible",
-            f"rows with a cell that is no finite number: {self.exact_nonfinite_rows}{cells}",
+            f"rows with a cell {valid}: {self.exact_nonfinite_rows}{cells}",
             bounds,
+            *self._levels(),
             f"rows that are zero once scaled: {self.exact_zero_rows}",
             f"rows equal to an earlier one: {self.exact_duplicate_rows}",
+            *(
+                []
+                if null is None
+                else [f"rows that contribute nothing: {null}{_KEEP if null else ''}"]
+            ),
             *(f"wrong: {problem}" for problem in self.exact_problems),
         ]
+
+    def _levels(self) -> list[str]:
+        if self.exact_undeclared is None:
+            return []
+        counted = {name: sum(held.values()) for name, held in self.exact_undeclared.items()}
+        return [f"levels that are not declared: {_by_column(counted)}"]
 
     def _labels(self) -> str:
         signs = set(self.exact_class_counts) == {-1, 1}
@@ -107,6 +130,7 @@ def check(
     label: str | None = None,
     bounds: Bounds | None = None,
     classes: Sequence[Label] | None = None,
+    schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> CheckReport:
     """NOT PRIVATE: counts values that ``load`` would silently clamp or drop, and suggests remedies.
 
@@ -115,6 +139,7 @@ def check(
       label: as for ``load``; for a table only.
       bounds: as for ``load``, but optional for a table too.
       classes: as for ``load``, but always optional.
+      schema: as for ``load``.
 
     Returns:
       A ``CheckReport`` of the training records.
@@ -128,6 +153,10 @@ def check(
     >>> check("randhie").exact_class_counts
     {-1: 6308, 1: 13882}
     """
+    if schema is not None:
+        options = {"label": label, "bounds": bounds, "classes": classes}
+        check_schema_alone(name_or_path, options)
+        return CheckReport(**exact_counts(name_or_path, Schema.read(schema)))
     table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
     nonfinite = np.zeros(len(table.columns), int)
     outside = np.zeros(len(table.columns), int)
@@ -166,7 +195,8 @@ def check(
 
 def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     """Returns the counts of each class, of each other label, and of missing labels."""
-    values = collections.Counter(table.labels.tolist())
+    cells = table.labels.tolist()
+    values = collections.Counter(cell if isinstance(cell, Label) else None for cell in cells)
     classes = table.classes
     if classes is None and table.labels.dtype.kind in "iuf":
         counted: dict[Label, int] = {-1: values[-1] + values[0], 1: values[1]}
@@ -183,11 +213,10 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     other: collections.Counter[str] = collections.Counter()
     missing = 0
     for value, count in rest.items():
-        if value is None or value != value or str(value).strip().lower() in _MISSING:
+        if (text := label_text(value)).lower() in MISSING:
             missing += count
         else:
-            integer = isinstance(value, float) and value.is_integer()
-            other[str(int(value) if integer else value).strip()] += count
+            other[text] += count
     return counted, dict(other.most_common()), missing
 
 
@@ -254,8 +283,8 @@ def _feature_problems(report: CheckReport) -> list[str]:
         if 2 * count > rows:
             problems.append(
                 f"the column {name!r} holds no number in {count} of {rows} records, which "
-                "therefore contribute nothing: remove the column from the file, or convert it to "
-                "numbers."
+                "therefore contribute nothing: remove the column from the file, or declare "
+                "its levels in a schema."
             )
     for name, count in (report.exact_outside or {}).items():
         if 2 * count > rows:

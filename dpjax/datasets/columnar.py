@@ -4,19 +4,23 @@ import pathlib
 import struct
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax._streaming import Rows
+from dpjax.datasets.arrow import arrow_cells
+from dpjax.datasets.cells import Kind, kind_named, kind_of, to_numbers
+from dpjax.datasets.csv_files import check_unique
+from dpjax.datasets.source import Source
 
 SUFFIXES = (".npy", ".parquet")
 _LOCAL_HEADER = 30  # bytes of a ZIP member's own header, before its name
 
 
-def open_columns(path: pathlib.Path) -> tuple[list[str], "Columns"]:
-    """Returns the names of a file's columns, and what reads them.
+def open_columns(path: pathlib.Path) -> "ColumnFile":
+    """Returns the columns of a file.
 
     Args:
       path: an NPY file of shape (n, p), whose columns are "0", "1", ...; or a Parquet file.
@@ -25,14 +29,11 @@ def open_columns(path: pathlib.Path) -> tuple[list[str], "Columns"]:
       ValueError: if it is not one.
       ImportError: for Parquet without pyarrow.
     """
-    columns = _Array(path) if path.suffix.lower() == ".npy" else _Parquet(path)
-    return columns.names, columns
+    return NpyFile(path) if path.suffix.lower() == ".npy" else ParquetFile(path)
 
 
-class Columns:
-    """The columns of a file, of which rows are read when they are asked for; raw data."""
-
-    names: list[str]
+class ColumnFile(Source):
+    """A file of which rows are read when they are asked for; raw data."""
 
     def rows(self, wanted: Sequence[str]) -> Rows:
         """Returns the named columns as numbers, (n, p)."""
@@ -43,29 +44,75 @@ class Columns:
         raise NotImplementedError
 
 
-class _Array(Columns):
+class Matrix(Source):
+    """The columns of an array (n, p), and others beside them.
+
+    Args:
+      where: what it is called in errors.
+      array: (n, p), possibly on disk.
+      names: of its columns; by default "0", "1", ...
+      beside: further columns (n,) by name.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        array: Any,
+        names: Sequence[str] | None = None,
+        beside: Mapping[str, Any] | None = None,
+    ):
+        self.where, self._array, self._beside = where, array, dict(beside or {})
+        columns = map(str, range(array.shape[1])) if names is None else names
+        self._places = {name: place for place, name in enumerate(columns)}
+        self.names = (*self._places, *self._beside)
+        # An array of text may hold numbers and words, as a CSV does.
+        kind = Kind.MIXED if array.dtype.kind in "USTO" else kind_of(array)
+        held = {name: kind_of(column) for name, column in self._beside.items()}
+        self.kinds = dict.fromkeys(self._places, kind) | held
+        self.size = array.shape[0]
+
+    def at(
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
+    ) -> list[np.ndarray]:
+        """Returns the cells of some rows, see ``Source.at``."""
+        del numeric
+        block = self._array[index]
+        return [
+            self._beside[name][index] if name in self._beside else block[:, self._places[name]]
+            for name in wanted
+        ]
+
+
+class NpyFile(ColumnFile, Matrix):
+    """An NPY file of shape (n, p), whose columns are "0", "1", ..."""
+
     def __init__(self, path: pathlib.Path):
         try:
-            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise ValueError(f"{str(path)!r} is not a plain array: {error}.") from None
-        if self._array.ndim != 2 or self._array.dtype.kind not in "biuf":
+        if array.ndim != 2 or array.dtype.kind not in "biuf":
             raise ValueError(
                 f"{str(path)!r} must hold numbers (n, columns), one of them the label, got "
-                f"{self._array.ndim} axes of {self._array.dtype}."
+                f"{array.ndim} axes of {array.dtype}."
             )
-        self.names = list(map(str, range(self._array.shape[1])))
+        super().__init__(repr(str(path)), Rows(array))
+        self._mapped = array
 
     def rows(self, wanted: Sequence[str]) -> Rows:
-        places = [self.names.index(name) for name in wanted]
-        return Rows(self._array, lambda rows: rows[:, places], (len(places),))
+        """Returns the named columns as numbers, (n, p)."""
+        places = [self._places[name] for name in wanted]
+        return Rows(self._mapped, lambda rows: rows[:, places], (len(places),))
 
     def cells(self, name: str) -> Rows:
-        place = self.names.index(name)
-        return Rows(self._array, lambda rows: rows[:, place], ())
+        """Returns one column, (n,), in its own dtype."""
+        place = self._places[name]
+        return Rows(self._mapped, lambda rows: rows[:, place], ())
 
 
-class _Parquet(Columns):
+class ParquetFile(ColumnFile):
+    """A Parquet file; the row group read last is kept."""
+
     def __init__(self, path: pathlib.Path):
         try:
             from pyarrow import ArrowInvalid, parquet
@@ -77,60 +124,139 @@ class _Parquet(Columns):
             self._path, held = path, parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{str(path)!r} is not a Parquet file: {error}.") from None
-        self.names = list(held.schema_arrow.names)
-        kinds = {field.name: field.type for field in held.schema_arrow}
-        self._dtypes = {name: _dtype(kind) for name, kind in kinds.items()}
+        self.where, self.names = repr(str(path)), tuple(held.schema_arrow.names)
+        check_unique(self.where, self.names)
+        types = {field.name: field.type for field in held.schema_arrow}
+        self._dtypes = {name: _dtype(kind) for name, kind in types.items()}
+        self.kinds = {
+            name: kind_named(str(getattr(kind, "value_type", kind))) for name, kind in types.items()
+        }
         sizes = [held.metadata.row_group(i).num_rows for i in range(held.num_row_groups)]
         self._ends = np.cumsum([0, *sizes])
+        self.size = int(self._ends[-1])
+        self._groups: dict[tuple[tuple[str, ...], frozenset[str]], _Cells] = {}
+
+    def at(
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
+    ) -> list[np.ndarray]:
+        """Returns the cells of some rows, see ``Source.at``."""
+        asked = tuple(wanted), frozenset(numeric)
+        if asked not in self._groups:
+            self._groups[asked] = _Cells(self._path, list(wanted), self._ends, asked[1])
+        return self._groups[asked][index]
 
     def rows(self, wanted: Sequence[str]) -> Rows:
+        """Returns the named columns as numbers, (n, p)."""
         words = [name for name in wanted if self._dtypes[name].kind not in "biuf"]
         if words:
             raise ValueError(
                 f"the column {words[0]!r} must hold one number for each record: remove it, or "
-                "encode it as columns of 0 and 1."
+                "declare its levels in a schema."
             )
         dtype = np.result_type(np.float32, *(self._dtypes[name] for name in wanted))
-        return Rows(_Groups(self._path, list(wanted), self._ends, dtype, stacked=True))
+        return Rows(_Stacked(self._path, list(wanted), self._ends, dtype, stacked=True))
 
     def cells(self, name: str) -> Rows:
-        return Rows(_Groups(self._path, [name], self._ends, self._dtypes[name], stacked=False))
+        """Returns one column, (n,), in its own dtype."""
+        dtype = self._dtypes[name]
+        if dtype.kind == "b":
+            dtype = np.dtype(object)  # a missing cell is neither True nor False
+        return Rows(_Stacked(self._path, [name], self._ends, dtype, stacked=False))
 
 
 class _Groups:
-    """Columns of a Parquet file as an array-like; the row group read last is kept."""
+    """Columns of a Parquet file by rows; the row group read last is kept."""
 
-    def __init__(
-        self, path: pathlib.Path, names: list[str], ends: np.ndarray, dtype: Any, stacked: bool
-    ):
+    def __init__(self, path: pathlib.Path, names: list[str], ends: np.ndarray):
         from pyarrow import parquet
 
         self._file, self._names, self._ends = parquet.ParquetFile(path), names, ends
         self._path, self._size = path, path.stat().st_size
-        self.dtype, self._stacked = dtype, stacked
-        self.shape = (int(ends[-1]), *((len(names),) if stacked else ()))
-        self._held: tuple[int, np.ndarray] | None = None
+        self._held: tuple[int, Any] | None = None
         self._lock = threading.Lock()
 
-    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        if isinstance(index, slice):
-            index = np.arange(*index.indices(self.shape[0]))
-        out = np.empty((len(index), *self.shape[1:]), self.dtype)
+    def _parts(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
+        """Yields a mask of ``index`` for each row group, their places there, and its values."""
         groups = np.searchsorted(self._ends, index, side="right") - 1
         with self._lock:
             for group in np.unique(groups):
                 here = groups == group
-                out[here] = self._group(int(group))[index[here] - self._ends[group]]
-        return out
+                yield here, index[here] - self._ends[group], self._group(int(group))
 
-    def _group(self, group: int) -> np.ndarray:
+    def _indices(self, index: slice | np.ndarray) -> np.ndarray:
+        if not isinstance(index, slice):
+            return index
+        return np.arange(*index.indices(int(self._ends[-1])))
+
+    def _group(self, group: int) -> Any:
         if self._path.stat().st_size != self._size:
             raise OSError(f"the size of {str(self._path)!r} changed while it was read.")
         if self._held is None or self._held[0] != group:
             table = self._file.read_row_group(group, columns=self._names)
-            columns = [_numpy(table.column(name), self.dtype) for name in self._names]
-            self._held = group, np.stack(columns, axis=1) if self._stacked else columns[0]
+            self._held = group, self._converted([table.column(name) for name in self._names])
         return self._held[1]
+
+    def _converted(self, columns: list[Any]) -> Any:
+        raise NotImplementedError
+
+
+class _Stacked(_Groups):
+    """Columns as one array (n, p) of one dtype; a single one as (n,) if it is not stacked."""
+
+    def __init__(
+        self, path: pathlib.Path, names: list[str], ends: np.ndarray, dtype: Any, stacked: bool
+    ):
+        super().__init__(path, names, ends)
+        self.dtype, self._stacked = np.dtype(dtype), stacked
+        self.shape = (int(ends[-1]), *((len(names),) if stacked else ()))
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        index = self._indices(index)
+        out = np.empty((len(index), *self.shape[1:]), self.dtype)
+        for here, places, values in self._parts(index):
+            out[here] = values[places]
+        return out
+
+    def _converted(self, columns: list[Any]) -> np.ndarray:
+        arrays = [_numpy(column, self.dtype) for column in columns]
+        return np.stack(arrays, axis=1) if self._stacked else arrays[0]
+
+
+class _Cells(_Groups):
+    """Columns as one array each: some as float64, the others by their own dtype."""
+
+    def __init__(
+        self, path: pathlib.Path, names: list[str], ends: np.ndarray, numeric: Collection[str]
+    ):
+        super().__init__(path, names, ends)
+        self._numeric = [name in numeric for name in names]
+
+    def __getitem__(self, index: slice | np.ndarray) -> list[np.ndarray]:
+        index = self._indices(index)
+        parts = [
+            (here, [column[places] for column in values])
+            for here, places, values in self._parts(index)
+        ]
+        if len(parts) < 2:
+            return parts[0][1] if parts else [np.empty(0, object) for _ in self._names]
+        order = np.concatenate([np.flatnonzero(here) for here, _ in parts])
+        columns = zip(*(values for _, values in parts), strict=True)
+        # An integer column is of objects in those groups that lack a cell.
+        return [np.concatenate(pieces)[np.argsort(order)] for pieces in columns]
+
+    def _converted(self, columns: list[Any]) -> list[np.ndarray]:
+        return [
+            _floats(column) if number else arrow_cells(column)
+            for column, number in zip(columns, self._numeric, strict=True)
+        ]
+
+
+def _floats(column: Any) -> np.ndarray:
+    from pyarrow import types
+
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        return to_numbers(np.asarray(column.to_numpy(), np.float64))
+    return to_numbers(arrow_cells(column))
 
 
 def _dtype(kind: Any) -> np.dtype:
@@ -148,7 +274,9 @@ def _numpy(column: Any, dtype: np.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
         if dtype.kind == "f":
             return np.asarray(column.to_numpy(), dtype=dtype)
-        return np.array(column.to_pylist(), dtype=object)
+        cells = arrow_cells(column)
+        # Nanoseconds would become integers.
+        return cells.astype("datetime64[us]" if cells.dtype.kind == "M" else object).astype(object)
 
 
 def mapped_member(path: pathlib.Path, name: str) -> np.ndarray | None:

@@ -1,91 +1,132 @@
 """Reader for CSV files in which each line is one record, whatever its content."""
 
 import csv
+import math
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from dpjax.datasets.cells import Kind
+from dpjax.datasets.source import ROWS_AT_ONCE, Source
 
-def open_csv(path: pathlib.Path) -> tuple[list[str], int]:
-    """Returns the header and the number of records; each line is one record."""
-    # Read as a stream, a stray quote in one record would swallow the records after it. Hence also
-    # binary mode, which splits at \n alone.
-    with path.open("rb") as file:
-        first = file.readline().removeprefix(b"\xef\xbb\xbf")
-        records = sum(1 for line in file if line.strip())
-    name = repr(str(path))
-    if not first.strip():
-        raise ValueError(
-            f"{name} begins with an empty line, or is empty: the first line must name the columns."
-        )
-    try:
-        first.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"the header of {name} is not UTF-8: save the file as UTF-8 (spreadsheets call it CSV "
-            "UTF-8). It may be Latin-1, Windows-1252 or UTF-16 now."
-        ) from None
-    header = [cell.strip() for cell in _cells(first)]
-    for mark, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if len(header) == 1 and mark in header[0]:
+SEPARATORS = (",", ";", "\t", "|")
+
+
+class CsvFile(Source):
+    """A CSV file: a header, then one record a line.
+
+    The header tells which of ``SEPARATORS`` stands between cells: the one by which it has most. In
+    a file with semicolons ``3,5`` is a number as ``3.5`` is.
+
+    Args:
+      path: of the file, in UTF-8.
+
+    Raises:
+      ValueError: if the header is empty, is not UTF-8, or names a column twice.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._path, self.where = path, repr(str(path))
+        with path.open("rb") as file:
+            first = file.readline().removeprefix(b"\xef\xbb\xbf")
+        if not first.strip():
             raise ValueError(
-                f"the header of {name} has {called} and no comma: save the file with commas "
-                "between cells, and points in decimal numbers."
+                f"{self.where} begins with an empty line, or is empty: the first line must name "
+                "the columns."
             )
-    check_unique(f"the header of {name}", header)
-    return header, records
+        try:
+            first.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"the header of {self.where} is not UTF-8: save the file as UTF-8 (spreadsheets "
+                "call it CSV UTF-8). It may be Latin-1, Windows-1252 or UTF-16 now."
+            ) from None
+        self.separator = max(SEPARATORS, key=lambda mark: len(_cells(first, mark)))
+        self.names = tuple(cell.strip() for cell in _cells(first, self.separator))
+        check_unique(f"the header of {self.where}", self.names)
+        self.kinds = dict.fromkeys(self.names, Kind.MIXED)
+        self.size = sum(1 for _ in self._lines())
+
+    def blocks(
+        self, wanted: Sequence[str], numeric: Collection[str] = ()
+    ) -> Iterator[list[np.ndarray]]:
+        """Yields blocks of rows: one array of cells for each wanted column.
+
+        A line with another number of cells than the header has is empty in every column.
+
+        Args:
+          wanted: names of columns.
+          numeric: those to be read as float64, NaN for what is not a number; the others are text
+            without white space around it.
+        """
+        columns = [(self.names.index(name), name in numeric) for name in wanted]
+        number = _comma_number if self.separator == ";" else _number
+        same: dict[str, str] = {}  # one string for each word, not one for each record
+        empty = [""] * len(self.names)
+        for lines in _batched(self._lines(), ROWS_AT_ONCE):
+            rows = [_cells(line, self.separator) for line in lines]
+            rows = [row if len(row) == len(empty) else empty for row in rows]
+            block = []
+            for place, as_number in columns:
+                cells = (row[place] for row in rows)
+                if as_number:
+                    block.append(np.fromiter(map(number, cells), np.float64, len(rows)))
+                else:
+                    words = (same.setdefault(word, word) for word in map(str.strip, cells))
+                    block.append(np.fromiter(words, object, len(rows)))
+            yield block
+
+    def _lines(self) -> Iterator[bytes]:
+        # Read as a stream, a stray quote in one record would swallow the records after it. Hence
+        # also binary mode, which splits at \n alone.
+        tabs = self.separator == "\t"
+        with self._path.open("rb") as file:
+            file.readline()
+            # Of cells between tabs a line without any value is a record, not a blank line.
+            yield from (line for line in file if line.strip() or (tabs and b"\t" in line))
 
 
-def read_csv(
-    path: pathlib.Path, header: list[str], records: int, wanted: Sequence[str], label: str | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns the wanted columns as numbers (n, p), and the label's cells, None where missing."""
-    positions = [header.index(name) for name in wanted]
-    x = np.full((records, len(wanted)), np.nan)
-    labels = None if label is None else np.full(records, None, object)
-    position = None if label is None else header.index(label)
-    same: dict[str, str] = {}  # one string for each label, not one for each record
-    for record, line in enumerate(_lines(path)):
-        cells = _cells(line)
-        if len(cells) == len(header):
-            x[record] = [to_number(cells[at]) for at in positions]
-            if labels is not None and position is not None:
-                cell = cells[position].strip()
-                labels[record] = same.setdefault(cell, cell)
-    return x, labels
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
-def _lines(path: pathlib.Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.readline()
-        yield from (line for line in file if line.strip())
+def _comma_number(cell: str) -> float:
+    if "," in cell and "." not in cell and cell.count(",") == 1:
+        cell = cell.replace(",", ".")
+    return _number(cell)
 
 
-def _cells(line: bytes) -> list[str]:
+def _batched(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    for line in lines:
+        batch.append(line)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _cells(line: bytes, separator: str) -> list[str]:
     text = line.decode("utf-8", "replace").rstrip("\r\n")
     try:
-        return next(csv.reader([text]), [])
+        return next(csv.reader([text], delimiter=separator), [])
     except csv.Error:
         return []
 
 
-def to_number(cell: Any) -> float:
-    """Returns a cell as a float, NaN if it is not a number."""
-    try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return np.nan
-
-
-def few(names: Sequence[Any]) -> str:
+def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
     """Returns the first few names as text for an error message.
 
     >>> few(["age", "bmi"])
     "'age', 'bmi'"
     """
-    shown = ", ".join(map(repr, names[:8]))
+    shown = ", ".join(map(show, names[:8]))
     return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
 
 

@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
+from dpjax.datasets.cells import Kind, cells_of, kind_of, to_numbers
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
 _SIGNS = "-1, +1"
-
-_HOLDS = {
-    "b": "True and False",
-    "U": "words",
-    "S": "bytes",
-    "T": "words",
-    "O": "cells of no stated type",
-}
+_COUNTED = {1: "one label", 2: "two labels"}
 
 
 def check_classes(classes: Any) -> tuple[Label, ...]:
@@ -36,21 +30,39 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
     >>> check_classes(["No", "Yes"])
     ('No', 'Yes')
     """
-    if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
+    return check_labels("classes", classes, 2)
+
+
+def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
+    """Returns declared labels as plain Python values.
+
+    Args:
+      name: of the argument, for messages.
+      labels: different words, numbers or booleans.
+      least: number of labels.
+
+    Raises:
+      ValueError: for anything else, or two labels that are equal as text or as numbers.
+
+    >>> check_labels("levels", ["low", np.int64(3)], 1)
+    ('low', 3)
+    """
+    if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
         raise ValueError(
-            "classes must be a list of labels such as ('No', 'Yes'), got "
-            f"{_validate.shown(classes)}."
+            f"{name} must be a list of labels such as ('No', 'Yes'), got {_validate.shown(labels)}."
         )
-    labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
-    for label in labels:
-        if not isinstance(label, Label) or label != label or not str(label).strip():
-            raise ValueError(f"classes must be words, numbers, True or False, got {label!r}.")
-    if len(labels) < 2:
-        raise ValueError(f"classes must hold at least two labels, got {labels!r}.")
-    for position, label in enumerate(labels):
-        if any(same_label(label, other) for other in labels[:position]):
-            raise ValueError(f"classes must be distinct, got {label!r} twice.")
-    return labels
+    values = tuple(label.item() if isinstance(label, np.generic) else label for label in labels)
+    seen: set[Any] = set()
+    for label in values:
+        forms = _forms(label)
+        if forms is None or not str(label).strip():
+            raise ValueError(f"{name} must be words, numbers, True or False, got {label!r}.")
+        if not seen.isdisjoint(forms):
+            raise ValueError(f"{name} must be distinct, got {label!r} twice.")
+        seen.update(forms)
+    if len(values) < least:
+        raise ValueError(f"{name} must hold at least {_COUNTED[least]}, got {values!r}.")
+    return values
 
 
 def typed(cells: np.ndarray) -> np.ndarray:
@@ -114,36 +126,67 @@ def encode_labels(
     >>> encode_labels(np.array([0, 1, -1, 7]))
     array([-1.,  1., -1., nan], dtype=float32)
     """
-    cells = np.asarray(y) if hasattr(y, "dtype") else np.array(y, dtype=object)
-    kind = cells.dtype.kind
-    if kind not in "biufUSTO":
-        raise ValueError(f"{name} must hold words, booleans or real numbers, got {cells.dtype}.")
+    if isinstance(y, np.ndarray) and y.ndim != 1:
+        flat = encode_labels(y.ravel(), classes, from_zero=from_zero, name=name)
+        return flat.reshape(y.shape)
+    kind, cells = kind_of(y), cells_of(y)
+    if kind in (Kind.DATES, Kind.OTHER):
+        held = getattr(y, "dtype", kind.value)
+        raise ValueError(f"{name} must hold words, booleans or real numbers, got {held}.")
     if classes is None:
-        if kind not in "iuf":
+        if kind != Kind.NUMBERS:
             raise ValueError(
                 f"classes must declare which labels count in {name}, which holds "
-                f"{_HOLDS.get(kind, 'cells of no stated type')}: pass them as classes=('No', "
+                f"{kind.value}: pass them as classes=('No', "
                 "'Yes') in Python or --classes No,Yes on the command line; a record with any "
                 "other label contributes nothing. Reading them off the data would leak it; the "
                 "owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
             )
+        cells = to_numbers(cells)
         signs = np.full(cells.shape, np.nan, np.float32)
         signs[cells == 1] = 1.0
         signs[(cells == 0) | (cells == -1)] = -1.0
         return signs
     classes = check_classes(classes)
-    _check_kind(name, kind, classes)
-    numbers = range(len(classes)) if from_zero else _codes(classes)
-    codes = dict(zip(classes, map(float, numbers), strict=True))
+    check_possible("classes", classes, name, kind)
+    numbers = range(len(classes)) if from_zero else codes(classes)
+    return np.array([*numbers, np.nan], np.float32)[places(cells, classes)]
 
-    def code(cell: Any) -> float:
-        return next((codes[label] for label in classes if same_label(cell, label)), np.nan)
 
-    if kind in "OT":
-        known: dict[str, float] = {}
-        return np.array([_remembered(known, cell, code) for cell in cells.flat], np.float32)
+def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
+    """Returns the place of each cell (n,) among labels, -1 for one that equals none.
+
+    Args:
+      cells: of any dtype.
+      labels: declared, distinct; compared as text or as numbers. Of two that a cell equals, one by
+        its text and the other by its number, the first counts.
+
+    Privacy: each place depends on its own cell.
+
+    >>> places(np.array(["b", "1.0", None], object), (1, "b"))
+    array([ 1,  0, -1])
+    """
+    known: dict[Any, int] = {}
+    for place, label in enumerate(labels):
+        for form in _forms(label) or ():
+            known.setdefault(form, place)
+
+    def place_of(cell: Any) -> int:
+        return min((known[form] for form in _forms(cell) or () if form in known), default=-1)
+
+    if cells.dtype.kind in "OT":
+        remembered: dict[str, int] = {}
+        found = np.empty(len(cells), int)
+        for at, cell in enumerate(cells):
+            if not isinstance(cell, str):
+                found[at] = place_of(cell)
+                continue
+            if cell not in remembered:
+                remembered[cell] = place_of(cell)
+            found[at] = remembered[cell]
+        return found
     values, positions = np.unique(cells, return_inverse=True)
-    return np.array([code(value) for value in values.tolist()], np.float32)[positions]
+    return np.array([place_of(value) for value in values], int)[positions]
 
 
 def labels_counted(classes: Sequence[Label] | None) -> str:
@@ -156,21 +199,28 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
         return "-1 and 0 (as -1), 1 (as +1)"
     if tuple(classes) == (-1, 1):
         return _SIGNS
-    pairs = zip(classes, _codes(classes), strict=True)
+    pairs = zip(classes, codes(classes), strict=True)
     signed = "+d" if len(classes) == 2 else "d"
     return ", ".join(f"{label!r} (as {int(code):{signed}})" for label, code in pairs)
 
 
-def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
+def null_labels(
+    counted: str | None,
+    classes: Sequence[Label] | None,
+    bounds: tuple[float, float] | None = None,
+) -> str:
     r"""Returns the guarantee's line on the labels counted; it never says that others occur.
 
     Args:
       counted: the labels of the loss as text, or None if it takes any number.
       classes: the labels declared for the data; empty for a table of numbers, None for arrays.
+      bounds: declared for a label that is a number, or None.
 
     >>> null_labels("-1, +1", ("No", "Yes"))
     "Accepted labels: 'No', 'Yes'; a record with any other label is a null record.\n"
     """
+    if bounds is not None:
+        counted = f"numbers from {bounds[0]:.15g} to {bounds[1]:.15g}"
     if counted is None:
         return ""
     if counted == _SIGNS and classes == ():
@@ -181,9 +231,9 @@ def null_labels(counted: str | None, classes: Sequence[Label] | None) -> str:
 
 
 def decode_labels(
-    codes: np.ndarray, classes: Sequence[Label] | None, *, from_zero: bool = False
+    encoded: np.ndarray, classes: Sequence[Label] | None, *, from_zero: bool = False
 ) -> np.ndarray:
-    """Returns the labels for codes of ``encode_labels``.
+    """Returns the labels for numbers of ``encode_labels``.
 
     >>> decode_labels(np.array([1.0, -1.0]), ("No", "Yes"))
     array(['Yes', 'No'], dtype='<U3')
@@ -191,31 +241,36 @@ def decode_labels(
     known = (-1, 1) if classes is None else tuple(classes)
     alike = len({type(label) for label in known}) == 1
     labels = np.array(known) if alike else np.array(known, dtype=object)
-    return labels[codes if from_zero else np.searchsorted(_codes(known), codes)]
+    return labels[encoded if from_zero else np.searchsorted(codes(known), encoded)]
 
 
-def _codes(classes: Sequence[Label]) -> list[float]:
+def codes(classes: Sequence[Label]) -> list[float]:
+    """Returns the numbers that encode declared labels.
+
+    >>> codes(("No", "Yes")), codes("abc")
+    ([-1.0, 1.0], [0.0, 1.0, 2.0])
+    """
     return [-1.0, 1.0] if len(classes) == 2 else [float(i) for i in range(len(classes))]
 
 
-def _check_kind(name: str, kind: str, classes: tuple[Label, ...]) -> None:
-    for label in classes:
-        possible = kind in "USTO" or _number(label) is not None
-        if kind == "b":
+def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) -> None:
+    """Raises if one of ``labels`` can equal no cell of a column that is stored so.
+
+    Args:
+      what: the labels are.
+      labels: declared.
+      name: of the column.
+      kind: how it is stored.
+    """
+    for label in labels:
+        possible = kind in (Kind.WORDS, Kind.MIXED) or _number(label) is not None
+        if kind == Kind.BOOLEANS:
             possible = any(same_label(value, label) for value in (False, True))
         if not possible:
-            held = "True and False" if kind == "b" else "numbers"
             raise ValueError(
-                f"classes hold {label!r}, but {name} holds {held}: declare classes of that kind."
+                f"{what} hold {label!r}, but {name} holds {kind.value}: declare {what} of that "
+                "kind."
             )
-
-
-def _remembered(known: dict[str, float], cell: Any, code: Any) -> float:
-    if not isinstance(cell, str):
-        return code(cell)
-    if cell not in known:
-        known[cell] = code(cell)
-    return known[cell]
 
 
 def same_label(cell: Any, label: Label) -> bool:
@@ -224,18 +279,34 @@ def same_label(cell: Any, label: Label) -> bool:
     >>> same_label(" 1.0", 1), same_label(True, "True"), same_label(float("nan"), "nan")
     (True, True, False)
     """
+    return not set(_forms(cell) or ()).isdisjoint(_forms(label) or ())
+
+
+def label_text(cell: Any) -> str:
+    """Returns a label as text without white space around it; "" for a missing value.
+
+    >>> label_text(" Yes"), label_text(2.0), label_text(None)
+    ('Yes', '2', '')
+    """
+    text, *number = _forms(cell) or ("",)
+    whole = number and not isinstance(cell, str | bytes | bool | np.bool_)
+    return str(int(number[0])) if whole and number[0] == number[0] // 1 else text
+
+
+def _forms(cell: Any) -> tuple[str, int | float] | tuple[str] | None:
+    """Returns a label as text, and as a number if it is one; None for a missing value."""
     if isinstance(cell, np.generic):
         cell = cell.item()
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "replace")
     if not isinstance(cell, Label) or cell != cell:
-        return False
-    number = _number(cell)
+        return None
     # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
-    short = not isinstance(cell, int) or cell.bit_length() < 1_000
-    return short and (
-        str(cell).strip() == str(label).strip() or (number is not None and number == _number(label))
-    )
+    if isinstance(cell, int) and cell.bit_length() >= 1_000:
+        return None
+    number = _number(cell)
+    text = str(cell).strip()
+    return (text,) if number is None else (text, number)
 
 
 def _number(label: Label) -> int | float | None:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
 from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path, read_cells
 from dpjax.datasets.registry import SPECS, Spec, spec
-from dpjax.datasets.tables import Bounds, read_table
-from dpjax.datasets.units import group
+from dpjax.datasets.schema import Schema
+from dpjax.datasets.tables import Bounds, read_declared, read_table
+from dpjax.datasets.units import check_names, group
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -33,19 +34,23 @@ def load(
     memory_limit: int | None = None,
     unit: str | None = None,
     max_records: int | None = None,
+    schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Returns a named data set or a user's table: a file, or columns in memory.
 
-    A CSV has a header, one line per record (blank lines are skipped), and numeric features;
-    ``label`` names the label's column. An NPZ has the arrays ``x`` (n, p) and ``y`` (n,), and may
-    have ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and ``y_test``. An NPY
-    is a table (n, columns) of numbers, with columns ``"0"``, ``"1"``, ...; Parquet needs pyarrow.
+    A CSV has a header and one line per record (blank lines are skipped), with commas, semicolons,
+    tabs or bars between cells. A ``schema`` declares what each column of a table is; for a table
+    of numbers ``label``, ``bounds`` and ``classes`` do. An NPZ has the arrays ``x`` (n, p) and
+    ``y`` (n,), and may have ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and
+    ``y_test``. An NPY is a table (n, columns) of numbers, with columns ``"0"``, ``"1"``, ...;
+    Parquet needs pyarrow.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
-        ``"covtype-12"``, the images ``"mnist"`` and ``"cifar10"``, or a path ending in .csv,
-        .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named ones are looked
-        for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at their publishers,
+        ``"covtype-12"``, ``"covtype-7"``, the images ``"mnist"`` and ``"cifar10"``, or a path
+        ending in .csv, .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named
+        ones are looked for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at
+        their publishers,
         except for images.
       label: the label's column (of an NPZ the label's array, default ``"y"``); for a table only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
@@ -64,25 +69,35 @@ def load(
         such as ``"patient"``. All records of one patient are then protected together, see
         ``group``; train with ``objective.of_units()``.
       max_records: the largest number of records that a unit contributes; required with ``unit``.
+      schema: a ``Schema``, the path of a TOML file that holds one, or a mapping like it; for a
+        table only. It takes the place of all options but ``memory_limit``, and has an intercept
+        unless it says otherwise.
 
     Returns:
-      A ``Dataset`` of NumPy arrays, every row divided by its norm; images are in [0, 1], with
-      classes from 0 up. Its ``preprocessing`` holds the declarations, and scales further records.
+      A ``Dataset`` of NumPy arrays, every row divided by its norm, or by a constant where a schema
+      declares a number as the label; images are in [0, 1], with classes from 0 up. Its
+      ``preprocessing`` holds the declarations, and scales further records.
 
     Raises:
-      ValueError: for an unknown name, a label, classes or bounds that are missing, do not fit or do
-        not apply, a table without records, or a file with the wrong checksum.
+      ValueError: for an unknown name, a label, classes, bounds or a schema that are missing, do not
+        fit or do not apply, a table without records, or a file with the wrong checksum.
       FileNotFoundError: if the file is absent, or the named set cannot be downloaded.
 
     Privacy: row i of the result depends on record i alone, so an adjacency of records in the file
-    is one of rows here. Nothing is read off the data: ranges and classes are declared. A record
-    with a cell that is not a finite number, or a label outside the classes, silently becomes NaN,
-    and training drops it; ``check`` counts such records for the data's owner.
+    is one of rows here. Nothing is read off the data: ranges, classes and levels are declared. A
+    record with a cell that is not a finite number or a declared level, or a label outside the
+    classes or the bounds, silently becomes NaN, and training drops it; ``check`` counts such
+    records for the data's owner.
 
     >>> data = load("randhie")
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
+    if schema is not None:
+        options = {"label": label, "bounds": bounds, "intercept": intercept or None}
+        options |= {"classes": classes, "unit": unit, "max_records": max_records}
+        check_schema_alone(name_or_path, options)
+        return read_declared(name_or_path, Schema.read(schema), memory_limit)
     _check_unit(name_or_path, label, unit, max_records, memory_limit)
     if isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if label is not None or bounds is not None or intercept or classes is not None:
@@ -106,12 +121,30 @@ def load(
             f"bounds must declare the range of every feature of {_words(name_or_path)}, got None: "
             "ranges read off the data would leak it. Write the ranges that you know without "
             f"looking at the data, as {{{named}{more}}}, to a JSON file, and pass its path as "
-            "bounds."
+            "bounds; or declare each column in a schema, which `dpjax data FILE --template` begins."
         )
     data = table.dataset(intercept)
     if unit is None or max_records is None:
         return data
+    check_names(f"the unit {unit!r} of {_words(name_or_path)}", owners)
     return group(data, owners, max_records, unit)
+
+
+def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
+    """Raises unless a schema applies to ``table`` and no option beside it declares the same.
+
+    Args:
+      table: a user's, or the name of a data set.
+      options: by name; None for one that is left out.
+    """
+    if not _is_user_table(table):
+        shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
+        raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
+    if given := [name for name, value in options.items() if value is not None]:
+        them = "it" if len(given) == 1 else "them"
+        raise ValueError(
+            f"{' and '.join(given)} must be left out beside schema: the schema declares {them}."
+        )
 
 
 def _check_unit(
@@ -229,7 +262,7 @@ def describe() -> list[DatasetInfo]:
     Privacy: published facts about published data.
 
     >>> [info.name for info in describe()]
-    ['randhie', 'ijcnn1', 'covtype', 'covtype-12', 'mnist', 'cifar10']
+    ['randhie', 'ijcnn1', 'covtype', 'covtype-12', 'covtype-7', 'mnist', 'cifar10']
     >>> describe()[0].available
     True
     """
@@ -290,8 +323,10 @@ def _read_named(entry: Spec) -> Table:
         positive = positive[:IJCNN1_TRAINING_ROWS]
         test_x, test_labels = raw["X_test"], _signs(raw["y_test"] > 0)
     else:
-        classes = [2] if entry.name == "covtype" else [1, 2]
-        x, positive = raw["X"], np.isin(raw["y"], classes)
+        x, positive = raw["X"], np.isin(raw["y"], entry.positive)
+        if entry.classes > 2:
+            every = tuple(range(1, entry.classes + 1))
+            return Table(entry.name, entry.columns, x, raw["y"], ranges, every, unit=entry.unit)
     return Table(
         entry.name,
         entry.columns,

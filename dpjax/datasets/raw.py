@@ -12,7 +12,8 @@ from dpjax import _validate
 from dpjax._streaming import Rows
 from dpjax.datasets import columnar
 from dpjax.datasets.archives import DAMAGED
-from dpjax.datasets.csv_files import few, open_csv, read_csv, to_number
+from dpjax.datasets.cells import Kind, cells_of, kind_of, to_numbers
+from dpjax.datasets.csv_files import CsvFile, few
 
 SUFFIXES = (".csv", ".npz", *columnar.SUFFIXES)
 
@@ -35,6 +36,7 @@ class Raw(NamedTuple):
         ``Rows`` where ``x`` is.
       test_x: (m, p) real numbers, or None.
       test_labels: (m,) cells, or None.
+      label: the name of the labels in an NPZ.
 
     Privacy: raw data.
     """
@@ -44,6 +46,7 @@ class Raw(NamedTuple):
     labels: Any = None
     test_x: np.ndarray | None = None
     test_labels: np.ndarray | None = None
+    label: str = "y"
 
 
 def is_table_path(table: Any) -> bool:
@@ -61,10 +64,12 @@ def has_columns(table: Any) -> bool:
     >>> has_columns({"age": [30, 60]}), has_columns(np.zeros((2, 1)))
     (True, False)
     """
-    return _names(table) is not None
+    return column_keys(table) is not None
 
 
-def read_labelled(table: Any, label: str | None, memory_limit: int | None = None) -> Raw:
+def read_labelled(
+    table: Any, label: str | None, memory_limit: int | None = None, unit: str | None = None
+) -> Raw:
     """Returns a table with its labels.
 
     Args:
@@ -72,6 +77,7 @@ def read_labelled(table: Any, label: str | None, memory_limit: int | None = None
       label: the label's column; of an NPZ the label's array, by default ``y`` or ``y_train``.
       memory_limit: bytes of features, in float32, above which a file's rows stay on disk; None for
         any number.
+      unit: a column that is no feature, or None.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -81,29 +87,23 @@ def read_labelled(table: Any, label: str | None, memory_limit: int | None = None
       as public.
     """
     if not is_table_path(table):
-        names = _names(table)
+        names = column_keys(table)
         assert names is not None
-        wanted, name = _features("the table", list(names), label)
+        wanted, name = _features("the table", list(names), label, unit)
         x = np.stack([_numbers(c, table[names[c]]) for c in wanted], axis=1) if wanted else None
         return Raw(
-            tuple(wanted), np.empty((0, 0)) if x is None else x, _cells_of(table[names[name]])
+            tuple(wanted), np.empty((0, 0)) if x is None else x, cells_of(table[names[name]])
         )
-    path = _existing(table)
-    suffix, size = path.suffix.lower(), path.stat().st_size
+    path = existing(table)
+    suffix = path.suffix.lower()
     if suffix in columnar.SUFFIXES:
-        return _read_columns(path, label, memory_limit)
-    if memory_limit is not None and size > memory_limit:
-        if suffix == ".npz":
-            return _read_mapped(path, label)
-        raise ValueError(
-            f"{str(path)!r} has {size:,} bytes, above memory_limit={memory_limit:,}, and a CSV is "
-            "read as a whole: save it as Parquet or NPY, whose rows can stay on disk."
-        )
+        return _read_columns(path, label, memory_limit, unit)
     if suffix == ".npz":
-        return _read_npz(path, label)
-    header, records = open_csv(path)
-    wanted, name = _features(repr(str(path)), header, label)
-    return Raw(tuple(wanted), *read_csv(path, header, records, wanted, name))
+        return read_archive(path, label, memory_limit)
+    check_size(path, memory_limit)
+    file = CsvFile(path)
+    wanted, name = _features(file.where, list(file.names), label, unit)
+    return Raw(tuple(wanted), *_read_csv(file, wanted, name))
 
 
 def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
@@ -127,20 +127,20 @@ def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
     array([[30., 20.]])
     """
     if is_table_path(table):
-        path = _existing(table)
+        path = existing(table)
         if path.suffix.lower() == ".npz":
-            return read_features(_read_npz(path, None, labelled=False).x, columns)
+            return read_features(read_archive(path, None, labelled=False).x, columns)
         if path.suffix.lower() in columnar.SUFFIXES:
-            header, held = columnar.open_columns(path)
-            _check_present(repr(str(path)), columns, header)
+            held = columnar.open_columns(path)
+            check_present(held.where, columns, held.names)
             return np.asarray(held.rows(columns))
-        header, records = open_csv(path)
-        _check_present(repr(str(path)), columns, header)
-        return read_csv(path, header, records, columns, None)[0]
+        file = CsvFile(path)
+        check_present(file.where, columns, file.names)
+        return _read_csv(file, columns, None)[0]
     if isinstance(table, str | os.PathLike):
         raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(table)!r}.")
-    if (names := _names(table)) is not None:
-        _check_present("the table", columns, list(names))
+    if (names := column_keys(table)) is not None:
+        check_present("the table", columns, list(names))
         return np.stack([_numbers(name, table[names[name]]) for name in columns], axis=1)
     x = np.asarray(table)
     if x.ndim != 2 or x.shape[1] != len(columns):
@@ -174,41 +174,58 @@ def read_cells(table: Any, column: str) -> np.ndarray:
     ['ann', 'bob']
     """
     if not is_table_path(table):
-        names = _names(table)
+        names = column_keys(table)
         assert names is not None
-        return _cells_of(table[names[_validate.choice("unit", column, names)]])
-    path = _existing(table)
+        return cells_of(table[names[_validate.choice("unit", column, names)]])
+    path = existing(table)
     if path.suffix.lower() in (".npz", ".npy"):
         raise ValueError(
             f"unit names a column, and those of {str(path)!r} have no names: save the table as CSV "
             "or Parquet, or group its arrays by dpjax.datasets.group."
         )
-    if path.suffix.lower() in columnar.SUFFIXES:
-        header, held = columnar.open_columns(path)
-        return np.asarray(held.cells(_validate.choice("unit", column, header)))
-    header, records = open_csv(path)
-    cells = read_csv(path, header, records, [], _validate.choice("unit", column, header))[1]
-    assert cells is not None
-    return cells
+    suffix = path.suffix.lower()
+    source = columnar.open_columns(path) if suffix in columnar.SUFFIXES else CsvFile(path)
+    wanted = [_validate.choice("unit", column, source.names)]
+    blocks = [block[0] for block in source.blocks(wanted)]
+    return np.concatenate(blocks) if blocks else np.empty(0, object)
 
 
-def _existing(table: Any) -> pathlib.Path:
+def existing(table: Any) -> pathlib.Path:
+    """Returns the path of a table.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+    """
     path = pathlib.Path(table)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}.")
     return path
 
 
-def _features(where: str, header: list[str], label: str | None) -> tuple[list[str], str]:
+def check_size(path: pathlib.Path, memory_limit: int | None) -> None:
+    """Raises if a CSV, which is read as a whole, exceeds ``memory_limit``."""
+    size = path.stat().st_size
+    if memory_limit is not None and size > memory_limit:
+        raise ValueError(
+            f"{str(path)!r} has {size:,} bytes, above memory_limit={memory_limit:,}, and a CSV is "
+            "read as a whole: save it as Parquet or NPY, whose rows can stay on disk."
+        )
+
+
+def _features(
+    where: str, header: list[str], label: str | None, unit: str | None
+) -> tuple[list[str], str]:
     if label is None:
         raise ValueError(
-            f"label must name the label's column of {where}, got None: choose from {few(header)}."
+            f"label must name the label's column of {where}, got None: choose from {few(header)}; "
+            "or declare each column in a schema, which `dpjax data FILE --template` begins."
         )
     _validate.choice("label", label, header)
-    return [name for name in header if name != label], label
+    return [name for name in header if name not in (label, unit)], label
 
 
-def _check_present(where: str, columns: Sequence[str], header: Sequence[str]) -> None:
+def check_present(where: str, columns: Sequence[str], header: Sequence[str]) -> None:
+    """Raises if a table lacks a column that a model was trained on."""
     if missing := [name for name in columns if name not in header]:
         raise ValueError(
             f"{where} lacks {few(missing)}, which the model was trained on; it has {few(header)}."
@@ -218,8 +235,12 @@ def _check_present(where: str, columns: Sequence[str], header: Sequence[str]) ->
 # Columns in memory
 
 
-def _names(table: Any) -> dict[str, Any] | None:
-    """Returns the column names as text, each with its key in the table; or None."""
+def column_keys(table: Any) -> dict[str, Any] | None:
+    """Returns the column names as text, each with its key in the table; or None.
+
+    >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
+    ({'age': 'age', '2': 2}, None)
+    """
     if isinstance(table, Mapping):
         names: Any = list(table)
     elif isinstance(table, np.ndarray):
@@ -230,35 +251,43 @@ def _names(table: Any) -> dict[str, Any] | None:
 
 
 def _numbers(name: str, column: Any) -> np.ndarray:
-    declared = str(getattr(column, "dtype", ""))
-    cells = _cells_of(column)
-    words = declared in ("str", "string", "category") or cells.dtype.kind not in "biufO"
-    if words:
-        held = declared or str(cells.dtype)
+    stated = str(getattr(column, "dtype", getattr(column, "type", "")))
+    if stated == "category" or kind_of(column) not in (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED):
         raise ValueError(
-            f"the column {name!r} must hold one number for each record, got {held}: remove it, or "
-            "encode it as columns of 0 and 1."
+            f"the column {name!r} must hold one number for each record, got {stated}: remove it, "
+            "or declare its levels in a schema."
         )
-    if cells.dtype.kind != "O":
-        return cells.astype(np.float64)
-    return np.array([to_number(cell) for cell in cells], np.float64)
+    return to_numbers(cells_of(column))
 
 
-def _cells_of(column: Any) -> np.ndarray:
-    # A list has no dtype, and a single record could change the one that NumPy infers.
-    typed = hasattr(column, "dtype") or hasattr(column, "__array__")
-    cells = np.asarray(column) if typed else np.array(list(column), dtype=object)
-    if cells.ndim != 1:
-        raise ValueError(f"a column must be (n,), one cell for each record, got {cells.ndim} axes.")
-    return cells
+# Files
+
+
+def _read_csv(
+    file: CsvFile, wanted: Sequence[str], label: str | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns the wanted columns as numbers (n, p), and the label's cells."""
+    x = np.full((file.size, len(wanted)), np.nan)
+    labels = None if label is None else np.full(file.size, None, object)
+    start = 0
+    for *columns, cells in file.blocks([*wanted, label or wanted[0]], wanted):
+        stop = start + len(cells)
+        for place, column in enumerate(columns):
+            x[start:stop, place] = column
+        if labels is not None:
+            labels[start:stop] = cells
+        start = stop
+    return x, labels
 
 
 # Files whose rows may stay on disk
 
 
-def _read_columns(path: pathlib.Path, label: str | None, memory_limit: int | None) -> Raw:
-    header, held = columnar.open_columns(path)
-    wanted, name = _features(repr(str(path)), header, label)
+def _read_columns(
+    path: pathlib.Path, label: str | None, memory_limit: int | None, unit: str | None
+) -> Raw:
+    held = columnar.open_columns(path)
+    wanted, name = _features(held.where, list(held.names), label, unit)
     if not wanted:
         return Raw((), np.empty((0, 0)))
     x, cells = held.rows(wanted), held.cells(name)
@@ -286,13 +315,21 @@ def _read_mapped(path: pathlib.Path, label: str | None) -> Raw:
             )
     _check_shapes(path, arrays, features, labels)
     columns = tuple(map(str, range(arrays[features].shape[1])))
-    return Raw(columns, Rows(arrays[features]), Rows(arrays[labels]))
+    return Raw(columns, Rows(arrays[features]), Rows(arrays[labels]), label=labels)
 
 
 # NPZ
 
 
-def _read_npz(path: pathlib.Path, label: str | None, labelled: bool = True) -> Raw:
+def read_archive(
+    path: pathlib.Path,
+    label: str | None,
+    memory_limit: int | None = None,
+    labelled: bool = True,
+) -> Raw:
+    """Returns the arrays of an NPZ, see ``read_labelled``; or its features alone."""
+    if memory_limit is not None and path.stat().st_size > memory_limit:
+        return _read_mapped(path, label)
     try:
         # Opened here, because numpy leaves a damaged archive's file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -313,14 +350,14 @@ def _read_npz(path: pathlib.Path, label: str | None, labelled: bool = True) -> R
         )
     _check_shapes(path, arrays, features, label)
     if test_features not in arrays:
-        return Raw(columns, x, arrays[label])
+        return Raw(columns, x, arrays[label], label=label)
     _check_shapes(path, arrays, test_features, test_label)
     if arrays[test_features].shape[1] != x.shape[1]:
         raise ValueError(
             f"{test_features!r} of {str(path)!r} must have {x.shape[1]} columns, as {features!r} "
             "has."
         )
-    return Raw(columns, x, arrays[label], arrays[test_features], arrays[test_label])
+    return Raw(columns, x, arrays[label], arrays[test_features], arrays[test_label], label)
 
 
 def _check_held(path: pathlib.Path, held: Sequence[str], *names: str) -> None:

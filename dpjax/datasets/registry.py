@@ -52,13 +52,16 @@ class Spec:
       name: its name in ``load``.
       rows: number of training records.
       columns: the feature names.
-      task: the meaning of +1 and -1.
+      task: the meaning of the labels.
       source: its publisher.
       note: terms, preprocessing, and remarks for whoever quotes a number.
       archive: file name of the NumPy archive.
       checksum: sha256 of that archive.
       ranges: declared range of each feature, or None if rows are only normalised.
       unit: what one row stands for.
+      positive: of an archive with several classes, those that are +1; empty where each class is a
+        label of its own.
+      classes: how many labels there are.
     """
 
     name: str
@@ -71,6 +74,8 @@ class Spec:
     checksum: str
     ranges: MappingProxyType[str, tuple[float, float]] | None = None
     unit: str = "row"
+    positive: tuple[int, ...] = ()
+    classes: int = 2
 
 
 _COVTYPE = Spec(
@@ -83,6 +88,7 @@ _COVTYPE = Spec(
     archive="covtype.npz",
     checksum="872418712644959ce7af8f6c6b2bc901ce3a8050fd77705ca9f46a0b83175a66",
     ranges=COVTYPE_RANGES,
+    positive=(2,),
 )
 
 SPECS = MappingProxyType(
@@ -119,6 +125,15 @@ SPECS = MappingProxyType(
                 name="covtype-12",
                 task="classes 1 and 2 (spruce/fir, lodgepole pine) against the other five",
                 note=_COVTYPE.note + " Always predicting +1 scores 85.2 %.",
+                positive=(1, 2),
+            ),
+            dataclasses.replace(
+                _COVTYPE,
+                name="covtype-7",
+                task="the seven classes of cover",
+                note=_COVTYPE.note + " Always predicting class 2 scores 48.8 %.",
+                positive=(),
+                classes=7,
             ),
         )
     }
@@ -142,6 +157,6 @@ def spec(name: str) -> Spec:
     >>> spec("ijcnn")
     Traceback (most recent call last):
     ...
-    ValueError: unknown data set 'ijcnn'; did you mean 'ijcnn1'? Choose from: randhie, ijcnn1, covtype, covtype-12.
+    ValueError: unknown data set 'ijcnn'; did you mean 'ijcnn1'? Choose from: randhie, ijcnn1, covtype, covtype-12, covtype-7.
     """  # noqa: E501
     return SPECS[_validate.choice("data set", name, SPECS)]

@@ -1,18 +1,23 @@
-"""Reader for a user's table and the feature ranges declared for it."""
+"""Readers for a user's table, by a schema or by the feature ranges declared for it."""
 
 import csv
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.base import Ranges, Table
+from dpjax._streaming import Rows
+from dpjax.datasets.base import Dataset, Preprocessing, Ranges, Table
 from dpjax.datasets.csv_files import check_unique, few
 from dpjax.datasets.labels import Label, check_classes, typed
 from dpjax.datasets.raw import is_table_path, read_labelled
+from dpjax.datasets.schema import Schema, check_table
+from dpjax.datasets.source import Source
+from dpjax.datasets.sources import open_source
+from dpjax.datasets.units import check_names, group
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
@@ -47,12 +52,8 @@ def read_table(
       as public.
     """
     declared = None if classes is None else check_classes(classes)
-    raw = read_labelled(table, label, memory_limit)
-    if unit in raw.columns:
-        kept = [place for place, column in enumerate(raw.columns) if column != unit]
-        raw = raw._replace(columns=tuple(raw.columns[i] for i in kept), x=raw.x[:, kept])
-    path = is_table_path(table)
-    name, where = (pathlib.Path(table).stem, repr(str(table))) if path else ("table", "the table")
+    raw = read_labelled(table, label, memory_limit, unit)
+    name, where = table_name(table), repr(str(table)) if is_table_path(table) else "the table"
     if not raw.columns:
         raise ValueError(f"{where} has no feature column: add one beside the label.")
     if not len(raw.x):
@@ -75,6 +76,117 @@ def read_table(
         raw.test_labels,
         label=described,
     )
+
+
+def table_name(table: Any) -> str:
+    """Returns what a user's table is called in results.
+
+    >>> table_name("data/people.csv"), table_name({"age": [30]})
+    ('people', 'table')
+    """
+    return pathlib.Path(table).stem if is_table_path(table) else "table"
+
+
+def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -> Dataset:
+    """Returns a table as its schema declares it, with units where it declares them.
+
+    Args:
+      table: as for ``read_table``.
+      schema: declares each column of it.
+      memory_limit: see ``read_labelled``.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if the table has other columns than are declared, or stores them otherwise; or if
+        it has no records, or records on disk that are to be grouped.
+
+    Privacy: row i of the result depends on record i alone; a row that is a unit, on its records.
+      Errors depend on the names of columns and on how they are stored.
+    """
+    label, scale = schema.label, preprocessing_of(schema)
+    opened = open_source(table, label.column, memory_limit, len(scale.features))
+    source = opened.source
+    check_table(schema, source)
+    if not source.size:
+        raise ValueError(f"{source.where} has no records: training needs at least one.")
+    x: Any
+    y: Any
+    owners = None
+    if opened.on_disk:
+        if schema.unit is not None:
+            raise ValueError("records on disk cannot be grouped: leave memory_limit out.")
+        features, numeric = scale.wanted
+        x = Rows(_Encoded(source, features, numeric, scale.encode, (len(scale.features),)))
+        numeric = {label.column} if label.numeric else set()
+        y = Rows(_Encoded(source, [label.column], numeric, lambda cells: label.encode(*cells), ()))
+    else:
+        x, y, owners = _encoded(source, schema, scale)
+    test_x = test_y = None
+    if opened.test is not None:
+        test_x, test_y, _ = _encoded(opened.test, schema, scale)
+    data = Dataset(x, y, test_x, test_y, table_name(table), "row", 1.0, scale)
+    if schema.unit is None or schema.max_records is None:
+        return data
+    check_names(f"the unit {schema.unit!r} of {source.where}", owners)
+    return group(data, owners, schema.max_records, schema.unit)
+
+
+def preprocessing_of(schema: Schema) -> Preprocessing:
+    """Returns the mapping of features and labels that a schema declares.
+
+    >>> schema = {"label": {"column": "y", "bounds": [0, 9]}, "columns": {"x": {"order": "ab"}}}
+    >>> schema["columns"]["x"]["order"] = ["a", "b"]
+    >>> preprocessing_of(Schema.read(schema)).rows({"x": ["b", "a"]}).round(4)
+    array([[ 0.7071,  0.7071],
+           [-0.7071,  0.7071]], dtype=float32)
+    """
+    encoders = tuple(column for column in schema.columns if column.features)
+    return Preprocessing(
+        tuple(column.name for column in encoders),
+        None,
+        schema.intercept,
+        schema.label.classes,
+        schema.label.bounds,
+        encoders,
+    )
+
+
+class _Encoded:
+    """Encoded rows of a table that stays on disk, as an array-like."""
+
+    def __init__(
+        self,
+        source: Source,
+        wanted: list[str],
+        numeric: set[str],
+        encode: Callable[[list[np.ndarray]], np.ndarray],
+        shape: tuple[int, ...],
+    ):
+        self._source, self._asked, self._encode = source, (wanted, numeric), encode
+        self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        return self._encode(self._source.at(index, *self._asked))
+
+
+def _encoded(
+    source: Source, schema: Schema, scale: Preprocessing
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Returns rows, labels, and the cells that say whose a record is."""
+    wanted, numeric = scale.wanted
+    label = schema.label
+    numeric |= {label.column} if label.numeric else set()
+    unit = [] if schema.unit is None else [schema.unit]
+    x = np.empty((source.size, len(scale.features)), np.float32)
+    y = np.empty(source.size, np.float32)
+    owners, start = [], 0
+    for block in source.blocks([*wanted, label.column, *unit], numeric):
+        *features, labels = block[: len(wanted) + 1]
+        stop = start + len(labels)
+        x[start:stop], y[start:stop] = scale.encode(features), label.encode(labels)
+        owners += block[len(wanted) + 1 :]
+        start = stop
+    return x, y, np.concatenate(owners) if owners else None
 
 
 def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:

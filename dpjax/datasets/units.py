@@ -10,6 +10,7 @@ from dpjax import _validate
 from dpjax._streaming import Rows
 from dpjax._typing import PyTree
 from dpjax.datasets.base import Dataset, check_arrays
+from dpjax.datasets.cells import Kind, cells_of, kind_of
 
 
 def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person") -> Any:
@@ -21,8 +22,9 @@ def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person
 
     Args:
       data: a ``Dataset``, or a pytree of arrays with one record a row.
-      by: (n,) integers or strings that say whose a record is; None, NaN, NaT or an empty string
-        makes a null record, which belongs to nobody and is left out.
+      by: (n,) integers or strings that say whose a record is, compared as text without white
+        space around it. Any other cell among them, such as None, NaN or an empty string, makes a
+        null record, which belongs to nobody and is left out.
       max_records: K, the largest number of records that a unit contributes; a declared number, not
         one read off the data. It costs no privacy: a large K is a large array, a small one drops
         records.
@@ -75,45 +77,59 @@ def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person
 
 def _owners(by: Any, rows: int) -> np.ndarray:
     """Returns the number of the unit of each record, by first appearance; -1 for nobody."""
-    cells = np.asarray(by)
+    check_names("by", by)
+    cells = cells_of(by)
     if cells.shape != (rows,):
         raise ValueError(f"by must have one entry a record, shape ({rows},), got {cells.shape}.")
-    kind = cells.dtype.kind
-    known = np.ones(rows, bool)
-    if kind == "O":
-        known = np.array([not _is_missing(cell) for cell in cells], bool)
-        kinds = {type(cell) for cell in cells[known]}
-        if len(kinds) > 1:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise ValueError(f"by must hold names of one type, got {names}.")
-        cells = np.array(cells[known].tolist())
-        kind = cells.dtype.kind
-    elif kind in "US":
-        known = cells != cells.dtype.type()
-        cells = cells[known]
-    elif kind in "Mm":
-        known = ~np.isnat(cells)
-        cells = cells[known]
-    if not known.any():
-        raise ValueError("no record has a unit: by names nobody.")
-    if kind not in "iuUSMm":
-        raise ValueError(
-            f"by must hold integers or strings, got {cells.dtype}: rounded numbers may give two "
-            "people one name. Convert them, a missing one to None."
-        )
-    _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
     owner = np.full(rows, -1)
-    owner[known] = rank[inverse.ravel()]
+    if cells.dtype.kind in "iu":
+        _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        owner = rank[inverse.ravel()]
+    else:
+        # An array of strings would be as wide as the longest, at every record.
+        numbers: dict[str, int] = {}
+        for record, cell in enumerate(cells):
+            if name := unit_name(cell):
+                owner[record] = numbers.setdefault(name, len(numbers))
+    if not (owner >= 0).any():
+        raise ValueError("no record has a unit: by names nobody. Integers and strings are names.")
     return owner
 
 
-def _is_missing(cell: Any) -> bool:
-    # A missing value of a data frame is not equal to itself, or raises where it is asked.
-    if cell is None or isinstance(cell, str):
-        return not cell
-    return type(cell).__name__ in ("NAType", "NaTType") or cell != cell
+def check_names(said: str, column: Any) -> None:
+    """Raises if a column is stored as what cannot name units, by its dtype alone.
+
+    >>> check_names("by", np.array(["ann", "bob"]))
+    """
+    dtype = getattr(column, "dtype", None)
+    if kind_of(column) in (Kind.OTHER, Kind.BOOLEANS) or getattr(dtype, "kind", "") == "f":
+        raise ValueError(
+            f"{said} must hold integers or strings, got {dtype}: rounded numbers may give two "
+            "people one name. Convert them, a missing one to None."
+        )
+
+
+def unit_name(cell: Any) -> str:
+    """Returns the name that a cell gives to a unit, as text; "" if it is none.
+
+    An integer and a string of the same text are one name. If they were two, a person whose records
+    have both would be two units, each protected by itself.
+
+    >>> unit_name(" ann"), unit_name(7), unit_name("7"), unit_name(None), unit_name(7.0)
+    ('ann', '7', '7', '', '')
+    """
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "replace")
+    if isinstance(cell, str):
+        return cell.strip()
+    if isinstance(cell, np.datetime64):
+        return "" if np.isnat(cell) else str(cell)
+    if not isinstance(cell, int | np.integer):
+        return ""
+    whole = int(cell)
+    return str(whole) if whole.bit_length() < 1_000 else hex(whole)  # str has a limit
 
 
 def _places(owner: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:

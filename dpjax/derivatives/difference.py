@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from dpjax._linear import LinearLoss, linear_of
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, on_device
-from dpjax.derivatives import clipping, general, linear_model, per_example, rounding
+from dpjax.derivatives import clipping, closed_form, general, linear_model, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -24,6 +25,8 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.linear_outputs import output_difference
+from dpjax.derivatives.linear_records import Linear
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped
@@ -61,9 +64,10 @@ class ClippedGradDifference:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
-        if (phi := per_example._margin(self.loss)) is not None:
-            records = per_example._prepared(batch, mask)
-            return _margin_sum(phi, records, params, anchor, bounds, self.any_order)
+        if (linear := linear_of(self.loss)) is not None:
+            records = closed_form.prepared(linear, batch, mask)
+            of_scores = output_difference if linear.outputs > 1 else _score_difference
+            return of_scores(linear, records, params, anchor, bounds, self.any_order)
         return _general_sum(self.loss, params, anchor, batch, mask, bounds, self.any_order)
 
     def bound(
@@ -145,24 +149,25 @@ def clipped_grad_difference(
     return ClippedGradDifference(smooth, norm, loss, any_order=any_order)
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "any_order"))
-def _margin_sum(
-    phi: linear_model.Margin,
-    records: linear_model.Linear,
+@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
+def _score_difference(
+    linear: LinearLoss,
+    records: Linear,
     params: Array,
     anchor: Array,
     bounds: tuple[Array | float, Array],
     any_order: bool,
 ) -> Expansion:
     # Both gradients of a record lie along its features: their difference is one scalar.
-    derivative = jax.vmap(jax.vmap(jax.grad(phi)))
+    derivatives = jax.vmap(jax.vmap(linear.derivatives))
     clip_norm, bound = bounds
 
-    def contribution(chunk: Chunk, z: Array, r: Array) -> Array:
+    def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         def clipped(w: Array) -> tuple[Array, Array]:
-            first = derivative(r * linear_model._inner(w.astype(z.dtype), z, any_order)) * r
+            scores = r * linear_model.inner(w.astype(z.dtype), z, any_order)
+            first = derivatives(scores, label)[0] * r
             factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
-            return linear_model._times(factor, first), factor > 0
+            return linear_model.times(factor, first), factor > 0
 
         def differences() -> Array:
             (here, usable), (there, usable_there) = clipped(params), clipped(anchor)
@@ -170,7 +175,7 @@ def _margin_sum(
 
         change = compute_once(chunk, differences)
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
-        return rounding.block_products(z, linear_model._times(factor, change), any_order)
+        return rounding.block_products(z, linear_model.times(factor, change), any_order)
 
     summand = Summand((records.features,), records.dtype, bound)
     return records.sum(contribution, summand)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpjax._linear import LinearLoss, Signs
 from dpjax._sharding import SHARE
 from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import Expansion, float64, wide_dtype
-from dpjax.derivatives import clipping, linear_model, rounding
+from dpjax.derivatives import clipping, linear_model, linear_records, rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
 from dpjax.derivatives.integers import Summand
 
@@ -41,14 +41,16 @@ class PreparedUnits:
     """Units of a linear model in the layout of the closed forms, prepared once; secret.
 
     Args:
-      directions: (blocks, p, K * units), y_i x_i / |x_i| as columns: the first row of each of a
-        block's units, then the second of each; 0 for a row that contributes nothing.
+      directions: (blocks, p, K * units), x_i / |x_i| as columns, times y_i where labels are signs:
+        the first row of each of a block's units, then the second of each; 0 for a row that
+        contributes nothing.
       radius: (blocks, K * units), |x_i|; 0 for such a row.
       weight: (blocks, K * units), what a row's loss counts in that of its unit.
       gram: (blocks, K (K + 1) / 2 * units), inner products of pairs of a unit's directions; those
         of a chunk are (pairs, its units), one diagonal of Gram matrices after the other.
       rows: K, of one unit.
       width: blocks of a chunk, which divides their number.
+      label: (blocks, K * units), y_i, or None where labels are signs.
     """
 
     directions: Float[Array, "blocks p rows"]
@@ -57,13 +59,18 @@ class PreparedUnits:
     gram: Float[Array, "blocks pairs"]
     rows: int = static()
     width: int = static()
+    label: Float[Array, "blocks rows"] | None = None
+
+    def gram_of(self, chunk: Chunk) -> Array:
+        """Returns the inner products (pairs, units) of a chunk."""
+        return chunk.of(self.gram).reshape(self.rows * (self.rows + 1) // 2, -1)
 
 
 def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
     """Returns whether sums over units have a closed form.
 
     Args:
-      objective: with a margin beneath its loss of a unit.
+      objective: with a loss of linear scores beneath its loss of a unit.
       examples: ``((x, y), present)``, in memory, of at most ``MOST_ROWS`` rows a unit.
       any_order: whether rows that neighbours share may shift, for which there is none.
 
@@ -72,7 +79,7 @@ def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
     loss = getattr(objective, "loss", objective)
     if isinstance(examples, Streamed) or any_order or not isinstance(loss, UnitLoss):
         return False
-    return loss.margin is not None and is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
+    return loss.linear is not None and is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
 
 
 def chunk_width(units: int, rows: int, p: int) -> int:
@@ -100,12 +107,13 @@ def _blocks_of_share(units: int, rows: int) -> int:
     return -(-min(units, SHARE) // _units_of_block(units, rows))
 
 
-@functools.partial(jax.jit, static_argnames=("reduction", "width"))
+@functools.partial(jax.jit, static_argnames=("reduction", "width", "labels"))
 def prepare_units(
     examples: PyTree,
     mask: Bool[Array, " n"] | None,
     reduction: str,
     width: int | None = None,
+    labels: Signs | None = None,
 ) -> PreparedUnits:
     """Returns units in the layout that ``unit_sums`` reads.
 
@@ -114,10 +122,11 @@ def prepare_units(
       mask: (n,) bool; False units contribute nothing.
       reduction: as in ``UnitLoss``.
       width: of chunks.
+      labels: which labels count; by default -1 and +1.
 
     Privacy: raw data; each unit's columns depend on that unit alone. A row that is not present,
-      with a feature that is not finite, or with a label other than -1 and +1 contributes nothing
-      and does not count in its unit's mean.
+      with a feature that is not finite, or with a label that does not count contributes nothing and
+      does not count in its unit's mean.
 
     >>> x = jnp.array([[[3.0, 4.0], [jnp.nan, 1.0]]])
     >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "mean")
@@ -128,6 +137,7 @@ def prepare_units(
     common_length((x, y, present), mask)
     n, rows, p = x.shape
     dtype = wide_dtype(x.dtype)
+    kind = Signs() if labels is None else labels
     held = _units_of_block(n, rows)
     at_once = width or chunk_width(n, rows, p)
     share = min(n, SHARE)
@@ -141,11 +151,11 @@ def prepare_units(
         there = (place < share) & (position < n)
         if mask is not None:
             there = there & mask[unit]
-        features, labels = x[unit].astype(dtype), y[unit].astype(dtype)
-        valid = there[:, None] & present[unit] & (jnp.abs(labels) == 1)
+        features, label = x[unit].astype(dtype), y[unit].astype(dtype)
+        valid = there[:, None] & present[unit] & kind.accepts(label)
         valid = valid & jnp.all(jnp.isfinite(features), axis=2)
-        directions, radius = linear_model._polar(
-            features.reshape(-1, p), labels.ravel(), valid.ravel()
+        directions, radius = linear_records.polar(
+            features.reshape(-1, p), kind.sign(label).ravel(), valid.ravel()
         )
         weight = valid.astype(dtype)
         if reduction == "mean":
@@ -154,6 +164,7 @@ def prepare_units(
         def by_row(array: Array) -> Array:
             return array.reshape(at_once, held, rows).swapaxes(1, 2).reshape(at_once, -1)
 
+        beside = kind.beside(jnp.where(valid, label, 0))
         columns = directions.reshape(at_once, held, rows, p).transpose(0, 3, 2, 1)
         parts = PreparedUnits(
             columns.reshape(at_once, p, rows * held),
@@ -162,6 +173,7 @@ def prepare_units(
             _gram(directions.reshape(-1, rows, p)).reshape(at_once, -1),
             rows,
             at_once,
+            None if beside is None else by_row(beside),
         )
 
         def put(whole: Array, part: Array) -> Array:
@@ -169,15 +181,25 @@ def prepare_units(
 
         return jax.tree.map(put, out, parts)
 
-    empty = PreparedUnits(
+    empty = _no_units(count, held, (rows, p), at_once, dtype, kind)
+    return lax.fori_loop(0, count // at_once, some_blocks, empty)
+
+
+def _no_units(
+    count: int, held: int, shape: tuple[int, int], width: int, dtype: jnp.dtype, labels: Signs
+) -> PreparedUnits:
+    """Room for ``count`` blocks of ``held`` units of (rows, p)."""
+    rows, p = shape
+    zeros = jnp.zeros((count, held * rows), dtype)
+    return PreparedUnits(
         jnp.zeros((count, p, held * rows), dtype),
-        jnp.zeros((count, held * rows), dtype),
-        jnp.zeros((count, held * rows), dtype),
+        zeros,
+        zeros,
         jnp.zeros((count, rows * (rows + 1) // 2 * held), dtype),
         rows,
-        at_once,
+        width,
+        None if labels.beside(zeros) is None else zeros,
     )
-    return lax.fori_loop(0, count // at_once, some_blocks, empty)
 
 
 def _diagonals(rows: int) -> list[int]:
@@ -198,9 +220,9 @@ def _gram(directions: Array) -> Array:
         return lax.convert_element_type(product[:, first, second].T, directions.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("phi",))
+@functools.partial(jax.jit, static_argnames=("linear",))
 def unit_sums(
-    phi: linear_model.Margin,
+    linear: LinearLoss,
     units: PreparedUnits,
     params: Float[Array, " p"],
     *,
@@ -220,7 +242,7 @@ def unit_sums(
     less than C, though never where each row alone is within C under the mean.
 
     Args:
-      phi: scalar function of a row's margin, twice differentiable.
+      linear: the loss of a row's score.
       units: from ``prepare_units``.
       params: (p,).
       gradient_weight: w_g; None without a gradient.
@@ -233,44 +255,42 @@ def unit_sums(
     Privacy: one unit moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``, however many rows it
       has and whatever they are.
 
+    >>> from dpjax._linear import Margin
     >>> x = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
     >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "sum")
-    >>> g, _ = unit_sums(lambda m: -m, units, jnp.zeros(2),
+    >>> g, _ = unit_sums(Margin(lambda m: -m), units, jnp.zeros(2),
     ...     gradient_weight=1.0, hessian_weight=None, clip_norm=1.0)
     >>> g.leading.round(3)
     Array([-0.707, -0.707], dtype=float32)
     """
-    blocks, p, size = units.directions.shape
-    rows = units.rows
+    blocks, p, _ = units.directions.shape
     dtype = units.directions.dtype
-    derivative = jax.vmap(jax.vmap(jax.grad(phi)))
-    curvature = jax.vmap(jax.vmap(jax.grad(jax.grad(phi))))
+    derivatives = jax.vmap(jax.vmap(linear.derivatives))
 
     def contribution(chunk: Chunk) -> Array:
         z, r, v = (chunk.of(part) for part in (units.directions, units.radius, units.weight))
-        gram = chunk.of(units.gram).reshape(rows * (rows + 1) // 2, -1)
+        gram = units.gram_of(chunk)
 
         def coefficients() -> tuple[Array, Array]:
-            m = r * linear_model._inner(params.astype(dtype), z, any_order=False)
-            first, second = derivative(m) * r * v, curvature(m) * r * r * v
+            scores = r * linear_model.inner(params.astype(dtype), z, any_order=False)
+            label = None if units.label is None else chunk.of(units.label)
+            slope, curve = derivatives(scores, label)
+            first, second = slope * r * v, curve * r * r * v
             fresh = chunk.fresh[:, None]
             return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)
 
         first, second = compute_once(chunk, coefficients)
-        parts = [(first, gradient_weight, 1), (second, hessian_weight, 2)]
+        parts = [(first[..., None], gradient_weight, 1), (second[..., None], hessian_weight, 2)]
 
-        def factors() -> Array:
-            by_unit = _factors(
-                gram, rows, [part for part in parts if part[1] is not None], clip_norm
-            )
-            shape = (units.width, rows, size // rows)
-            return jnp.broadcast_to(by_unit.reshape(shape[0], 1, shape[2]), shape).reshape(-1, size)
+        def of_rows() -> Array:
+            asked = [part for part in parts if part[1] is not None]
+            return factors(gram, units, asked, clip_norm)
 
-        factor = compute_once(chunk, factors)
-        of_gradient = linear_model._times(factor, first)
+        factor = compute_once(chunk, of_rows)
+        of_gradient = linear_model.times(factor, first)
         if hessian_weight is None:
             return rounding.block_products(z, of_gradient, False)
-        left = z * linear_model._times(factor, second)[:, None]
+        left = z * linear_model.times(factor, second)[:, None]
         if gradient_weight is not None:
             left = jnp.concatenate([left, of_gradient[:, None]], axis=1)
         return rounding.block_products(left, z, False)
@@ -293,21 +313,46 @@ def unit_sums(
     return jax.tree.map(lambda term: term[p], total), hessian
 
 
+def factors(
+    gram: Float[Array, "pairs units"],
+    units: PreparedUnits,
+    parts: list[tuple[Float[Array, "blocks rows _"], Any, int]],
+    clip_norm: Real[Array, ""] | float,
+) -> Float[Array, "blocks rows"]:
+    """Returns for each row the factor in [0, 1] of its unit.
+
+    0 for a unit with a coefficient that is not finite.
+
+    Args:
+      gram: inner products of some units.
+      units: all of them.
+      parts: coefficients of the rows' directions, or of their outer products, with the weight in
+        the joint norm, and the power 1 or 2 of inner products.
+      clip_norm: bound on a unit's joint norm.
+    """
+    by_unit = _factors(gram, units.rows, parts, clip_norm)
+    blocks, size, _ = parts[0][0].shape
+    shape = (blocks, units.rows, size // units.rows)
+    return jnp.broadcast_to(by_unit.reshape(blocks, 1, shape[2]), shape).reshape(blocks, size)
+
+
 def _factors(
     gram: Array, rows: int, parts: list[tuple[Array, Any, int]], clip_norm: Array | float
 ) -> Array:
-    """Factors (units,) in [0, 1]; 0 for a unit with a coefficient that is not finite."""
+    """Factors (units,)."""
     dtype, count = gram.dtype, gram.shape[1]
     with jax.enable_x64(True):
         square = jnp.zeros(count, jnp.float64)
         lengths = jnp.zeros((rows, count), jnp.float64)
         for coefficients, weight, power in parts:
-            a = coefficients.reshape(coefficients.shape[0], rows, -1).swapaxes(0, 1)
-            a = float64(a.reshape(rows, count)) * (1 / (float64(clip_norm) * float64(weight)))
-            lengths = lengths + a * a
+            blocks, size, outputs = coefficients.shape
+            a = coefficients.reshape(blocks, rows, size // rows, outputs).swapaxes(0, 1)
+            a = a.reshape(rows, count, outputs)
+            a = float64(a) * (1 / (float64(clip_norm) * float64(weight)))
+            lengths = lengths + jnp.sum(a * a, axis=2)
             for apart, place in enumerate(_diagonals(rows)):
                 inner = float64(gram[place : place + rows - apart]) ** power
-                pairs = inner * a[: rows - apart] * a[apart:]
+                pairs = inner * jnp.sum(a[: rows - apart] * a[apart:], axis=2)
                 square = square + (2 if apart else 1) * jnp.sum(pairs, axis=0)
         spread = jnp.sum(jnp.sqrt(lengths), axis=0)
         norm = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), spread / min(rows, _SPREAD))
@@ -319,8 +364,8 @@ def _factors(
 
 def prepared(
     objective: Any, batch: PyTree, mask: Any, any_order: bool
-) -> tuple[Callable, PreparedUnits] | None:
-    """Returns phi and the units of a batch in closed form, or None where there is none.
+) -> tuple[LinearLoss, PreparedUnits] | None:
+    """Returns the loss of a score and the units of a batch, or None where there is no closed form.
 
     Raises:
       ValueError: for a mask beside units that are prepared.
@@ -328,8 +373,8 @@ def prepared(
     if isinstance(batch, PreparedUnits):
         if mask is not None:
             raise ValueError("prepared records take no mask; pass it to prepare_units.")
-        return getattr(objective, "loss", objective).margin, batch
+        return getattr(objective, "loss", objective).linear, batch
     if not can_prepare(objective, batch, any_order):
         return None
     loss = getattr(objective, "loss", objective)
-    return loss.margin, prepare_units(batch, mask, loss.reduction)
+    return loss.linear, prepare_units(batch, mask, loss.reduction, labels=loss.linear.labels)

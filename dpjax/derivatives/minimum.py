@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpjax._linear import LinearLoss
 from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import linear_model
+from dpjax.derivatives.linear_records import Linear
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Real
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 _WIDE_UNIT = 2.0**-53
 
 
-@functools.partial(jax.jit, static_argnames=("phi", "data_size"))
+@functools.partial(jax.jit, static_argnames=("linear", "data_size"))
 def ridge_minimum(
-    phi: Callable,
-    records: linear_model.Linear,
+    linear: LinearLoss,
+    records: Linear,
     tilt: Float[Expansion, " p"],
     strength: Real[Array, ""] | float,
     lipschitz: Real[Array, ""] | float,
@@ -37,8 +38,8 @@ def ridge_minimum(
     It takes ``iterations`` accelerated gradient steps of Nesterov from w = 0, in float64.
 
     Args:
-      phi: convex scalar function of the margin m = y <x, w>.
-      records: from ``linear_model.prepare``; features longer than 1 are scaled to length 1.
+      linear: a convex loss phi of the margin m = y <x, w>.
+      records: from ``linear_records.prepare``; features longer than 1 are scaled to length 1.
       tilt: (p,), a linear term.
       strength: mu, above 0.
       lipschitz: G; derivatives phi' beyond it are clipped to it, which keeps phi convex.
@@ -52,15 +53,18 @@ def ridge_minimum(
 
     Reference: Nesterov, "Introductory lectures on convex optimization" (2004), scheme 2.2.11.
 
+    >>> from dpjax._linear import Margin
     >>> from dpjax._wide import widen
-    >>> records = linear_model.prepare((jnp.array([[1.0, 0.0]]), jnp.ones(1)))
-    >>> ridge_minimum(lambda m: m**2 / 2 - m, records, widen(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
+    >>> from dpjax.derivatives.linear_records import prepare
+    >>> records = prepare((jnp.array([[1.0, 0.0]]), jnp.ones(1)))
+    >>> tilted = Margin(lambda m: m**2 / 2 - m)
+    >>> ridge_minimum(tilted, records, widen(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
     ...     data_size=1).leading.round(4)
     Array([0.5, 0. ], dtype=float32)
     """
     dtype, rows = records.dtype, records.of_unit_length()
     with jax.enable_x64(True):
-        mu, bound, linear = float64(strength), float64(lipschitz), to_float64(tilt)
+        mu, bound, slope = float64(strength), float64(lipschitz), to_float64(tilt)
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)
         momentum = (1 - root) / (1 + root)
@@ -68,12 +72,14 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total = to_float64(linear_model.gradient_sum(phi, rows, ahead, bound, any_order=True))
-            gradient = total / float64(float(data_size)) + mu * ahead + linear
+            total = to_float64(
+                linear_model.gradient_sum(linear, rows, ahead, bound, any_order=True)
+            )
+            gradient = total / float64(float(data_size)) + mu * ahead + slope
             point = ahead - gradient / curvature
             return point, point + momentum * (point - last)
 
-        start = jnp.zeros_like(linear)
+        start = jnp.zeros_like(slope)
         # One integer width, with or without x64.
         last = lax.convert_element_type(iterations, jnp.int32)
         return from_float64(lax.fori_loop(jnp.int32(0), last, body, (start, start))[0], dtype)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jax.typing import ArrayLike
 
 from dpjax import _validate
-from dpjax._streaming import Streamed
+from dpjax._linear import linear_of
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import (
     clipping,
+    closed_form,
     general,
-    linear_model,
-    linear_units,
     methods,
     rounding,
 )
@@ -60,7 +58,7 @@ class ClippedGrad:
     ) -> PyTree[Float[Array, "?*leaf"], "Params"]:
         """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
         total = self.wide(params, batch, mask).leading
-        if _margin(self.loss) is not None:
+        if linear_of(self.loss) is not None:
             return total
         return general.flatten(params)[1](total, as_sum=True)
 
@@ -72,21 +70,17 @@ class ClippedGrad:
     ) -> Float[Expansion, " p"]:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
-        if (phi := _margin(self.loss)) is not None:
-            records = _prepared(batch, mask)
-            return linear_model.gradient_sum(phi, records, params, self.clip_norm, self.any_order)
-        if found := linear_units.prepared(self.loss, batch, mask, self.any_order):
-            phi, units = found
-            gradient, _ = linear_units.unit_sums(
-                phi,
-                units,
-                params,
-                gradient_weight=1.0,
-                hessian_weight=None,
-                clip_norm=self.clip_norm,
-            )
-            assert gradient is not None
-            return gradient
+        found = closed_form.sums(
+            self.loss,
+            params,
+            batch,
+            mask,
+            gradient_weight=1.0,
+            clip_norm=self.clip_norm,
+            any_order=self.any_order,
+        )
+        if found is not None:
+            return cast(Expansion, found[0])
         return methods.gradient_sum(
             self.loss,
             params,
@@ -143,21 +137,17 @@ class ClippedHessian:
     ) -> Float[Expansion, "p p"]:
         """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
-        if (phi := _margin(self.loss)) is not None:
-            records = _prepared(batch, mask)
-            return linear_model.hessian_sum(phi, records, params, self.clip_norm, self.any_order)
-        if found := linear_units.prepared(self.loss, batch, mask, self.any_order):
-            phi, units = found
-            _, hessian = linear_units.unit_sums(
-                phi,
-                units,
-                params,
-                gradient_weight=None,
-                hessian_weight=1.0,
-                clip_norm=self.clip_norm,
-            )
-            assert hessian is not None
-            return hessian
+        found = closed_form.sums(
+            self.loss,
+            params,
+            batch,
+            mask,
+            hessian_weight=1.0,
+            clip_norm=self.clip_norm,
+            any_order=self.any_order,
+        )
+        if found is not None:
+            return cast(Expansion, found[1])
         weights = (None, 1.0)
         return general.second_order_sums(
             self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
@@ -196,30 +186,18 @@ class JointClipped:
     ) -> JointExpansion:
         """Returns the result of a call in float64, as ``Expansion``."""
         batch = on_device(batch)
-        if (phi := _margin(self.loss)) is not None:
-            return JointExpansion(
-                *linear_model.linear_sums(
-                    phi,
-                    _prepared(batch, mask),
-                    params,
-                    gradient_weight=self.gradient_weight,
-                    hessian_weight=self.hessian_weight,
-                    clip_norm=self.clip_norm,
-                    any_order=self.any_order,
-                )
-            )
-        if found := linear_units.prepared(self.loss, batch, mask, self.any_order):
-            phi, units = found
-            gradient, hessian = linear_units.unit_sums(
-                phi,
-                units,
-                params,
-                gradient_weight=self.gradient_weight,
-                hessian_weight=self.hessian_weight,
-                clip_norm=self.clip_norm,
-            )
-            assert gradient is not None and hessian is not None
-            return JointExpansion(gradient, hessian)
+        found = closed_form.sums(
+            self.loss,
+            params,
+            batch,
+            mask,
+            gradient_weight=self.gradient_weight,
+            hessian_weight=self.hessian_weight,
+            clip_norm=self.clip_norm,
+            any_order=self.any_order,
+        )
+        if found is not None:
+            return JointExpansion(cast(Expansion, found[0]), cast(Expansion, found[1]))
         weights = (self.gradient_weight, self.hessian_weight)
         return JointExpansion(
             *general.second_order_sums(
@@ -369,18 +347,3 @@ def joint_clipped(
         loss,
         any_order,
     )
-
-
-def _margin(loss: Any) -> Callable | None:
-    return getattr(loss, "margin", None)
-
-
-def _prepared(batch: PyTree, mask: Bool[ArrayLike, " n"] | None) -> linear_model.Linear:
-    if isinstance(batch, linear_model.Linear):
-        if mask is not None:
-            raise ValueError("prepared records take no mask; pass it to prepare.")
-        return batch
-    if isinstance(batch, Streamed):
-        assert mask is None  # of all records none is masked
-        return linear_model.streamed(batch)
-    return linear_model.prepare(batch, mask)

@@ -203,6 +203,7 @@ def _descend(objective: Objective, params: Array, examples: tuple[Array, Array])
 
     first = (params, jnp.asarray(_FIRST_RADIUS), jnp.asarray(0))
     params = lax.while_loop(going_on, one_step, first)[0]
+
     # The value is flat to half the digits around a minimum. Newton's steps find the others, and do
     # not move along a direction in which nothing changes.
     def polish(_: int, params: Array) -> Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax._linear import LinearLoss
 from dpjax._typing import Array, Params
 from dpjax.diagnostics.stationarity import exact_gradient_norm, exact_objective
 from dpjax.linalg import trust_region_step
@@ -47,53 +48,83 @@ class _Data:
     """Value, gradient and Hessian of the data term, in float64."""
 
     def __init__(self, objective: Objective, examples: Examples):
-        if objective.margin is None:
-            raise ValueError(f"{objective.name} has no margin, which exact values are made of.")
+        if objective.linear is None:
+            raise ValueError(
+                f"{objective.name} is no loss of linear scores, which exact values are made of."
+            )
+        self.linear = objective.linear
+        labels = self.linear.labels
         with jax.enable_x64(True):
             x, y = (jnp.asarray(np.asarray(leaf, np.float64)) for leaf in examples)
-            self.signed = x * y[:, None]
-        self.margin = objective.margin
+            self.rows, self.label = x * labels.sign(y)[:, None], labels.beside(y)
+        self.size = len(self.rows)
+        self.dimension = self.linear.outputs * self.rows.shape[1]
 
     def values(self, params: np.ndarray) -> np.ndarray:
-        """Means of the loss at (m, p) parameters."""
-        return self._mean(_value_sums, self.signed, params)
+        """Means of the loss at (m, k) parameters."""
+        return self._mean(_value_sums, params, self.linear.outputs)
 
     def gradients(self, params: np.ndarray) -> np.ndarray:
-        """Gradients at (m, p) parameters."""
-        return self._mean(_gradient_sums, self.signed, params)
+        """Gradients at (m, k) parameters."""
+        return self._mean(_gradient_sums, params, self.linear.outputs)
 
     def hessian(self, params: np.ndarray, every: int = 1) -> np.ndarray:
-        """Hessian at (p,) parameters, of one in ``every`` records."""
-        with jax.enable_x64(True):
-            return self._mean(_hessian_sum, self.signed[::every], params[None])
+        """Hessian at (k,) parameters, of one in ``every`` records."""
+        held = 1 if self.linear.outputs == 1 else self.linear.outputs * self.dimension
+        return self._mean(_hessian_sum, params[None], held, every)
 
-    def _mean(self, sums: Callable[..., Array], rows: Array, params: np.ndarray) -> np.ndarray:
-        many = max(_MARGINS // len(params), 1)
+    def _mean(
+        self, sums: Callable[..., Array], params: np.ndarray, held: int, every: int = 1
+    ) -> np.ndarray:
+        """Mean over records of what ``sums`` adds, with ``held`` numbers a record and point."""
+        many = max(_MARGINS // (len(params) * held), 1)
         with jax.enable_x64(True):
+            records = (self.rows, self.label)
+            if every > 1:
+                records = jax.tree.map(lambda leaf: leaf[::every], records)
+            count = len(records[0])
             # Products are XLA's: NumPy's take a hundred times as long where cores are busy.
-            blocks = [rows] if many >= len(rows) else [
-                rows[i : i + many] for i in range(0, len(rows), many)]  # fmt: skip
-            parts = [np.asarray(sums(self.margin, one, jnp.asarray(params))) for one in blocks]
-        return np.sum(parts, axis=0) / len(rows)
+            blocks = [records] if many >= count else [
+                jax.tree.map(lambda leaf, i=i: leaf[i : i + many], records)
+                for i in range(0, count, many)]  # fmt: skip
+            parts = [np.asarray(sums(self.linear, *one, jnp.asarray(params))) for one in blocks]
+        return np.sum(parts, axis=0) / count
+
+
+def _of_scores(function: Callable, rows: Array, label: Array | None, params: Array, k: int) -> Any:
+    """``function`` of each record's scores at each of (m, k) parameters, (n, m, ...)."""
+    if k == 1:
+        scores = rows @ params.T
+    else:
+        scores = jnp.einsum("np,mkp->nmk", rows, params.reshape(len(params), k, -1))
+    return jax.vmap(jax.vmap(function, in_axes=(0, None)))(scores, label)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _value_sums(margin: Any, rows: Array, params: Array) -> Array:
-    return jnp.vectorize(margin)(rows @ params.T).sum(axis=0)
+def _value_sums(linear: LinearLoss, rows: Array, label: Array | None, params: Array) -> Array:
+    return _of_scores(linear.value, rows, label, params, linear.outputs).sum(axis=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _gradient_sums(margin: Any, rows: Array, params: Array) -> Array:
-    return jnp.vectorize(jax.grad(margin))(rows @ params.T).T @ rows
+def _gradient_sums(linear: LinearLoss, rows: Array, label: Array | None, params: Array) -> Array:
+    slope, _ = _of_scores(linear.derivatives, rows, label, params, linear.outputs)
+    if linear.outputs == 1:
+        return slope.T @ rows
+    return jnp.einsum("nmk,np->mkp", slope, rows).reshape(len(params), -1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _hessian_sum(margin: Any, rows: Array, params: Array) -> Array:
-    return (rows * jnp.vectorize(jax.grad(jax.grad(margin)))(rows @ params.T)).T @ rows
+def _hessian_sum(linear: LinearLoss, rows: Array, label: Array | None, params: Array) -> Array:
+    _, curve = _of_scores(linear.derivatives, rows, label, params, linear.outputs)
+    if linear.outputs == 1:
+        return (rows * curve).T @ rows
+    k, size = linear.outputs, params.shape[1]
+    left = jnp.einsum("nab,np->nabp", curve[:, 0], rows).reshape(len(rows), -1)
+    return (left.T @ rows).reshape(k, k, -1, rows.shape[1]).swapaxes(1, 2).reshape(size, size)
 
 
 def exact_values(objective: Objective, params: Params, examples: Examples) -> np.ndarray:
-    """Returns the exact values of many parameters; of a margin loss in float64. NOT PRIVATE.
+    """Returns the exact values of many parameters; of linear scores in float64. NOT PRIVATE.
 
     Args:
       objective: what is evaluated.
@@ -109,7 +140,7 @@ def exact_values(objective: Objective, params: Params, examples: Examples) -> np
     >>> exact_values(logistic(), np.zeros((2, 1)), (np.ones((3, 1)), np.ones(3))).round(4).tolist()
     [0.6931, 0.6931]
     """
-    if objective.margin is None:
+    if objective.linear is None:
         return _one_by_one(lambda w: exact_objective(objective, w, examples), params)
     points = np.asarray(params, np.float64)
     return _Data(objective, examples).values(points) + _penalty(objective.regularizer, points)
@@ -129,7 +160,7 @@ def exact_gradient_norms(objective: Objective, params: Params, examples: Example
     >>> exact_gradient_norms(logistic(), np.zeros((1, 1)), (np.ones((2, 1)), np.ones(2))).tolist()
     [0.5]
     """
-    if objective.margin is None:
+    if objective.linear is None:
         return _one_by_one(lambda w: exact_gradient_norm(objective, w, examples), params)
     points = np.asarray(params, np.float64)
     gradients = _Data(objective, examples).gradients(points)
@@ -143,7 +174,7 @@ def exact_descent(
     """Returns the local minimum that a monotone trust-region descent ends in. NOT PRIVATE.
 
     Args:
-      objective: with a margin.
+      objective: a loss of linear scores.
       start: (p,).
       examples: ``(x, y)``, every row a valid record.
 
@@ -170,7 +201,7 @@ def exact_optimum(
     nonconvex one has the fewest weights to bring back; the others are normal, of norm about 25.
 
     Args:
-      objective: with a margin.
+      objective: a loss of linear scores.
       examples: ``(x, y)``, every row a valid record.
       starts: how many.
       seed: of the normal ones.
@@ -186,7 +217,7 @@ def exact_optimum(
     0.6931
     """
     data, random = _Data(objective, examples), np.random.default_rng(seed)
-    dimension = data.signed.shape[1]
+    dimension = data.dimension
     points = [np.zeros(dimension)]
     if starts > 1:
         loose = dataclasses.replace(objective, regularizer=L2(_LOOSE))
@@ -204,11 +235,11 @@ def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum
     may not exist; then the value is the least over all points of l2 norm at most ``WIDEST``.
 
     Args:
-      objective: convex, with a margin loss that is never negative.
+      objective: a convex loss of linear scores that is never negative.
       examples: ``(x, y)``, every row a valid record.
 
     Raises:
-      ValueError: if the objective has no margin, or a regularizer that is not known here.
+      ValueError: for another loss, or a regularizer that is not known here.
 
     Privacy: NOT PRIVATE.
 
@@ -218,7 +249,7 @@ def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum
     (0.6931, True)
     """
     data, regularizer = _Data(objective, examples), objective.regularizer
-    if isinstance(regularizer, L1Ball):
+    if isinstance(regularizer, L1Ball) and objective.margin is not None:
         return _accelerated(data, regularizer)
     if regularizer is not None and not isinstance(regularizer, L1 | L2):
         raise ValueError(f"regularizer must be None, L2, L1 or L1Ball here, got {regularizer!r}.")
@@ -249,7 +280,7 @@ def _regular(objective: Objective, order: int, mean: np.ndarray, point: np.ndarr
 
 
 def _descend(objective: Objective, data: _Data, start: np.ndarray) -> tuple[np.ndarray, float]:
-    every = max(1, data.signed.shape[0] // _HESSIAN_ROWS)
+    every = max(1, data.size // _HESSIAN_ROWS)
 
     def at(point: np.ndarray) -> tuple[float, np.ndarray]:
         value = data.values(point[None])[0] + _penalty(objective.regularizer, point[None])[0]
@@ -277,7 +308,7 @@ _step = jax.jit(trust_region_step)
 
 def _newton(data: _Data, objective: Objective) -> Optimum:
     regularizer = objective.regularizer
-    params = np.zeros(data.signed.shape[1])
+    params = np.zeros(data.dimension)
     l1 = float(regularizer.strength) if isinstance(regularizer, L1) else 0.0
     l2 = float(regularizer.strength) if isinstance(regularizer, L2) else 0.0
 
@@ -337,13 +368,13 @@ def _direction(
 
 
 def _accelerated(data: _Data, ball: L1Ball) -> Optimum:
-    signed = np.asarray(data.signed)
+    signed = np.asarray(data.rows)
     random = np.random.default_rng(0).normal(size=signed.shape[1])
     for _ in range(50):
         random = signed.T @ (signed @ (random / np.linalg.norm(random)))
     # The largest curvature of a loss of the margin, which for the logistic loss is at 0; power
     # iteration is from below: 1.1 makes up for it, and a rise restarts the momentum.
-    curvature = jax.vmap(jax.grad(jax.grad(data.margin)))
+    curvature = jax.vmap(lambda score: data.linear.derivatives(score, None)[1])
     steepest = float(curvature(jnp.linspace(-20, 20, 4001)).max())
     step = len(signed) / (1.1 * float(np.linalg.norm(random)) * steepest)
     params = ahead = np.zeros(signed.shape[1])

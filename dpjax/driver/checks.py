@@ -16,7 +16,7 @@ from dpjax.datasets.base import check_arrays
 from dpjax.driver import fingerprint
 from dpjax.driver.asking import check_questions
 from dpjax.mechanisms.used_keys import guessable
-from dpjax.objectives.base import SIGNS
+from dpjax.objectives import Objective
 from dpjax.oracles import check_examples
 
 
@@ -30,9 +30,9 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
 
     Raises:
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
-        see ``dpjax.pytree_dataclass``; as ``check_examples``; or, where -1 and +1 are the labels
-        that count, for labels of words, booleans or unsigned integers, and for data that declare
-        more than two classes.
+        see ``dpjax.pytree_dataclass``; as ``check_examples``; or, of a linear model, for labels of
+        words or booleans (unsigned integers too where -1 is a label), and for data that declare
+        another number of classes than the objective has, or a number where it has classes.
 
     Privacy: reads shapes, dtypes and declarations, no value: labels 0 and 1 of a signed dtype raise
       nothing.
@@ -47,9 +47,9 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
     examples = data.examples if isinstance(data, Dataset) else data
     check_arrays("data", examples)
     examples = shaped(examples)
-    if algorithm.objective.labels == SIGNS:
+    if algorithm.objective.label_kind is not None:
         records = examples[0] if is_grouped(examples) else examples
-        _check_labels(algorithm.objective.name, data, records)
+        _check_labels(algorithm.objective, data, records)
     for query in algorithm.queries:
         check_examples(query, examples, params)
     check_questions(algorithm, examples, params)
@@ -87,21 +87,41 @@ def check_alike(
     )
 
 
-def _check_labels(objective: str, data: Dataset | PyTree, examples: PyTree) -> None:
+def _check_labels(objective: Objective, data: Dataset | PyTree, examples: PyTree) -> None:
+    kind = objective.label_kind
+    assert kind is not None
     preprocessing = data.preprocessing if isinstance(data, Dataset) else None
     classes = None if preprocessing is None else preprocessing.classes
-    if classes is not None and len(classes) != 2:
+    if classes is not None and len(classes) != kind.classes:
         raise ValueError(
-            f"{objective} is a loss for two labels, but the data declare {len(classes)} classes: "
-            "declare two of them, or train a network on all of them with dpjax.fit."
+            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare "
+            f"{len(classes)} classes: take {_ADVICE.get(len(classes), _MANY)}, or declare other "
+            "classes."
+        )
+    numbers = preprocessing is not None and preprocessing.label_bounds is not None
+    if numbers and kind.classes is not None:
+        raise ValueError(
+            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare a "
+            "number with bounds as the label: declare its classes, or take a loss of numbers such "
+            "as objectives.least_squares()."
         )
     if not isinstance(examples, tuple) or len(examples) != 2:
         return
     y = examples[1]
     dtype = y.dtype if hasattr(y, "dtype") else np.asarray(y).dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in "buUSTO":
+    negative = kind.classes == 2 and kind.words.startswith("-")
+    if isinstance(dtype, np.dtype) and dtype.kind in ("buUSTO" if negative else "bUSTO"):
         raise ValueError(
-            f"labels must be the numbers -1 and +1, got an array of dtype {dtype}: encode them by "
-            "y = dpjax.datasets.encode_labels(y, classes=(negative, positive)). A record with any "
-            "other label then becomes a null record; no error is raised."
+            f"labels must be {'the numbers -1 and +1' if negative else kind.words}, got an array "
+            f"of dtype {dtype}: encode them by y = dpjax.datasets.encode_labels(y, "
+            "classes=(negative, positive)). A record with any other label then becomes a null "
+            "record; no error is raised."
         )
+
+
+_ADVICE = {2: "a loss for two labels such as objectives.logistic_l2()"}
+_MANY = "objectives.softmax(classes), or a network with dpjax.fit"
+
+
+def _labels_of(classes: int | None) -> str:
+    return "numbers" if classes is None else "two labels" if classes == 2 else f"{classes} classes"

@@ -13,11 +13,11 @@ import numpy as np
 import optax
 
 from dpjax._program import CallsPython, sha256, trace
-from dpjax._typing import Array, Params, PyTree
+from dpjax._typing import Array, Params, PyTree, is_own
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import proximal
-from dpjax.objectives import Objective, margin
+from dpjax.objectives import LossOfScores, Objective, margin
 from dpjax.objectives.regularizers import PENALTIES
 
 FUNCTION = "function #"
@@ -106,6 +106,8 @@ def _never_changes(objective: Objective) -> bool:
     """Whether it is of functions of dpjax's own modules alone: tracing them takes 30 ms a call."""
     if not (objective.regularizer is None or isinstance(objective.regularizer, PENALTIES)):
         return False
+    if isinstance(objective.loss, LossOfScores):
+        return is_own(objective.linear) and is_own(objective.model)
     functions = (objective.loss, objective.margin)
     return (
         objective.model is None
@@ -192,6 +194,9 @@ class _Reader:
             slope = self._differentiated(jax.grad(objective.margin), number)
             whole = sha256(self._program(objective.margin, number), slope)
             yield path + "margin", FUNCTION + whole
+        elif (linear := objective.linear) is not None:
+            score = jax.ShapeDtypeStruct((linear.outputs,)[: linear.outputs > 1], jnp.float32)
+            yield path + "linear", FUNCTION + self._program(linear.derivatives, score, number)
         if objective.regularizer is not None:
             yield path + "regularizer", FUNCTION + self._regularizer(objective, number)
         if (score := getattr(objective.model, "score", None)) is not None:

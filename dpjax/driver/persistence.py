@@ -17,6 +17,7 @@ from dpjax.accounting import Event, Release, epsilon
 from dpjax.algorithms.base import Status, recount_accountant
 from dpjax.algorithms.cards import noise_words
 from dpjax.datasets import Preprocessing
+from dpjax.datasets.schema import column_of
 from dpjax.driver.guarantee import Guarantee, split_warning
 from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.solution import Solution
@@ -51,7 +52,7 @@ class SavedSolution(Predictions, HasCard):
       event: what was released.
       accountant: the one that recounts it.
       text: the guarantee as it was printed.
-      preprocessing: columns, bounds, intercept and classes that were declared, or None.
+      preprocessing: columns, bounds or schema, intercept and classes that were declared, or None.
       score: how the parameters score rows.
 
     Privacy: all of it is covered by the guarantee.
@@ -114,8 +115,8 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
     Raises:
       ValueError: for a batch of solutions.
 
-    Privacy: writes params, history, certificate, guarantee, and the columns, bounds, intercept and
-      classes that were declared; no key, no data, no secret state.
+    Privacy: writes params, history, certificate, guarantee, and the columns, bounds or schema,
+      intercept and classes that were declared; no key, no data, no secret state.
 
     >>> import jax, jax.numpy as jnp, dpjax, tempfile, os
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
@@ -191,17 +192,24 @@ def load(path: str | os.PathLike) -> SavedSolution:
 
 
 def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:
-    return None if value is None else dataclasses.asdict(value)
+    if value is None:
+        return None
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if fields.get("encoders") is not None:
+        fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
+    return fields
 
 
 def _prediction(content: dict[str, Any]) -> dict[str, Any]:
     held = json.loads(content["preprocessing"])
     if held is not None:
         # JSON knows no tuples, and a preprocessing is compared and hashed by them.
-        for name in ("columns", "classes"):
-            held[name] = None if held[name] is None else tuple(held[name])
+        for name in ("columns", "classes", "label_bounds"):
+            held[name] = None if held.get(name) is None else tuple(held[name])
         if held["bounds"] is not None:
             held["bounds"] = tuple(map(tuple, held["bounds"]))
+        if held.get("encoders") is not None:
+            held["encoders"] = tuple(column_of(*declared) for declared in held["encoders"])
         held = Preprocessing(**held)
     return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
 

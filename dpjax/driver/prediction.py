@@ -4,12 +4,22 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from dpjax._typing import Params, PyTree
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.raw import has_columns, is_table_path
-from dpjax.objectives import LinearModel, Objective, TwoLayer, logistic
+from dpjax.objectives import (
+    LinearClassifier,
+    LinearModel,
+    LinearRegression,
+    Objective,
+    TwoLayer,
+    logistic,
+)
+from dpjax.objectives.softmax_regression import Softmax
 
 _NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "
@@ -19,36 +29,66 @@ _NO_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """How parameters score rows; the sign of a score is the label. It can be written to a file.
+    """How parameters score rows. It can be written to a file.
 
     Args:
-      kind: ``"linear"``, ``"two-layer"``, or ``""`` for what predicts no label or is code of the
-        user's own.
+      kind: ``"linear"``, ``"two-layer"``, ``"classes"``, ``"numbers"``, or ``""`` for what predicts
+        nothing or is code of the user's own.
       hidden: units of the two layers.
-      logistic: whether the score is the log-odds of the second class.
+      logistic: whether scores are log-odds of the second class, or logits of all classes.
+      classes: how many there are, where each has a score.
     """
 
     kind: str = ""
     hidden: int = 0
     logistic: bool = False
+    classes: int = 0
+
+    @property
+    def model(self) -> Any:
+        """What the parameters are."""
+        models = {
+            "linear": LinearModel(),
+            "two-layer": TwoLayer(max(self.hidden, 1)),
+            "classes": LinearClassifier(self.classes),
+            "numbers": LinearRegression(),
+        }
+        return models[self.kind]
+
+    def features(self, parameters: int) -> int:
+        """Returns the number of features of a row, for so many parameters."""
+        if self.kind == "two-layer":
+            return parameters // self.hidden - 1
+        return parameters // max(self.classes, 1)
 
     def __call__(self, params: Params, rows: np.ndarray) -> np.ndarray:
-        """Returns the scores (n,) of rows as in training."""
+        """Returns the scores of rows as in training, (n,), or (n, K) of K classes."""
         if self.kind == "two-layer":
-            return np.asarray(TwoLayer(self.hidden).score(params, rows))  # pyright: ignore
-        return rows @ np.asarray(params, np.float64)
+            return np.asarray(self.model.score(params, rows))
+        return self.model.score(np.asarray(params, np.float64), rows)
+
+    def decide(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the code of a label, or the number, for each row, (n,)."""
+        if self.kind == "classes":
+            return np.argmax(scores, axis=1).astype(float)
+        return scores if self.kind == "numbers" else np.where(scores >= 0, 1.0, -1.0)
 
 
 def score_of(objective: Objective) -> Score:
     """Returns how the parameters of ``objective`` score rows.
 
     >>> score_of(logistic())
-    Score(kind='linear', hidden=0, logistic=True)
+    Score(kind='linear', hidden=0, logistic=True, classes=0)
     """
-    if isinstance(objective.model, TwoLayer):
-        return Score("two-layer", objective.model.hidden, logistic=True)
-    if objective.predicts and (objective.model is None or objective.model == LinearModel()):
-        return Score("linear", logistic=objective.averaged_margin == logistic().margin)
+    model, linear = objective.model, objective.averaged
+    if isinstance(model, TwoLayer):
+        return Score("two-layer", model.hidden, logistic=True)
+    if isinstance(model, LinearClassifier):
+        return Score("classes", logistic=linear == Softmax(model.classes), classes=model.classes)
+    if model == LinearRegression():
+        return Score("numbers")
+    if objective.predicts and (model is None or model == LinearModel()):
+        return Score("linear", logistic=linear == logistic().linear)
     return Score()
 
 
@@ -73,10 +113,13 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     """
     if isinstance(x, Dataset):
         other = x.preprocessing
-        if other is not None and preprocessing is not None and not other.scales_as(preprocessing):
+        if other is None or preprocessing is None:
+            return x.x
+        if differences := other.differences(preprocessing):
             raise ValueError(
                 f"the data set {x.name!r} was scaled by other columns, bounds or intercept than "
-                "the training data: load it as those were, or pass the table itself."
+                f"the training data: they differ in {few(differences, str)}. Load it as those "
+                "were, or pass the table itself."
             )
         return x.x
     if preprocessing is None:
@@ -101,6 +144,8 @@ class Predictions:
     def decision_function(self, x: Any) -> np.ndarray:
         """Returns the scores (n,); above 0 for the second class, of a logistic loss its log-odds.
 
+        Of more than two classes, the scores (n, K) of all; of a regression, numbers from -1 to 1.
+
         Args:
           x: records in their own units, with or without labels: the path of a file, a
             data frame or mapping with the columns trained on, or an array (n, p) in their order. A
@@ -119,9 +164,7 @@ class Predictions:
         if has_columns(rows):
             raise ValueError(_NO_COLUMNS)
         rows = np.asarray(rows)
-        features = np.size(self.params)
-        if score.kind == "two-layer":
-            features = features // score.hidden - 1
+        features = score.features(np.size(self.params))
         if rows.ndim != 2 or rows.shape[1] != features or rows.dtype.kind not in "biuf":
             raise ValueError(
                 f"x must be rows of {features} numbers, (n, {features}), got {rows.dtype} "
@@ -129,13 +172,15 @@ class Predictions:
             )
         if not np.isfinite(rows).all():
             raise ValueError(
-                "x holds a missing or non-finite value, so it has no prediction: fill it in, or "
-                "leave the record out."
+                "x holds a missing or non-finite value, or a level that is not declared, so it has "
+                "no prediction: fill it in, or leave the record out."
             )
         return score(self.params, rows)
 
     def predict(self, x: Any) -> np.ndarray:
-        """Returns the label (n,) of each record, one of the declared classes, else -1 or +1.
+        """Returns the label (n,) of each record: a declared class, else its number; or a number.
+
+        Of a regression on a label with declared bounds, a number in its own units.
 
         Args:
           x: as in ``decision_function``.
@@ -144,26 +189,32 @@ class Predictions:
           FileNotFoundError: as ``decision_function``.
           ValueError: as ``decision_function``.
         """
-        signs = np.where(self.decision_function(x) >= 0, 1.0, -1.0)
-        return decode_labels(
-            signs, None if self.preprocessing is None else self.preprocessing.classes
-        )
+        score = self._score()
+        codes = score.decide(self.decision_function(x))
+        classes = None if self.preprocessing is None else self.preprocessing.classes
+        if score.kind == "numbers" and self.preprocessing is not None:
+            return self.preprocessing.unscale_labels(codes)
+        if score.kind == "numbers" or (score.kind == "classes" and classes is None):
+            return codes
+        return decode_labels(codes, classes)
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Returns probabilities (n, 2), in the order of the declared classes.
+        """Returns probabilities (n, K), in the order of the declared classes.
 
         Args:
           x: as in ``decision_function``.
 
         Raises:
           FileNotFoundError: as ``decision_function``.
-          ValueError: as ``decision_function``, or if the loss is not the logistic one.
+          ValueError: as ``decision_function``, or if the loss is not the logistic or softmax one.
         """
         if not self._score().logistic:
-            raise ValueError("probabilities need a logistic loss; predict gives labels.")
-        odds = self.decision_function(x)
+            raise ValueError("probabilities need a logistic or softmax loss; predict gives labels.")
+        scores = self.decision_function(x)
+        if scores.ndim == 2:
+            return softmax(scores, axis=1)
         # Each from the smaller exponential, so that neither is 1 minus a number near 1.
-        return np.exp(-np.logaddexp(0, np.stack([odds, -odds], axis=1)))
+        return np.exp(-np.logaddexp(0, np.stack([scores, -scores], axis=1)))
 
     def _score(self) -> Score:
         raise NotImplementedError

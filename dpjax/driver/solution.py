@@ -12,7 +12,7 @@ from dpjax._cards import Card, HasCard, number
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event
 from dpjax.accounting.wording import ceil
-from dpjax.algorithms import Algorithm, Certificate, Status
+from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
 from dpjax.algorithms.accounted import check_on_host, for_each
 from dpjax.algorithms.cards import noise_words, of_event, warning
 from dpjax.datasets import Preprocessing
@@ -33,6 +33,7 @@ class Solution(Predictions, HasCard):
       certified_params: the parameters the certificate refers to, or None.
       algorithm: what was run, with its calibrated noise.
       accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
+      error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
         come from one, as every key may that ``random_key`` did not return in this process.
@@ -51,6 +52,7 @@ class Solution(Predictions, HasCard):
     certified_params: Params | None
     algorithm: Algorithm
     accuracy: Array | None = None
+    error_bars: ErrorBars | None = None
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
     preprocessing: Preprocessing | None = static(default=None)
@@ -78,9 +80,12 @@ class Solution(Predictions, HasCard):
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
-        classes = None if self.preprocessing is None else self.preprocessing.classes or ()
+        scale = self.preprocessing
+        declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
         return self._each(
-            lambda algorithm: _guarantee.statement(algorithm, self.unit, self.reproducible, classes)
+            lambda algorithm: _guarantee.statement(
+                algorithm, self.unit, self.reproducible, *declared
+            )
         )
 
     def accuracy_interval(self, confidence: float = 0.95) -> tuple[Array, Array]:

@@ -67,8 +67,8 @@ def compare(
       seeds: runs of each point.
 
     Raises:
-      ValueError: before anything is trained: for an unknown name, a budget that cannot be met, or
-        an algorithm that needs more than its defaults.
+      ValueError: before anything is trained: for an unknown name, a budget that cannot be met, an
+        algorithm that needs more than its defaults, or data that are grouped into units.
 
     Privacy: NOT PRIVATE: what ``run`` makes of it holds exact values of the records.
 
@@ -80,6 +80,11 @@ def compare(
     """
     if not algorithms or not epsilons:
         raise ValueError("algorithms and epsilons must name one at least.")
+    if data.present is not None:
+        raise ValueError(
+            f"a comparison is of single records, and a row of the data is a {data.unit} with "
+            "several: load the table without a unit."
+        )
     methods = tuple(Method(name, name) for name in dict.fromkeys(algorithms))
     loss = Problem(data.name, objective).loss
     metrics = ("exact_value", *(["exact_accuracy"] if loss.predicts else []))

@@ -1,9 +1,13 @@
 """Losses of one example with their constants, and the regularizers added after the noise."""
 
+from dpjax._linear import LinearLoss, free_hessian_ratio, margin_derivatives
 from dpjax.objectives.base import (
     Constants,
     Defaults,
+    LinearClassifier,
     LinearModel,
+    LinearRegression,
+    LossOfScores,
     Model,
     Objective,
     Unlabelled,
@@ -11,17 +15,21 @@ from dpjax.objectives.base import (
 from dpjax.objectives.classifier import cross_entropy
 from dpjax.objectives.domains import Box, L1Ball, L2Ball, Simplex
 from dpjax.objectives.margin import (
-    free_hessian_ratio,
     has_proven_constants,
     logistic,
     logistic_l1,
     logistic_l2,
     logistic_nonconvex,
-    margin_derivatives,
     sigmoid_l2,
     welsch,
 )
 from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2, prox_zero
+from dpjax.objectives.regression import (
+    huber,
+    least_squares,
+    tukey,
+    welsch_residual,
+)
 from dpjax.objectives.regularizers import L1, L2, ElasticNet, Nonconvex, Quartic
 from dpjax.objectives.saddles import (
     LowRankLoss,
@@ -34,6 +42,7 @@ from dpjax.objectives.saddles import (
     two_layer,
     welsch_regularization,
 )
+from dpjax.objectives.softmax_regression import softmax
 
 SADDLES = {
     "welsch": welsch,
@@ -43,20 +52,32 @@ SADDLES = {
 }
 """Factories of objectives with a strict saddle at 0, where the command line starts, by name."""
 
-OBJECTIVES = {
+MARGINS = {
     "logistic-nonconvex": logistic_nonconvex,
     "sigmoid-l2": sigmoid_l2,
     "logistic-l2": logistic_l2,
     "logistic-l1": logistic_l1,
     "logistic": logistic,
-    **SADDLES,
 }
-"""Factories of all objectives of the command line, by name."""
+"""Factories of objectives that tell two classes apart, by name."""
+
+RESIDUALS = {
+    "least-squares": least_squares,
+    "huber": huber,
+    "tukey": tukey,
+    "welsch-residual": welsch_residual,
+}
+"""Factories of objectives for labels that are numbers from -1 to 1, by name."""
+
+OBJECTIVES = {**MARGINS, **RESIDUALS, **SADDLES}
+"""Factories of the objectives that take no number of classes, by name."""
 
 __all__ = [
     "L1",
     "L2",
+    "MARGINS",
     "OBJECTIVES",
+    "RESIDUALS",
     "SADDLES",
     "Box",
     "Constants",
@@ -64,7 +85,11 @@ __all__ = [
     "ElasticNet",
     "L1Ball",
     "L2Ball",
+    "LinearClassifier",
+    "LinearLoss",
     "LinearModel",
+    "LinearRegression",
+    "LossOfScores",
     "LowRankLoss",
     "Model",
     "Nonconvex",
@@ -78,6 +103,8 @@ __all__ = [
     "cross_entropy",
     "free_hessian_ratio",
     "has_proven_constants",
+    "huber",
+    "least_squares",
     "logistic",
     "logistic_l1",
     "logistic_l2",
@@ -91,7 +118,10 @@ __all__ = [
     "prox_l2",
     "prox_zero",
     "sigmoid_l2",
+    "softmax",
+    "tukey",
     "two_layer",
     "welsch",
     "welsch_regularization",
+    "welsch_residual",
 ]

@@ -8,18 +8,20 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from dpjax._linear import LinearLoss, Margin, Signs
 from dpjax._typing import Array, Loss, Params
 from dpjax._units import REDUCTIONS, UnitLoss
 from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
 
 Regularizer = Callable[[Params], Array]
-SIGNS = "-1, +1"
-"""The labels of a loss that tells two apart, in words."""
 
 
 class Constants(NamedTuple):
-    """Bounds on the data term for one record with |x| <= 1; the regularizer is excluded."""
+    """Bounds on the data term for one record with |x| <= 1; the regularizer is excluded.
+
+    ``hessian_lipschitz`` is infinite where the Hessian jumps.
+    """
 
     lipschitz: float
     smoothness: float
@@ -43,7 +45,11 @@ class Defaults(NamedTuple):
 
 
 class Model(Protocol):
-    """What the parameters are; ``score(params, x)``, if it has one, predicts labels by its sign."""
+    """What the parameters are, and what they predict.
+
+    One that predicts has ``score(params, x)`` for rows (n, p), and ``decide(scores)``; without the
+    latter the sign of a score (n,) is the label.
+    """
 
     def parameters(self, features: int) -> int:
         """Returns the number of parameters for so many features."""
@@ -82,6 +88,68 @@ class LinearModel:
         return x @ params
 
 
+@dataclasses.dataclass(frozen=True)
+class LinearClassifier:
+    """A row of weights for each of ``classes`` classes, whose inner product with x is its score.
+
+    >>> LinearClassifier(3).decide(jnp.array([[0.0, 2.0, 1.0]])).tolist()
+    [1.0]
+    """
+
+    classes: int
+
+    def parameters(self, features: int) -> int:
+        """Returns the number of parameters for so many features."""
+        return features * self.classes
+
+    def score(self, params: Array, x: Array) -> Array:
+        """Returns the scores (n, K) of rows (n, p)."""
+        return x @ params.reshape(self.classes, -1).T
+
+    def decide(self, scores: Array) -> Array:
+        """Returns the class with the largest score, (n,), the first of equal ones."""
+        return jnp.argmax(scores, axis=-1).astype(scores.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearRegression(LinearModel):
+    """One weight for each feature; the score of a row is the number predicted.
+
+    >>> LinearRegression().decide(jnp.array([0.25])).tolist()
+    [0.25]
+    """
+
+    numeric = True
+
+    def decide(self, scores: Array) -> Array:
+        """Returns the scores (n,)."""
+        return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOfScores:
+    """The loss of one record (x, y) that a ``LinearLoss`` has at the scores of its features.
+
+    A record with a label that does not count has the loss NaN, hence contributes nothing.
+
+    Args:
+      linear: the loss of the scores.
+    """
+
+    linear: LinearLoss
+
+    def __call__(self, params: Array, example: tuple[Array, Array]) -> Array:
+        """Returns the loss, shape (), of features (p,) and a label ()."""
+        x, y = example
+        labels = self.linear.labels
+        counts = labels.accepts(y)
+        # 0 is a label of all kinds: another would reach the derivative of the branch not taken.
+        label = labels.beside(jnp.where(counts, y, 0).astype(x.dtype))
+        outputs = self.linear.outputs
+        score = jnp.dot(params.reshape(outputs, -1), x) if outputs > 1 else jnp.dot(params, x)
+        return jnp.where(counts, self.linear.value(score, label), jnp.nan)
+
+
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -102,6 +170,8 @@ class Objective:
       name: what people call it.
       model: what the parameters are; None for one weight a feature, which a margin predicts by.
       defaults: clip norms and the like, used where there are no constants.
+      linear: the loss of the scores of a linear model, of which a margin is one kind; turns on the
+        closed form.
 
     Raises:
       ValueError: if the loss is not callable, or a constant or default is not above 0.
@@ -122,6 +192,7 @@ class Objective:
     name: str = "objective"
     model: Model | None = None
     defaults: Defaults | None = None
+    linear: LinearLoss | None = None
 
     def __post_init__(self):
         if not callable(self.loss):
@@ -131,9 +202,14 @@ class Objective:
             if given is None:
                 continue
             numbers = kind(*map(float, given))
-            if not all(0 < value < float("inf") for value in numbers):
+            bounded = numbers._replace(hessian_lipschitz=1.0) if kind is Constants else numbers
+            if not (min(numbers) > 0 and all(value < float("inf") for value in bounded)):
                 raise ValueError(f"{name} must be finite and above 0, got {numbers}.")
             object.__setattr__(self, name, numbers)
+        # A margin is the closed form where there is one, also after ``dataclasses.replace``.
+        if self.margin is not None or isinstance(self.linear, Margin):
+            form = None if self.margin is None else Margin(self.margin)
+            object.__setattr__(self, "linear", form)
 
     def __call__(self, params: Params, example: Any) -> Array:
         """Returns the loss of one example, without the regularizer. NOT PRIVATE."""
@@ -181,8 +257,9 @@ class Objective:
         same = reduction == "mean"
         return dataclasses.replace(
             self,
-            loss=UnitLoss(self.loss, reduction, self.margin),
+            loss=UnitLoss(self.loss, reduction, self.linear),
             margin=None,
+            linear=None,
             constants=self.constants if same else None,
             defaults=self.defaults if same else None,
             name=f"{self.name} of units ({reduction})",
@@ -190,11 +267,18 @@ class Objective:
         )
 
     @property
-    def averaged_margin(self) -> Callable[[Array], Array] | None:
-        """The phi of a loss that is phi of a record's margin, or its mean over a unit's records."""
+    def averaged(self) -> LinearLoss | None:
+        """The loss of the scores of a record, also where it is averaged over a unit's records."""
         if isinstance(self.loss, UnitLoss) and self.loss.reduction == "mean":
-            return self.loss.margin
-        return self.margin
+            return self.loss.linear
+        return self.linear
+
+    @property
+    def hessian_lipschitz(self) -> float | None:
+        """The Hessian-Lipschitz constant, or None where none is known."""
+        if self.constants is None or self.constants.hessian_lipschitz == float("inf"):
+            return None
+        return self.constants.hessian_lipschitz
 
     @property
     def smoothness(self) -> float | None:
@@ -244,24 +328,43 @@ class Objective:
 
     @property
     def predicts(self) -> bool:
-        """Whether its parameters predict labels."""
+        """Whether its parameters predict labels, rather than numbers or nothing."""
+        return self._scores and not self.predicts_numbers
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether its parameters predict numbers."""
+        return getattr(self.model, "numeric", False)
+
+    @property
+    def _scores(self) -> bool:
         return hasattr(self.model, "score") or (self.model is None and self.margin is not None)
+
+    @property
+    def label_kind(self) -> Signs | None:
+        """Which labels count, in the arrays that are trained on; None where the loss decides."""
+        form = self.loss.linear if isinstance(self.loss, UnitLoss) else self.linear
+        if form is not None:
+            return form.labels
+        return Signs() if self.predicts else None
 
     @property
     def labels(self) -> str | None:
         """The labels that count, in words; None where the loss does not say. Others are null."""
-        if self.predicts or self.margin is not None:
-            return SIGNS
-        return getattr(self.loss, "labels", None)
+        kind = self.label_kind
+        return getattr(self.loss, "labels", None) if kind is None else kind.words
 
     def predict(self, params: Array, x: Array) -> Array:
-        """Returns the labels in {-1, +1} of the rows of ``x``, shape (n,); ties go to +1.
+        """Returns a prediction for each row of ``x``, shape (n,).
+
+        A label in {-1, +1}, where ties go to +1; the number of a class; or a number.
 
         Raises:
           ValueError: if a prediction has no meaning: no margin, or both labels are the same to it.
         """
-        if not self.predicts:
+        if not self._scores:
             why = "has no margin" if self.margin is None else "is the same for both labels"
             raise ValueError(f"{self.name} {why}, so it predicts no label.")
         score = x @ params if self.model is None else self.model.score(params, x)  # pyright: ignore
-        return jnp.where(score >= 0, 1.0, -1.0)
+        decide = getattr(self.model, "decide", None)
+        return jnp.where(score >= 0, 1.0, -1.0) if decide is None else decide(score)

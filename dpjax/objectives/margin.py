@@ -1,14 +1,13 @@
 """Losses of the margin m = y <x, w>: logistic, sigmoid and Welsch, and regularized forms."""
 
-import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from dpjax._typing import Array
+from dpjax._typing import Array, is_own
 from dpjax.objectives.base import Constants, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
@@ -131,52 +130,15 @@ def welsch(regularization: float) -> Objective:
 
 
 def has_proven_constants(objective: Objective) -> bool:
-    """Returns whether the constants of ``objective`` are those of a margin loss defined here.
+    """Returns whether the constants of ``objective`` are those of a loss of dpjax's own.
+
+    A loss of linear scores that is not of a margin has no constants but its own.
 
     >>> has_proven_constants(logistic()), has_proven_constants(Objective(lambda w, e: 0.0))
     (True, False)
     """
-    proven = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID, _welsch_margin: _WELSCH}
-    return objective.constants is not None and (
-        proven.get(objective.margin) == objective.constants  # pyright: ignore
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def free_hessian_ratio(margin: Callable[[Array], Array], lipschitz: float) -> float:
-    """Returns the least ratio of Hessian to gradient noise at which the Hessian costs nothing.
-
-    With t this ratio, sup over m of (phi'(m) / G)^2 + (phi''(m) / (t G))^2 is 1: one record's joint
-    norm is at most its gradient's, so releasing the Hessian beside the gradient needs no more
-    noise, and joint clipping to 1 never acts on rows with |x| <= 1.
-
-    Args:
-      margin: scalar function phi.
-      lipschitz: G, a bound on |phi'|.
-
-    Returns:
-      t, rounded up by 1e-4: 0.3003 for the logistic loss, 0.7072 for the sigmoid.
-
-    >>> round(free_hessian_ratio(logistic().margin, 1.0), 4)
-    0.3003
-    """
-    first, second = (values / lipschitz for values in margin_derivatives(margin))
-    room = 1 - first**2
-    # Far out phi' is too close to its bound to tell the room from rounding; phi'' is as small.
-    ratios = np.where(room > 1e-9, second**2 / np.maximum(room, 1e-9), 0.0)
-    return float(np.sqrt(ratios.max())) * (1 + 1e-4)
-
-
-def margin_derivatives(margin: Callable[[Array], Array]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns phi' and phi'' at 60,000 margins from -30 to 30, in float64.
-
-    >>> first, second = margin_derivatives(logistic().margin)
-    >>> bool((first < 0).all() and (second > 0).all())
-    True
-    """
-    # An even count keeps m = 0 off the grid, where the sigmoid's second derivative is 0.
-    with jax.enable_x64(True):
-        m = jnp.linspace(-30, 30, 60_000, dtype=jnp.float64)
-        slopes = jax.grad(margin)
-        first, second = jax.vmap(slopes)(m), jax.vmap(jax.grad(slopes))(m)
-        return np.asarray(first), np.asarray(second)
+    known: Any = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID, _welsch_margin: _WELSCH}
+    proven = known.get(objective.margin)
+    if objective.margin is None and is_own(objective.linear):
+        proven = getattr(objective.linear, "constants", None)
+    return objective.constants is not None and proven == objective.constants

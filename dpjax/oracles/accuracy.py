@@ -10,7 +10,7 @@ from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._units import UnitLoss
 from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import count_rows, linear_model
+from dpjax.derivatives import closed_form, count_rows, linear_model, linear_records
 from dpjax.oracles.base import Query, Records
 from dpjax.sampling import FullBatch
 from dpjax.sampling.samplers import expect
@@ -20,11 +20,12 @@ from dpjax.sampling.samplers import expect
 class AccuracyQuery(Query):
     """Asks for (number of records whose label is predicted) / n + N(0, stddev^2).
 
-    A record counts 1 if the score of its features has the sign of its label, and else 0: also at a
-    score of 0, and for a null record, with a feature that is not finite or an impossible label.
+    A record counts 1 if the score of its features has the sign of its label, or of several scores
+    the largest is that of its class, and else 0: also at a score of 0, and for a null record, with
+    a feature that is not finite or an impossible label.
 
     Args:
-      setting: whose objective predicts labels in {-1, +1}, of all records; the relation is
+      setting: whose objective predicts labels, of all records; the relation is
         ``"zero_out"`` or ``"replace_one"``, the sensitivity 1 / n under both.
       noise_multiplier: standard deviation over the sensitivity.
 
@@ -91,10 +92,9 @@ class AccuracyQuery(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the number of records whose label is predicted, (). NOT PRIVATE."""
         del public
-        if self.objective.model is None and not isinstance(records, linear_model.Linear):
-            records = linear_model.prepare(records, mask)
-        if isinstance(records, linear_model.Linear):
-            return (linear_model.positive_margins(records, params),)
+        if (linear := self.objective.linear) is not None:
+            records = closed_form.prepared(linear, records, mask)
+            return (linear_model.count_correct(linear, records, params),)
         return (count_rows(records, mask, lambda rows: self._correct(rows, params)),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
@@ -129,8 +129,9 @@ class AccuracyQuery(Query):
             ) from error
 
     def _correct(self, records: Records, params: Params) -> Array:
-        if self.objective.model is None:
-            return linear_model.unit_margins(linear_model.prepare(records), params) > 0
+        if (linear := self.objective.linear) is not None:
+            rows = linear_records.prepare(records, labels=linear.labels)
+            return linear_model.are_correct(linear, rows, params)
         x, y = records
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
         # One row at a time, so that no model can let a record decide about another.

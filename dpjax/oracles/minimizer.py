@@ -126,7 +126,7 @@ def minimum(query: MinimizerQuery, records: Records, tilt: Expansion) -> Expansi
     """Returns the minimiser of a query's objective plus <tilt, w>. NOT PRIVATE."""
     slope, smoothness, _ = query.objective.constants  # pyright: ignore
     return ridge_minimum(
-        query.objective.margin,  # pyright: ignore
+        query.objective.linear,  # pyright: ignore
         records,
         tilt,
         strength_of(query.objective),

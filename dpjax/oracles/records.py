@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from dpjax._linear import LinearLoss
 from dpjax._sharding import Spread, length, shares
 from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
 from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import on_device
-from dpjax.derivatives import linear_model, linear_units
+from dpjax.derivatives import linear_records, linear_units
 from dpjax.oracles.base import Query, Records
 
 
@@ -22,8 +23,8 @@ def bind(query: Query, examples: PyTree) -> Records:
 
     Args:
       query: any query.
-      examples: tuple ``(x, y)`` where the objective has a margin, else any pytree whose leaves
-        share their leading axis. Rows that are drawn stay as they are, to be gathered.
+      examples: tuple ``(x, y)`` where the objective is one of linear scores, else any pytree whose
+        leaves share their leading axis. Rows that are drawn stay as they are, to be gathered.
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
@@ -34,22 +35,27 @@ def bind(query: Query, examples: PyTree) -> Records:
         query.objective, shares(examples), query.any_order
     ):
         return _units(query, examples)
-    if query.objective.margin is None:
+    if (linear := query.objective.linear) is None:
         return examples
-    width = linear_model.chunk_width(length(examples), shares(examples)[0].shape[1])
+    width = linear_records.chunk_width(length(examples), shares(examples)[0].shape[1])
+    prepare = functools.partial(linear_records.prepare, width=width, labels=linear.labels)
     if isinstance(examples, Spread):
-        return examples.map(lambda rows, keep: linear_model.prepare(rows, keep, width))
+        return examples.map(prepare)
     if isinstance(examples, Streamed):
-        return linear_model.streamed(examples, width)
-    return linear_model.prepare(examples, width=width)
+        return linear_records.streamed(examples, width, linear.labels)
+    return prepare(examples)
 
 
 def _units(query: Query, examples: PyTree) -> Records:
     # Shapes of all records, not of a share: blocks must not depend on the devices.
     _, rows, p = shares(examples)[0][0].shape
     width = linear_units.chunk_width(length(examples), rows, p)
+    loss = query.objective.loss
     prepare = functools.partial(
-        linear_units.prepare_units, reduction=query.objective.loss.reduction, width=width
+        linear_units.prepare_units,
+        reduction=loss.reduction,
+        width=width,
+        labels=loss.linear.labels,
     )
     if isinstance(examples, Spread):
         return examples.map(prepare)
@@ -90,8 +96,8 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     _check_grouping(query, examples)
-    if query.objective.margin is not None:
-        _check_margin_examples(examples, params)
+    if (linear := query.objective.linear) is not None:
+        _check_linear_examples(examples, params, linear)
     query.check_examples(examples, params)
 
 
@@ -136,7 +142,7 @@ def _check_grouping(query: Query, examples: PyTree) -> None:
         )
 
 
-def _check_margin_examples(examples: PyTree, params: Params) -> None:
+def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss) -> None:
     if not (isinstance(examples, tuple) and len(examples) == 2):
         raise ValueError(
             "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
@@ -149,14 +155,17 @@ def _check_margin_examples(examples: PyTree, params: Params) -> None:
             f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes."
         )
     if not jnp.issubdtype(y_dtype, jnp.number) or jnp.issubdtype(y_dtype, jnp.complexfloating):
-        raise ValueError(f"labels must be numbers, -1 or +1, got {y_dtype}.")
+        raise ValueError(f"labels must be numbers, {linear.labels.words}, got {y_dtype}.")
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
             f"features must be floating-point numbers, got {jnp.result_type(x)}; scale them by "
             "bounds that are chosen without a look at the data, and convert them by "
             "x.astype('float32')."
         )
-    if jnp.shape(params) != (jnp.shape(x)[1],):
+    features = jnp.shape(x)[1]
+    if jnp.shape(params) != (features * linear.outputs,):
+        scores = f" for {linear.outputs} scores" if linear.outputs > 1 else ""
         raise ValueError(
-            f"params must have shape ({jnp.shape(x)[1]},) to fit x, got {jnp.shape(params)}."
+            f"params must have shape ({features * linear.outputs},) to fit x{scores}, got "
+            f"{jnp.shape(params)}."
         )

@@ -117,7 +117,7 @@ def _from_signs(y: Any) -> Any:
 
 
 def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
-    """Raises if more classes are declared for ``data`` than there are logits of cross-entropy.
+    """Raises if cross-entropy has too few logits for the declared classes, or there is no class.
 
     Args:
       loss: as in ``fit``.
@@ -127,9 +127,15 @@ def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
       x: shapes and dtypes of one example's features.
 
     Raises:
-      ValueError: naming both numbers; some records would contribute nothing.
+      ValueError: naming both numbers, or that the label is a number; some records would contribute
+        nothing.
     """
     scale = data.preprocessing if isinstance(data, Dataset) else None
+    if loss == "cross_entropy" and scale is not None and scale.label_bounds is not None:
+        raise ValueError(
+            "cross_entropy is a loss for classes, but the data declare a number with bounds as the "
+            "label: declare its classes, or pass a loss of your own."
+        )
     if loss != "cross_entropy" or scale is None or scale.classes is None:
         return
     outputs = jax.eval_shape(net, params, x)

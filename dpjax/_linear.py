@@ -1,0 +1,306 @@
+"""``LinearLoss``: a loss of the scores that a linear model gives one record's features."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax._typing import Array
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+@dataclasses.dataclass(frozen=True)
+class Signs:
+    """Labels -1 and +1, which features are multiplied by.
+
+    >>> Signs().accepts(jnp.array([1.0, -1.0, 0.0, jnp.nan])).tolist()
+    [True, True, False, False]
+    """
+
+    @property
+    def words(self) -> str:
+        """The labels that count."""
+        return "-1, +1"
+
+    @property
+    def classes(self) -> int | None:
+        """How many labels there are, None for numbers."""
+        return 2
+
+    def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        """Returns whether each label counts; a record with another contributes nothing."""
+        return jnp.abs(y) == 1
+
+    def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Returns what the features of a record are multiplied by."""
+        return y
+
+    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"] | None:
+        """Returns what a loss reads beside the scores, None for nothing."""
+        del y
+        return None
+
+    def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
+        """Returns whether scores, (*rows,) or (*rows, K), give the labels."""
+        del label
+        return scores > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes(Signs):
+    """Labels 0, 1, ..., ``count`` - 1.
+
+    >>> Classes(3).accepts(jnp.array([2.0, 3.0, 0.5, -1.0])).tolist()
+    [True, False, False, False]
+    """
+
+    count: int
+
+    @property
+    def words(self) -> str:
+        """The labels that count."""
+        return ", ".join(map(str, range(self.count)))
+
+    @property
+    def classes(self) -> int:
+        """How many labels there are."""
+        return self.count
+
+    def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        """Returns whether each label is one of the classes."""
+        return (y >= 0) & (y < self.count) & (y == jnp.floor(y))
+
+    def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Returns 1."""
+        return jnp.ones_like(y)
+
+    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Returns the labels."""
+        return y
+
+    def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
+        """Returns whether the largest score is that of the label's class."""
+        return jnp.argmax(scores, axis=-1) == label
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers(Signs):
+    """Labels from -1 to 1.
+
+    >>> Numbers().accepts(jnp.array([0.3, 1.0, 1.1, jnp.nan])).tolist()
+    [True, True, False, False]
+    """
+
+    @property
+    def words(self) -> str:
+        """The labels that count."""
+        return "numbers from -1 to 1"
+
+    @property
+    def classes(self) -> None:
+        """None: labels are numbers."""
+
+    def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        """Returns whether each label is within its bounds."""
+        return jnp.abs(y) <= 1
+
+    def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Returns 1."""
+        return jnp.ones_like(y)
+
+    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Returns the labels."""
+        return y
+
+
+class Region(NamedTuple):
+    """Public numbers for a trust-region method to start from.
+
+    Args:
+      steps: of a method that asks all records.
+      radius: of the first step, for rows of norm 1.
+      damping: over the spectral scale of the noise on the Hessian.
+    """
+
+    steps: int = 32
+    radius: float = 12.0
+    damping: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearLoss:
+    """A loss psi(s, y) of a record (x, y), whose scores s are <x, w> or, for K outputs, W x.
+
+    Its gradient is psi'(s, y) x and its Hessian psi''(s, y) x x^T (for K outputs, Kronecker
+    products of them), so that norms follow from the derivatives by the scores, and sums over
+    records are matrix products. Frozen and hashable: it is structure, not numbers.
+
+    Privacy: NOT a mechanism; each value depends on one record alone.
+    """
+
+    @property
+    def labels(self) -> Signs:
+        """The labels that count."""
+        raise NotImplementedError
+
+    @property
+    def outputs(self) -> int:
+        """Number of scores, K."""
+        return 1
+
+    def value(self, score: Array, label: Any) -> Array:
+        """Returns psi of one record, shape (): of a score () or scores (K,), and its label ().
+
+        The label is None where ``labels.beside`` is.
+        """
+        raise NotImplementedError
+
+    def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
+        """Returns psi', () or (K,), and psi'', () or (K, K), of one record."""
+        slope = jax.grad(self.value)
+        curve = jax.grad(slope) if self.outputs == 1 else jax.jacfwd(slope)
+        return slope(score, label), curve(score, label)
+
+    @property
+    def at_zero(self) -> float:
+        """The largest loss of a record at w = 0, where psi is never negative."""
+        raise NotImplementedError
+
+    @property
+    def region(self) -> Region:
+        """What a trust-region method starts from: weights that classify have large norms."""
+        return Region()
+
+    @property
+    def concordance(self) -> float | None:
+        """The most that the third derivative of psi is over the second; None if it has no bound.
+
+        As forms, |D^3 psi[u, u, v]| <= k D^2 psi[u, u] |v| for all vectors u and v of scores.
+        """
+        return None
+
+    def slope_within(self, length: Array) -> Array | None:
+        """Returns a bound on |psi'| for |x| <= 1 and weights of l2 norm ``length``.
+
+        None, as here, if there is none beside that for all weights.
+        """
+        del length
+        return None
+
+    def joint_weights(self, lipschitz: float) -> tuple[float, float] | None:
+        """Returns w_g and w_h, over ``lipschitz``, at which a joint bound of 1 never clips.
+
+        With them |g|^2 / w_g^2 + |H|_F^2 / w_h^2 <= 1 for every record with |x| <= 1. None if none
+        are known.
+
+        Args:
+          lipschitz: a bound on the norm of psi'.
+        """
+        del lipschitz
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Margin(LinearLoss):
+    """A loss phi(m) of the margin m = y <x, w>.
+
+    Args:
+      phi: scalar function of the margin, twice differentiable.
+    """
+
+    phi: Callable[[Array], Array]
+
+    @property
+    def labels(self) -> Signs:
+        """-1 and +1."""
+        return Signs()
+
+    def value(self, score: Array, label: Any = None) -> Array:
+        """Returns phi of a margin, which the score of a signed record is."""
+        del label
+        return self.phi(score)
+
+    @property
+    def at_zero(self) -> float:
+        """phi(0), whatever the data."""
+        return float(self.phi(jnp.zeros(())))
+
+    @property
+    def concordance(self) -> float | None:
+        """1 of the logistic loss; None where phi is not convex."""
+        return concordance(self.phi)
+
+    def joint_weights(self, lipschitz: float) -> tuple[float, float]:
+        """Returns 1 and ``free_hessian_ratio``: beside the gradient the Hessian costs nothing."""
+        return 1.0, free_hessian_ratio(self.phi, lipschitz)
+
+
+def linear_of(loss: Any) -> LinearLoss | None:
+    """Returns the closed form of an objective or loss, or None if it has none."""
+    form, phi = getattr(loss, "linear", None), getattr(loss, "margin", None)
+    return Margin(phi) if form is None and phi is not None else form
+
+
+@functools.lru_cache(maxsize=64)
+def free_hessian_ratio(margin: Callable[[Array], Array], lipschitz: float) -> float:
+    """Returns the least ratio of Hessian to gradient noise at which the Hessian costs nothing.
+
+    With t this ratio, sup over m of (phi'(m) / G)^2 + (phi''(m) / (t G))^2 is 1: one record's joint
+    norm is at most its gradient's, so releasing the Hessian beside the gradient needs no more
+    noise, and joint clipping to 1 never acts on rows with |x| <= 1.
+
+    Args:
+      margin: scalar function phi.
+      lipschitz: G, a bound on |phi'|.
+
+    Returns:
+      t, rounded up by 1e-4: 0.3003 for the logistic loss, 0.7072 for the sigmoid.
+
+    >>> round(free_hessian_ratio(lambda m: jnp.log1p(jnp.exp(-m)), 1.0), 4)
+    0.3003
+    """
+    first, second = (values / lipschitz for values in margin_derivatives(margin))
+    room = 1 - first**2
+    # Far out phi' is too close to its bound to tell the room from rounding; phi'' is as small.
+    ratios = np.where(room > 1e-9, second**2 / np.maximum(room, 1e-9), 0.0)
+    return float(np.sqrt(ratios.max())) * (1 + 1e-4)
+
+
+def margin_derivatives(margin: Callable[[Array], Array]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns phi' and phi'' at 60,000 margins from -30 to 30, in float64.
+
+    >>> first, second = margin_derivatives(lambda m: jnp.log1p(jnp.exp(-m)))
+    >>> bool((first < 0).all() and (second > 0).all())
+    True
+    """
+    # An even count keeps m = 0 off the grid, where the sigmoid's second derivative is 0.
+    with jax.enable_x64(True):
+        m = jnp.linspace(-30, 30, 60_000, dtype=jnp.float64)
+        slopes = jax.grad(margin)
+        first, second = jax.vmap(slopes)(m), jax.vmap(jax.grad(slopes))(m)
+        return np.asarray(first), np.asarray(second)
+
+
+@functools.lru_cache(maxsize=64)
+def concordance(margin: Callable[[Array], Array]) -> float | None:
+    """Returns the most that |phi'''| is over phi'', at many margins; None if phi is not convex.
+
+    >>> round(concordance(lambda m: jnp.log1p(jnp.exp(-m))), 4)
+    1.0
+    """
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        m = jnp.linspace(-15, 15, 30_000, dtype=jnp.float64)
+        curve = jax.grad(jax.grad(margin))
+        second = np.asarray(jax.vmap(curve)(m))
+        third = np.abs(np.asarray(jax.vmap(jax.grad(curve))(m)))
+    if (second <= 0).any():
+        return None
+    return float((third / second).max())

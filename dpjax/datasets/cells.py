@@ -1,0 +1,179 @@
+"""Cells of a column: how they are stored, and what number or date each one is."""
+
+import datetime
+import decimal
+import enum
+import numbers
+import re
+from typing import Any
+
+import numpy as np
+
+from dpjax.datasets.arrow import arrow_cells
+
+
+class Kind(enum.Enum):
+    """How a column is stored, which is public as the dtype of an array is."""
+
+    NUMBERS = "numbers"
+    BOOLEANS = "True and False"
+    WORDS = "words"
+    DATES = "dates"
+    MIXED = "cells of no stated type"
+    OTHER = "cells of another type"
+
+
+_OF_DTYPE = {
+    **dict.fromkeys("iuf", Kind.NUMBERS),
+    **dict.fromkeys("UST", Kind.WORDS),
+    "b": Kind.BOOLEANS,
+    "M": Kind.DATES,
+    "O": Kind.MIXED,
+}
+# Names of the dtypes of pandas, polars and pyarrow that are no NumPy dtypes.
+_OF_NAME = {
+    re.compile(r"(u?int|float|double|halffloat|decimal)"): Kind.NUMBERS,
+    re.compile(r"bool"): Kind.BOOLEANS,
+    re.compile(r"(large_)?(str|string|string_view|utf8|binary|binary_view|categorical|enum)\b"): (
+        Kind.WORDS
+    ),
+    re.compile(r"(date|timestamp)"): Kind.DATES,
+    re.compile(r"(object|null|category)\b"): Kind.MIXED,
+}
+# Words that stand for a missing cell where cells are counted for the owner of the data.
+MISSING = {"", "na", "n/a", "nan", "none", "null", "?"}
+EPOCH = datetime.datetime(1970, 1, 1)
+_DAY = datetime.timedelta(days=1)
+# Units of datetime64 in a day.
+_PER_DAY = {"W": 1 / 7, "D": 1, "h": 24, "m": 1_440, "s": 86_400, "ms": 86_400 * 10**3}
+_PER_DAY |= {name: 86_400 * 10**power for name, power in (("us", 6), ("ns", 9), ("ps", 12))}
+_PER_DAY |= {name: 86_400 * 10**power for name, power in (("fs", 15), ("as", 18))}
+_FARTHEST = 12 * 100_000  # months from 1970 that datetime64[D] holds; no bounds reach there
+
+
+def kind_of(column: Any) -> Kind:
+    """Returns how a column of a data frame, or an array, is stored; of a list nothing is known.
+
+    >>> kind_of(np.array([1.5])), kind_of(["a", 2])
+    (<Kind.NUMBERS: 'numbers'>, <Kind.MIXED: 'cells of no stated type'>)
+    """
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if isinstance(dtype, np.dtype):
+        return _OF_DTYPE.get(dtype.kind, Kind.OTHER)
+    return Kind.MIXED if dtype is None else kind_named(str(getattr(dtype, "value_type", dtype)))
+
+
+def kind_named(name: str) -> Kind:
+    """Returns the kind of a dtype that is known by its name.
+
+    >>> kind_named("Int64"), kind_named("large_string"), kind_named("Struct({'a': Int64})")
+    (<Kind.NUMBERS: 'numbers'>, <Kind.WORDS: 'words'>, <Kind.OTHER: 'cells of another type'>)
+    """
+    name = name.lower().removeprefix("sparse[")
+    return next((kind for pattern, kind in _OF_NAME.items() if pattern.match(name)), Kind.OTHER)
+
+
+def cells_of(column: Any) -> np.ndarray:
+    """Returns the cells (n,) of a column in memory.
+
+    Args:
+      column: an array, a list, or a column of a data frame.
+
+    Raises:
+      ValueError: if it has more than one axis, as two columns of one name have.
+
+    Privacy: raw data. The dtype depends on that of the column alone. What NumPy would choose for a
+      list, or for a nullable column, can depend on a single cell.
+
+    >>> cells_of([1, None]).dtype, cells_of(np.array([1, 2])).dtype
+    (dtype('O'), dtype('int64'))
+    """
+    if hasattr(column, "to_pylist"):
+        return arrow_cells(column)
+    if (axes := getattr(column, "ndim", 1)) != 1:
+        raise ValueError(f"a column must be (n,), one cell for each record, got {axes} axes.")
+    stated = hasattr(column, "dtype")
+    if stated and (isinstance(column.dtype, np.dtype) or kind_of(column) == Kind.DATES):
+        return np.asarray(column)
+    return np.fromiter(column, dtype=object)
+
+
+def to_number(cell: Any) -> float:
+    """Returns a cell as a float, NaN if it is not a number.
+
+    >>> to_number("1e3"), to_number(None)
+    (1000.0, nan)
+    """
+    if not isinstance(cell, str | float | int | bytes | np.bool_ | decimal.Decimal | numbers.Real):
+        return np.nan
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
+def to_numbers(cells: np.ndarray) -> np.ndarray:
+    """Returns cells (n,) as float64, NaN for each that is not a finite number.
+
+    >>> to_numbers(np.array(["3", "x", "inf"], object))
+    array([ 3., nan, nan])
+    """
+    if cells.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            values = cells.astype(np.float64)
+    else:
+        values = np.fromiter(map(to_number, cells), np.float64, len(cells))
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def to_days(cells: np.ndarray) -> np.ndarray:
+    """Returns dates (n,) as days since 1970-01-01 in float64, NaN for each that is no date.
+
+    Args:
+      cells: ISO 8601 text such as ``2015-01-31`` or ``2015-01-31T12:00``, dates of Python, or
+        datetime64. A time with a zone is taken in UTC.
+
+    >>> to_days(np.array(["1970-01-02", "1970-01-02 12:00", "soon"], object))
+    array([1. , 1.5, nan])
+    """
+    if cells.dtype.kind == "M":
+        return _days_of(cells)
+    return np.fromiter(map(to_day, cells), np.float64, len(cells))
+
+
+def to_day(cell: Any) -> float:
+    """Returns a date as days since 1970-01-01, NaN if it is none.
+
+    >>> to_day(datetime.date(1970, 1, 11))
+    10.0
+    """
+    try:
+        if isinstance(cell, np.datetime64):
+            return float(_days_of(np.array([cell]))[0])
+        if isinstance(cell, str):
+            cell = datetime.datetime.fromisoformat(cell.strip())
+        if not isinstance(cell, datetime.datetime):
+            days = cell.toordinal() - EPOCH.toordinal() if isinstance(cell, datetime.date) else None
+            return np.nan if days is None else float(days)
+        if cell.tzinfo is not None:
+            cell = cell.astimezone(datetime.UTC).replace(tzinfo=None)
+        return float((cell - EPOCH) / _DAY)
+    except (TypeError, ValueError, OverflowError):  # also of pandas, whose NaT is a date
+        return np.nan
+
+
+def _days_of(cells: np.ndarray) -> np.ndarray:
+    missing = np.isnat(cells)
+    unit, count = np.datetime_data(cells.dtype)
+    steps = cells.astype(cells.dtype.newbyteorder("=")).view(np.int64)
+    if unit in ("Y", "M"):
+        # Months differ in length, and a cast of those far away would overflow.
+        months = np.clip(steps, -_FARTHEST, _FARTHEST) * count * (12 if unit == "Y" else 1)
+        months = np.clip(months, -_FARTHEST, _FARTHEST).view("datetime64[M]")
+        steps, unit, count = months.astype("datetime64[D]").view(np.int64), "D", 1
+    per_day = _PER_DAY.get(unit, np.nan)
+    days = steps * (count / per_day)
+    if count == 1 and 1 < per_day < 2**62:  # without rounding of whole days
+        days = steps // per_day + (steps % per_day) / per_day
+    return np.where(missing, np.nan, days)

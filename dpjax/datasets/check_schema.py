@@ -1,0 +1,149 @@
+"""NOT PRIVATE: exact counts of what a schema leaves out of a table, for its owner only."""
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax.datasets.labels import Label
+from dpjax.datasets.schema import Schema, check_table
+from dpjax.datasets.sources import open_source
+from dpjax.datasets.tables import preprocessing_of, table_name
+from dpjax.datasets.units import unit_name
+
+_SHOWN = 8  # levels named in one remark
+
+
+def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
+    """NOT PRIVATE: returns the fields of a ``CheckReport`` for a table with a schema.
+
+    Raises:
+      ValueError: if the table has other columns than are declared.
+      FileNotFoundError: if there is no such file.
+    """
+    source = open_source(table, schema.label.column).source
+    check_table(schema, source)
+    tally = _Tally(schema)
+    for block in source.blocks(*tally.wanted):
+        tally.add(block)
+    fields = {"name": table_name(table), "unit": "row", **tally.fields()}
+    return fields | {"exact_problems": (*tally.label_problems(), *tally.column_problems())}
+
+
+class _Tally:
+    """Counts of a table's records, added up block by block."""
+
+    def __init__(self, schema: Schema):
+        self._schema, self._scale = schema, preprocessing_of(schema)
+        self._columns = self._scale.encoders or ()
+        names, numeric = self._scale.wanted
+        label, unit = schema.label, schema.unit
+        self.wanted = (
+            [*names, label.column, *([] if unit is None else [unit])],
+            numeric | ({label.column} if label.numeric else set()),
+        )
+        self._rows = self._null_rows = self._invalid_rows = self._impossible = self._zeros = 0
+        self._missing, self._outside = collections.Counter[str](), collections.Counter[str]()
+        self._undeclared = {name: collections.Counter[str]() for name in names}
+        self._labels, self._codes = collections.Counter[str](), collections.Counter[float]()
+        self._seen: set[int] = set()
+
+    def add(self, block: list[np.ndarray]) -> None:
+        cells, (labels, *owners) = block[: len(self._columns)], block[len(self._columns) :]
+        parts = []
+        for column, held in zip(self._columns, cells, strict=True):
+            parts.append(column.encode(held))
+            self._missing[column.name] += int(np.isnan(parts[-1]).any(axis=1).sum())
+            self._outside[column.name] += column.exact_outside(held)
+            self._undeclared[column.name] += column.exact_undeclared(held)
+        rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
+        invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
+        nobody = np.array([not unit_name(cell) for cell in owners[0]]) if owners else False
+        self._labels += self._schema.label.exact_undeclared(labels)
+        self._codes.update(y[~impossible].tolist())
+        self._rows += len(y)
+        self._null_rows += int((invalid | impossible | nobody).sum())
+        self._invalid_rows += int(invalid.sum())
+        self._impossible += int(impossible.sum())
+        self._zeros += int((rows == 0).all(axis=1).sum())
+        both = np.column_stack([rows, y])  # NaN has one pattern of bits here
+        self._seen.update(hash(row.tobytes()) for row in both)
+
+    def fields(self) -> dict[str, Any]:
+        undeclared = {name: dict(held.most_common()) for name, held in self._undeclared.items()}
+        return {
+            "exact_rows": self._rows,
+            "exact_class_counts": self._class_counts(),
+            "exact_impossible_labels": self._impossible,
+            "exact_other_labels": dict(self._labels.most_common()),
+            "exact_nonfinite_rows": self._invalid_rows,
+            "exact_nonfinite": _positive(self._missing),
+            "exact_outside": _positive(self._outside),
+            "exact_zero_rows": self._zeros,
+            "exact_duplicate_rows": self._rows - len(self._seen),
+            "exact_null_rows": self._null_rows,
+            "exact_undeclared": {name: held for name, held in undeclared.items() if held},
+        }
+
+    def label_problems(self) -> list[str]:
+        name, problems = self._schema.label.column, []
+        if self._labels:
+            problems.append(
+                f"the label {name!r} holds {_few(self._labels)}, which is not declared; such a "
+                "record contributes nothing: correct the label's classes or bounds from public "
+                "knowledge, or leave those records out."
+            )
+        absent = [label for label, count in self._class_counts().items() if not count]
+        if absent and self._scale.classes is not None:
+            problems.append(
+                f"no record has the label {', '.join(map(repr, absent))}: are the classes written "
+                "as in the file?"
+            )
+        return problems
+
+    def column_problems(self) -> list[str]:
+        rows, empty = self._rows, np.array([None], object)
+        may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
+        if may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
+            return [
+                "no column holds a valid value in most records: do the lines have more or fewer "
+                "cells than the header?"
+            ]
+        problems = []
+        for column in self._columns:
+            name, missing = column.name, self._missing[column.name]
+            if missing and (undeclared := self._undeclared[name]):
+                problems.append(
+                    f"the column {name!r} holds {_few(undeclared)}, which is not declared; such a "
+                    "record contributes nothing: declare further levels from public knowledge, or "
+                    "other = true."
+                )
+            elif 2 * missing > rows:
+                problems.append(
+                    f"the column {name!r} has no valid value in {missing} of {rows} records, which "
+                    "therefore contribute nothing: declare what it holds, ignore = true, or, for "
+                    "numbers, missing = a number."
+                )
+            if 2 * self._outside[name] > rows:
+                problems.append(
+                    f"the column {name!r} is outside its declared bounds in {self._outside[name]} "
+                    f"of {rows} records: are the bounds in the units of the file?"
+                )
+        return problems
+
+    def _class_counts(self) -> dict[Label, int]:
+        classes = self._scale.classes
+        if classes is None:
+            return {"a number within its bounds": self._codes.total()}
+        codes = self._schema.label.encode(np.array(classes, object)).tolist()
+        return {label: self._codes[code] for label, code in zip(classes, codes, strict=True)}
+
+
+def _few(counts: collections.Counter[str]) -> str:
+    shown = ", ".join(f"{level!r} {count} times" for level, count in counts.most_common(_SHOWN))
+    return shown + (f", ... ({len(counts)} levels in all)" if len(counts) > _SHOWN else "")
+
+
+def _positive(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}

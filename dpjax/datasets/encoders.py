@@ -1,0 +1,366 @@
+"""How a declared column becomes features: each cell by itself, from declared numbers and levels."""
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpjax.datasets.cells import EPOCH, MISSING, Kind, to_days, to_numbers
+from dpjax.datasets.labels import Label, check_possible, codes, label_text, places
+
+_NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
+_TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
+_OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table as it was declared; the base class of its kinds.
+
+    Args:
+      name: of the column.
+    """
+
+    name: str
+
+    options: ClassVar[tuple[str, ...]] = ()
+    """What may be declared beside the key that says which kind it is."""
+    numeric: ClassVar[bool] = False
+    """Whether its cells may be read as float64."""
+    stored: ClassVar[set[Kind]] = set(Kind)
+    """How a column of this kind may be stored."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that it becomes."""
+        return (self.name,)
+
+    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        """Returns the features (n, k) in float64, NaN where a cell has no valid value.
+
+        Args:
+          cells: (n,) of any dtype.
+          low: to which the lower end of a range is mapped, 0 or -1; the upper end is 1.
+
+        Privacy: each row depends on its own cell.
+        """
+        raise NotImplementedError
+
+    def check_stored(self, kind: Kind, where: str) -> None:
+        """Raises if no cell of a column that is stored so has a valid value.
+
+        Raises:
+          ValueError: naming what to declare, by the kind alone.
+        """
+        if kind not in self.stored:
+            raise ValueError(
+                f"the column {self.name!r} of {where} holds {kind.value}, for which "
+                f"{self._declared} cannot be declared: {_REMEDY[kind]}."
+            )
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns what declares it, as numbers, words and lists that JSON can hold."""
+        raise NotImplementedError
+
+    def exact_outside(self, cells: np.ndarray) -> int:
+        """NOT PRIVATE: returns how many cells are clamped to the declared range."""
+        del cells
+        return 0
+
+    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
+        """NOT PRIVATE: returns how many cells hold each level that is not declared."""
+        del cells
+        return collections.Counter()
+
+    @property
+    def _declared(self) -> str:
+        return next(iter(self.declaration()))
+
+
+_REMEDY = {
+    Kind.NUMBERS: "declare bounds as numbers, or levels",
+    Kind.BOOLEANS: "declare levels = [false, true], or bounds = [0, 1]",
+    Kind.WORDS: "declare its levels, or its order",
+    Kind.DATES: "declare bounds as dates, such as [2015-01-01, 2025-12-31]",
+    Kind.OTHER: "declare ignore = true, or convert it",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Numeric(Column):
+    """Numbers, clamped to a declared range and scaled.
+
+    Args:
+      name: of the column.
+      low: lowest possible value.
+      high: highest possible value.
+      missing: what counts for a cell that is empty or no number; None makes it a null record.
+
+    >>> Numeric("age", 0, 100).encode(np.array(["25", "140", "?"], object))
+    array([[0.25],
+           [1.  ],
+           [ nan]])
+    """
+
+    low: float
+    high: float
+    missing: float | None = None
+
+    options: ClassVar[tuple[str, ...]] = ("missing",)
+    numeric: ClassVar[bool] = True
+    stored: ClassVar[set[Kind]] = _NUMBERS
+
+    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        """Returns the feature (n, 1), see ``Column.encode``."""
+        values = self.values(cells)
+        if self.missing is not None:
+            values[np.isnan(values)] = self.missing
+        fraction = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
+        return (low + (1 - low) * fraction)[:, None]
+
+    def values(self, cells: np.ndarray) -> np.ndarray:
+        """Returns the numbers (n,) in float64, NaN for what is not a finite number."""
+        return to_numbers(cells)
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns what declares it."""
+        missing = {} if self.missing is None else {"missing": self.missing}
+        return {"bounds": [self.low, self.high], **missing}
+
+    def exact_outside(self, cells: np.ndarray) -> int:
+        """NOT PRIVATE: returns how many cells are clamped to the declared range."""
+        values = self.values(cells)
+        return int(((values < self.low) | (values > self.high)).sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Dates(Numeric):
+    """Dates, as days since 1970-01-01, clamped to a declared range and scaled.
+
+    >>> from dpjax.datasets.cells import to_day
+    >>> begin = Dates("begin", to_day("2020-01-01"), to_day("2020-01-11"))
+    >>> begin.encode(np.array(["2020-01-02", "2020-01-06T12:00", "soon"], object)).ravel()
+    array([0.1 , 0.55,  nan])
+    """
+
+    numeric: ClassVar[bool] = False
+    stored: ClassVar[set[Kind]] = _TEXT_OF_DATES
+
+    def values(self, cells: np.ndarray) -> np.ndarray:
+        """Returns days since 1970-01-01 (n,) in float64, NaN for what is no date."""
+        return to_days(cells)
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns what declares it, dates as ISO text."""
+        missing = {} if self.missing is None else {"missing": _iso(self.missing)}
+        return {"bounds": [_iso(self.low), _iso(self.high)], **missing}
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical(Column):
+    """One of declared levels, each with an indicator of its own.
+
+    Args:
+      name: of the column.
+      levels: compared as text or as numbers.
+      other: whether any other cell has an indicator too; else it makes a null record.
+
+    >>> Categorical("eyes", ("blue", "brown"), other=True).encode(np.array(["brown", ""], object))
+    array([[0., 1., 0.],
+           [0., 0., 1.]])
+    """
+
+    levels: tuple[Label, ...]
+    other: bool = False
+
+    options: ClassVar[tuple[str, ...]] = ("other",)
+    stored: ClassVar[set[Kind]] = _OF_LEVELS
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the indicators."""
+        levels = (*self.levels, *(("other",) if self.other else ()))
+        return tuple(f"{self.name}={level}" for level in levels)
+
+    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        """Returns the indicators (n, k), see ``Column.encode``."""
+        del low
+        place = places(cells, self.levels)
+        rows = np.zeros((len(cells), len(self.features)))
+        rows[np.arange(len(cells)), place] = 1.0  # -1 is the last, "other"
+        if not self.other:
+            rows[place < 0] = np.nan
+        return rows
+
+    def check_stored(self, kind: Kind, where: str) -> None:
+        """Raises if no cell of a column that is stored so has a valid value."""
+        super().check_stored(kind, where)
+        _check_levels("levels", self.levels, self.name, kind, where)
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns what declares it."""
+        return {"levels": list(self.levels), **({"other": True} if self.other else {})}
+
+    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
+        """NOT PRIVATE: returns how many cells hold each level that is not declared."""
+        return _undeclared(cells, self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordinal(Column):
+    """One of declared levels in their order, evenly spaced from 0 to 1.
+
+    >>> Ordinal("grade", ("low", "mid", "high")).encode(np.array(["high", "mid", "?"], object))
+    array([[1. ],
+           [0.5],
+           [nan]])
+    """
+
+    order: tuple[Label, ...]
+
+    stored: ClassVar[set[Kind]] = _OF_LEVELS
+
+    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        """Returns the feature (n, 1), see ``Column.encode``."""
+        spaced = np.append(np.linspace(low, 1.0, len(self.order)), np.nan)
+        return spaced[places(cells, self.order)][:, None]
+
+    def check_stored(self, kind: Kind, where: str) -> None:
+        """Raises if no cell of a column that is stored so has a valid value."""
+        super().check_stored(kind, where)
+        _check_levels("order", self.order, self.name, kind, where)
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns what declares it."""
+        return {"order": list(self.order)}
+
+    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
+        """NOT PRIVATE: returns how many cells hold each level that is not declared."""
+        return _undeclared(cells, self.order)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ignored(Column):
+    """A column that is not read."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """No name."""
+        return ()
+
+    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        """Returns no feature, (n, 0)."""
+        del low
+        return np.zeros((len(cells), 0))
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns what declares it."""
+        return {"ignore": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassLabel:
+    """A label of declared classes: of two, the first is -1 and the second +1; more are 0, 1, ...
+
+    Args:
+      column: its name.
+      classes: compared as text or as numbers.
+
+    >>> ClassLabel("ill", ("no", "yes")).encode(np.array(["yes", "no", "?"], object))
+    array([ 1., -1., nan], dtype=float32)
+    """
+
+    column: str
+    classes: tuple[Label, ...]
+
+    numeric: ClassVar[bool] = False
+    bounds: ClassVar[None] = None
+
+    def encode(self, cells: np.ndarray) -> np.ndarray:
+        """Returns the labels (n,) in float32, NaN for one that is not declared.
+
+        Privacy: each depends on its own cell.
+        """
+        return np.array([*codes(self.classes), np.nan], np.float32)[places(cells, self.classes)]
+
+    def check_stored(self, kind: Kind, where: str) -> None:
+        """Raises if no cell of a column that is stored so has a declared class."""
+        _check_label(self.column, kind, _OF_LEVELS, where)
+        _check_levels("classes", self.classes, self.column, kind, where)
+
+    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
+        """NOT PRIVATE: returns how many cells hold each label that is not declared."""
+        return _undeclared(cells, self.classes)
+
+
+@dataclasses.dataclass(frozen=True)
+class NumberLabel:
+    """A label that is a number: its declared range is mapped to [-1, 1].
+
+    Args:
+      column: its name.
+      low: lowest possible value.
+      high: highest possible value.
+
+    >>> NumberLabel("income", 0, 200).encode(np.array([0, 150, 201]))
+    array([-1. ,  0.5,  nan], dtype=float32)
+    """
+
+    column: str
+    low: float
+    high: float
+
+    numeric: ClassVar[bool] = True
+    classes: ClassVar[None] = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The declared range."""
+        return self.low, self.high
+
+    def encode(self, cells: np.ndarray) -> np.ndarray:
+        """Returns the labels (n,) in float32, NaN for one outside its range or missing.
+
+        Privacy: each depends on its own cell.
+        """
+        values = to_numbers(cells)
+        values[(values < self.low) | (values > self.high)] = np.nan
+        return (2 * ((values - self.low) / (self.high - self.low)) - 1).astype(np.float32)
+
+    def check_stored(self, kind: Kind, where: str) -> None:
+        """Raises if no cell of a column that is stored so is a number."""
+        _check_label(self.column, kind, _NUMBERS, where)
+
+    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
+        """NOT PRIVATE: returns how many cells hold a number outside the range."""
+        values = to_numbers(cells)
+        outside = int(((values < self.low) | (values > self.high)).sum())
+        return collections.Counter({"a number outside its bounds": outside} if outside else {})
+
+
+def _check_label(name: str, kind: Kind, stored: set[Kind], where: str) -> None:
+    if kind not in stored:
+        raise ValueError(
+            f"the label {name!r} of {where} holds {kind.value}: declare classes for words or "
+            "numbers, or bounds for numbers."
+        )
+
+
+def _check_levels(what: str, levels: tuple[Label, ...], name: str, kind: Kind, where: str) -> None:
+    check_possible(what, levels, f"the column {name!r} of {where}", kind)
+
+
+def _undeclared(cells: np.ndarray, levels: Sequence[Label]) -> collections.Counter[str]:
+    unknown = cells[places(cells, levels) < 0]
+    return collections.Counter(
+        text for cell in unknown if (text := label_text(cell)).lower() not in MISSING
+    )
+
+
+def _iso(days: float) -> str:
+    if days == int(days):
+        return (EPOCH + datetime.timedelta(days=int(days))).date().isoformat()
+    return (EPOCH + datetime.timedelta(days=days)).isoformat()

@@ -1,0 +1,380 @@
+"""A declared schema: what each column of a table is, known without a look at its records."""
+
+import dataclasses
+import datetime
+import difflib
+import json
+import math
+import os
+import pathlib
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpjax import _validate
+from dpjax.datasets.cells import to_day
+from dpjax.datasets.csv_files import few
+from dpjax.datasets.encoders import (
+    Categorical,
+    ClassLabel,
+    Column,
+    Dates,
+    Ignored,
+    NumberLabel,
+    Numeric,
+    Ordinal,
+)
+from dpjax.datasets.labels import check_labels
+from dpjax.datasets.source import Source
+
+ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
+"""Names of the column that pandas or R writes beside those of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """The declared, hence public, meaning of each column of a table. ``Schema.read`` makes one.
+
+    ``load`` encodes a table by it, and each record by itself. With classes as the label, numbers
+    and ordered levels become features from 0 to 1, a level an indicator, and a row is divided by
+    its own norm: the direction of a row decides which class it is in. With a number as the label,
+    numbers and ordered levels become features from -1 to 1, and all rows are divided by one
+    constant, the square root of the number of columns that are features, plus 1 with an intercept:
+    then no row has a norm above 1 and a linear model is linear in the columns, which it would not
+    be if rows were divided by norms of their own.
+
+    Args:
+      label: the label's column, and its classes or bounds.
+      columns: all other columns, but for the unit's.
+      unit: the column that says whose a record is, or None if each record is protected by itself.
+      max_records: the largest number of records that a unit contributes.
+      intercept: whether a feature that is 1 is appended. By default it is: where a level is 0 and
+        where a range begins is a convention, and without it a model has to predict 0 there.
+
+    Privacy: must be written from public knowledge, not from the records.
+
+    >>> schema = Schema.read({
+    ...     "label": {"column": "income", "classes": ["<=50K", ">50K"]},
+    ...     "columns": {"age": {"bounds": [17, 90]}, "sex": {"levels": ["F", "M"], "other": True}},
+    ... })
+    >>> schema.features
+    ('age', 'sex=F', 'sex=M', 'sex=other', 'intercept')
+    """
+
+    label: ClassLabel | NumberLabel
+    columns: tuple[Column, ...]
+    unit: str | None = None
+    max_records: int | None = None
+    intercept: bool = True
+
+    @classmethod
+    def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
+        """Returns a schema from a TOML file, or a mapping like one.
+
+        Args:
+          declared: ``[label]`` with ``column``, and ``classes`` or ``bounds``; for each other
+            column ``[columns.NAME]`` with one of ``bounds`` (numbers or dates, which may have
+            ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``;
+            ``[unit]`` with ``column`` and ``max_records`` where a person has several records; and
+            ``intercept``. A schema is returned as it is.
+
+        Raises:
+          FileNotFoundError: if there is no such file.
+          ValueError: naming what is not declared, twice, or not valid, and what to declare.
+
+        >>> Schema.read({"label": {"column": "y", "bounds": [0, 1]}, "columns": {"x": {}}})
+        Traceback (most recent call last):
+        ...
+        ValueError: columns.x of the schema declares nothing: choose one of bounds, levels, ...
+        """
+        if isinstance(declared, Schema):
+            return declared
+        where, content = "the schema", declared
+        if isinstance(declared, str | os.PathLike):
+            where, content = repr(str(declared)), _parse(pathlib.Path(declared))
+        if not isinstance(content, Mapping):
+            raise ValueError(
+                "schema must be the path of a TOML file or a mapping, got "
+                f"{_validate.shown(content)}."
+            )
+        return _Reader(where).schema(content)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that a row has, the intercept's included."""
+        names = [name for column in self.columns for name in column.features]
+        return (*names, *(("intercept",) if self.intercept else ()))
+
+
+def check_table(schema: Schema, source: Source) -> None:
+    """Raises if a table has other columns than are declared, or stores them otherwise.
+
+    Raises:
+      ValueError: naming the columns and what to declare.
+
+    Privacy: depends on the names of columns and on how they are stored.
+    """
+    unit = () if schema.unit is None else (schema.unit,)
+    declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
+    problems = []
+    if absent := [name for name in declared if name not in source.names]:
+        near = difflib.get_close_matches(absent[0], source.names, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        problems.append(f"the schema declares {few(absent)}{hint}, which {source.where} lacks")
+    if missing := [name for name in source.names if name not in declared]:
+        problems.append(
+            f"the schema declares nothing for {few(missing)} of {source.where}: declare bounds, "
+            "levels, order or ignore = true under [columns.NAME] for each; `dpjax data FILE "
+            "--template` writes a schema to fill in"
+        )
+        problems += [
+            f"{name!r} looks like row numbers that pandas or R wrote: declare ignore = true under "
+            f"[columns.{key_of(name)}]"
+            for name in missing
+            if name in ROW_NUMBERS
+        ]
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+    schema.label.check_stored(source.kinds[schema.label.column], source.where)
+    for column in schema.columns:
+        column.check_stored(source.kinds[column.name], source.where)
+
+
+def key_of(name: str) -> str:
+    """Returns a column's name as a key of TOML.
+
+    >>> key_of("age"), key_of("hours.per.week")
+    ('age', '"hours.per.week"')
+    """
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
+
+
+def quoted(text: str) -> str:
+    r"""Returns text as a string of TOML.
+
+    >>> print(quoted('the "best"'))
+    "the \"best\""
+    """
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schema") -> Column:
+    """Returns the column that a declaration says.
+
+    Args:
+      name: of the column.
+      declaration: as under ``[columns.NAME]``, or as ``Column.declaration`` returns it.
+      where: what the schema is called in errors.
+
+    Raises:
+      ValueError: if it is not valid.
+
+    >>> column_of("age", {"bounds": [17, 90]})
+    Numeric(name='age', low=17.0, high=90.0, missing=None)
+    """
+    said = f"columns.{key_of(name)} of {where}"
+    if inner := [key for key, value in declaration.items() if isinstance(value, Mapping)]:
+        quoted = key_of(f"{name}.{inner[0]}")
+        raise ValueError(
+            f"{said} holds a table {inner[0]!r}: a name with a point needs quotes, as in "
+            f"[columns.{quoted}]."
+        )
+    kinds = [key for key in _KINDS if key in declaration]
+    if len(kinds) != 1:
+        declared = " and ".join(kinds) or "nothing"
+        raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
+    (key,) = kinds
+    column = _KINDS[key](said, name, declaration)
+    _check_keys(said, declaration, (key, *column.options))
+    return column
+
+
+def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
+    low, high, of_dates = _bounds(f"bounds of {said}", declaration["bounds"])
+    missing = declaration.get("missing")
+    if missing is not None:
+        read = _day if of_dates else _validate.finite
+        missing = read(f"missing of {said}", missing)
+        if not low <= missing <= high:
+            raise ValueError(f"missing of {said} must lie within its bounds.")
+    return (Dates if of_dates else Numeric)(name, low, high, missing)
+
+
+def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
+    levels = check_labels(f"levels of {said}", declaration["levels"], 1)
+    return Categorical(
+        name, levels, _validate.flag(f"other of {said}", declaration.get("other", False))
+    )
+
+
+def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
+    return Ordinal(name, check_labels(f"order of {said}", declaration["order"], 2))
+
+
+def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> Ignored:
+    if declaration["ignore"] is not True:
+        raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
+    return Ignored(name)
+
+
+_KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], Column]] = {
+    "bounds": _ranged,
+    "levels": _leveled,
+    "order": _ordered,
+    "ignore": _ignored,
+}
+
+
+def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
+    if isinstance(pair, str) or not isinstance(pair, Sequence | np.ndarray) or len(pair) != 2:
+        raise ValueError(
+            f"{said} must be two numbers or two dates, [low, high], got {_validate.shown(pair)}."
+        )
+    of_dates = [isinstance(end, datetime.date | np.datetime64 | str) for end in pair]
+    if any(of_dates) != all(of_dates):
+        raise ValueError(f"{said} must be two numbers or two dates, got one of each.")
+    low, high = (_day(said, end) if all(of_dates) else _validate.finite(said, end) for end in pair)
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(f"{said} must be finite with low < high, got {list(map(str, pair))}.")
+    return low, high, all(of_dates)
+
+
+def _day(said: str, value: Any) -> float:
+    day = to_day(value)
+    if math.isnan(day):
+        raise ValueError(f"{said} must be a date such as 2015-01-31, got {value!r}.")
+    return day
+
+
+class _Reader:
+    """Reads the parts of a schema that is called ``where``."""
+
+    def __init__(self, where: str):
+        self._where = where
+
+    def schema(self, content: Mapping[str, Any]) -> Schema:
+        _check_keys(self._where, content, ("intercept", "label", "unit", "columns"))
+        parts = {name: self._part(content, name) for name in ("label", "unit", "columns")}
+        columns: dict[str, Mapping[str, Any]] = {}
+        for name, declaration in parts["columns"].items():
+            if not isinstance(declaration, Mapping):
+                raise ValueError(
+                    f"columns.{key_of(name)} of {self._where} must be a table, such as "
+                    f"{{bounds = [0, 1]}}, got {_validate.shown(declaration)}."
+                )
+            columns[str(name)] = declaration
+        self._check_filled(parts["label"], parts["unit"], columns)
+        label = self._label(parts["label"])
+        unit, max_records = self._unit(parts["unit"]) if "unit" in content else (None, None)
+        for role, column in (("label", label.column), ("unit", unit)):
+            if column in columns:
+                raise ValueError(
+                    f"{self._where} declares {column!r} as the {role} and under [columns]: a "
+                    f"{role} is no feature, so remove [columns.{key_of(column)}]."
+                )
+        if unit == label.column:
+            raise ValueError(f"{self._where} declares {unit!r} as label and unit: choose one.")
+        made = Schema(
+            label,
+            tuple(column_of(name, each, self._where) for name, each in columns.items()),
+            unit,
+            max_records,
+            _validate.flag(f"intercept of {self._where}", content.get("intercept", True)),
+        )
+        names = made.features
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(
+                f"{self._where} gives two features the name {twice[0]!r}: rename a column or level."
+            )
+        if not any(column.features for column in made.columns):
+            raise ValueError(
+                f"{self._where} declares no feature: declare a column beside the label."
+            )
+        return made
+
+    def _part(self, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        part = content.get(name, {})
+        if not isinstance(part, Mapping):
+            raise ValueError(
+                f"{name} of {self._where} must be a table, [{name}], got {_validate.shown(part)}."
+            )
+        return part
+
+    def _check_filled(
+        self,
+        label: Mapping[str, Any],
+        unit: Mapping[str, Any],
+        columns: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        declared = {"label": label, "unit": unit}
+        declared |= {
+            f"columns.{key_of(name)}": declaration for name, declaration in columns.items()
+        }
+        empty = [
+            f"{part}.{key}"
+            for part, declaration in declared.items()
+            for key, value in declaration.items()
+            if (isinstance(value, str) and not value.strip() and key == "column")
+            or (isinstance(value, Sequence) and not isinstance(value, str) and not len(value))
+        ]
+        if empty:
+            raise ValueError(
+                f"{self._where} is still to be filled in, from public knowledge and not from the "
+                f"records: {', '.join(empty)}. What does not apply is removed."
+            )
+
+    def _label(self, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
+        said = f"label of {self._where}"
+        _check_keys(said, part, ("column", "classes", "bounds"))
+        column = self._column(said, part)
+        if ("classes" in part) == ("bounds" in part):
+            raise ValueError(
+                f'{said} must declare classes, such as ["no", "yes"], or the bounds of a number: '
+                f"it declares {'both' if 'bounds' in part else 'neither'}."
+            )
+        if "classes" in part:
+            return ClassLabel(column, check_labels(f"classes of the {said}", part["classes"], 2))
+        low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
+        if of_dates:
+            raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
+        return NumberLabel(column, low, high)
+
+    def _unit(self, part: Mapping[str, Any]) -> tuple[str, int]:
+        said = f"unit of {self._where}"
+        _check_keys(said, part, ("column", "max_records"))
+        column = self._column(said, part)
+        if "max_records" not in part:
+            raise ValueError(
+                f"max_records of the {said} must say how many records of one {column} count at "
+                "most: declare a number without looking at the data."
+            )
+        return column, _validate.positive_int(f"max_records of the {said}", part["max_records"])
+
+    def _column(self, said: str, part: Mapping[str, Any]) -> str:
+        column = part.get("column")
+        if not isinstance(column, str):
+            raise ValueError(f"{said} must name its column, got {_validate.shown(column)}.")
+        return column
+
+
+def _check_keys(said: str, part: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in part:
+        if key in known:
+            continue
+        near = _validate.nearest(str(key), {name: name for name in known})
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"{said} has the unknown key {key!r}{hint} Known are {', '.join(known)}.")
+
+
+def _parse(path: pathlib.Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no schema {str(path)!r}.")
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError(f"the schema {str(path)!r} is not UTF-8: save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"the schema {str(path)!r} is not valid TOML: {error}.") from None

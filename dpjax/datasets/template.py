@@ -1,0 +1,117 @@
+"""``template``: a schema to fill in, with the names of a table's columns and how each is stored."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpjax import _validate
+from dpjax.datasets.cells import Kind, to_days, to_numbers
+from dpjax.datasets.raw import is_table_path
+from dpjax.datasets.schema import ROW_NUMBERS, key_of, quoted
+from dpjax.datasets.source import Source
+from dpjax.datasets.sources import open_source
+
+_HEAD = """\
+# What each column of {name} is. Fill in every [] and "" from public knowledge, not from the
+# records, and remove what does not apply. A column is one of:
+#   bounds = [0, 120]            a number, or a date: clamped to these bounds and scaled. Without
+#                                missing = 40, say, a record with an empty cell contributes nothing
+#   levels = ["red", "green"]    one of several levels: an indicator for each. Of any other cell,
+#                                other = true makes another indicator; without it the record
+#                                contributes nothing
+#   order = ["low", "high"]      levels in their order
+#   ignore = true                not used
+
+intercept = true  # a feature that is 1 in every record
+"""
+_LABEL = """
+[label]
+column = {column}  # {said}
+classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bounds = [0, 100]
+
+# [unit]  # protects all records of a person together
+# column = "person"  # says whose a record is
+# max_records = 10  # of one person; further ones are left out
+"""
+_DECLARE = {
+    Kind.NUMBERS: "bounds = []",
+    Kind.BOOLEANS: "levels = [false, true]",
+    Kind.DATES: "bounds = []  # such as [2015-01-01, 2025-12-31]",
+    Kind.WORDS: "levels = []\nother = true",
+    Kind.OTHER: "ignore = true  # a schema encodes numbers, words and dates",
+}
+_ROW_NUMBERS = "ignore = true  # row numbers, as pandas or R writes them"
+
+
+def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> str:
+    """Returns a schema to fill in, as the text of a TOML file.
+
+    Args:
+      table: the path of a CSV, NPZ, NPY or Parquet file, a data frame, or a mapping of columns.
+      label: the label's column, if it is known.
+
+    Returns:
+      The text, which ``Schema.read`` refuses until it is filled in.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if it is no table, or has no such label.
+
+    Privacy: names of columns and how each is stored, which are taken as public; no value, range or
+      level of the data. Where that is not stated, as in a CSV, the majority of a column's cells
+      decides whether it holds numbers, dates or words.
+
+    >>> text = template({"age": np.array([30, 60]), "ill": ["no", "yes"]}, label="ill")
+    >>> print(text[text.index("[label]"):])
+    [label]
+    column = "ill"  # words
+    classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bounds = [0, 100]
+    <BLANKLINE>
+    # [unit]  # protects all records of a person together
+    # column = "person"  # says whose a record is
+    # max_records = 10  # of one person; further ones are left out
+    <BLANKLINE>
+    [columns.age]  # numbers
+    bounds = []
+    <BLANKLINE>
+    """
+    opened = open_source(table)
+    source, label = opened.source, label or opened.label
+    kinds = _kinds(source)
+    column, said = '""', "what is to be predicted; remove its part below"
+    if label is not None:
+        column = quoted(_validate.choice("label", label, source.names))
+        said = kinds[label].value
+    name = pathlib.Path(table).name if is_table_path(table) else "the table"
+    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
+    parts = [_HEAD.format(name=printable), _LABEL.format(column=column, said=said)]
+    parts += [_column(each, kinds[each]) for each in source.names if each != label]
+    return "".join(parts)
+
+
+def _column(name: str, kind: Kind) -> str:
+    declare = _ROW_NUMBERS if name in ROW_NUMBERS else _DECLARE[kind]
+    return f"\n[columns.{key_of(name)}]  # {kind.value}\n{declare}\n"
+
+
+def _kinds(source: Source) -> Mapping[str, Kind]:
+    """Returns how each column is stored; where that is not stated, as most of its cells are."""
+    kinds = dict(source.kinds)
+    unstated = [name for name, kind in kinds.items() if kind == Kind.MIXED]
+    if not unstated:
+        return kinds
+    numbers, dates = np.zeros((2, len(unstated)), int)
+    for block in source.blocks(unstated, unstated):
+        numbers += [int(np.isfinite(to_numbers(cells)).sum()) for cells in block]
+    for block in source.blocks(unstated):
+        dates += [int(np.isfinite(to_days(cells)).sum()) for cells in block]
+    for place, name in enumerate(unstated):
+        kinds[name] = Kind.WORDS
+        if 2 * dates[place] > source.size:
+            kinds[name] = Kind.DATES
+        if 2 * numbers[place] > source.size:
+            kinds[name] = Kind.NUMBERS
+    return kinds

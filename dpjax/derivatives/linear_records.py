@@ -1,0 +1,291 @@
+"""Records of a linear model in the layout that closed forms read: in memory, or by chunks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from dpjax._linear import Signs
+from dpjax._sharding import SHARE
+from dpjax._streaming import Streamed
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax._wide import float64, wide_dtype
+from dpjax.derivatives import clipping, rounding
+from dpjax.derivatives.chunks import (
+    Chunk,
+    blocks_per_chunk,
+    common_length,
+    compute_once,
+    sum_chunks,
+    sum_loads,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Real
+
+Contribution = Callable[[Chunk, Array, Array, Array | None], PyTree]
+
+# Chunks of features of this many numbers (1 MB in float32) stay in a core's cache.
+_NUMBERS = 2**18
+# Blocks of a chunk of a large batch: few are empty, and a chunk costs little beside its blocks.
+_WIDTH = 8
+# Streamed chunks that come in at once hold so many numbers (8 MB in float32): each time costs a
+# callback.
+_AT_ONCE = 2**21
+
+
+@pytree_dataclass
+class PreparedLinear:
+    """Records of a linear model in the layout of the closed forms, prepared once; secret.
+
+    Args:
+      directions: (blocks, p, rows), x_i / |x_i| for the records of a block as columns, so that a
+        block is a matrix with long rows; times y_i where labels are signs; 0 for a record that
+        contributes nothing.
+      radius: (blocks, rows), |x_i|; 0 for a record that contributes nothing, and after the last.
+      width: blocks of a chunk, which divides their number.
+      label: (blocks, rows), y_i, or None where labels are signs.
+    """
+
+    directions: Float[Array, "blocks p rows"]
+    radius: Float[Array, "blocks rows"]
+    width: int = static()
+    label: Float[Array, "blocks rows"] | None = None
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.directions.shape[1]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the sums."""
+        return self.directions.dtype
+
+    def sum(self, contribution: Contribution, summands: PyTree) -> PyTree:
+        """Returns the sum of ``contribution(chunk, directions, radii, labels)`` over all chunks.
+
+        Args:
+          contribution: as in ``sum_chunks``, of a chunk's directions (width, p, rows), radii
+            (width, rows) and labels.
+          summands: as in ``sum_chunks``.
+        """
+
+        def of_chunk(chunk: Chunk) -> PyTree:
+            return contribution(chunk, *self.of(chunk))
+
+        return sum_chunks(self.directions.shape[0], self.width, of_chunk, summands)
+
+    def of(self, chunk: Chunk) -> tuple[Array, Array, Array | None]:
+        """Returns the directions, radii and labels of a chunk."""
+        label = None if self.label is None else chunk.of(self.label)
+        return chunk.of(self.directions), chunk.of(self.radius), label
+
+    @property
+    def of_all(self) -> tuple[Array, Array, Array | None]:
+        """The directions, radii and labels of all records."""
+        return self.directions, self.radius, self.label
+
+    def of_unit_length(self) -> "PreparedLinear":
+        """Returns the records in float64, longer ones scaled to length 1."""
+        with jax.enable_x64(True):
+            radius = jnp.minimum(float64(self.radius), 1.0)
+            label = None if self.label is None else float64(self.label)
+            return PreparedLinear(float64(self.directions), radius, self.width, label)
+
+
+@pytree_dataclass
+class StreamedLinear:
+    """Records of a linear model that come in, and are prepared, chunk by chunk; secret.
+
+    Args:
+      rows: ``(x, y)``, with x (n, p) floating and y (n,).
+      width: blocks of a chunk.
+      labels: which labels count.
+      scaled: whether in float64, longer ones scaled to length 1.
+    """
+
+    rows: Streamed
+    width: int = static()
+    labels: Signs = static(default=Signs())
+    scaled: bool = static(default=False)
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.rows.shapes[0].shape[1]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """That of the sums."""
+        return jnp.dtype("float64") if self.scaled else wide_dtype(self.rows.shapes[0].dtype)
+
+    def sum(self, contribution: Contribution, summands: PyTree) -> PyTree:
+        """Returns the sum as ``PreparedLinear`` does; some chunks at a time come in together."""
+        size = min(self.rows.size, rounding.BLOCK)
+        rows = size * self.width
+        chunks = -(-self.rows.size // rows)
+        together = max(1, min(chunks, _AT_ONCE // (rows * self.features)))
+
+        def load(blocks: Chunk) -> PreparedLinear:
+            return self._prepared(blocks, size)
+
+        def of_chunk(part: PreparedLinear, chunk: Chunk) -> PyTree:
+            return contribution(chunk, *part.of(chunk))
+
+        return sum_loads(-(-chunks // together), load, together, self.width, of_chunk, summands)
+
+    def _prepared(self, blocks: Chunk, size: int) -> PreparedLinear:
+        first, rows = blocks.start * size, blocks.fresh.shape[0] * size
+        dtype = wide_dtype(self.rows.shapes[0].dtype)
+
+        def computed() -> tuple[Array, Array, Array | None]:
+            x, y = self.rows.chunk(first, rows)
+            here = first + jnp.arange(rows) < self.rows.size
+            return _columns(x.astype(dtype), y, here, self.labels, size)
+
+        columns, radius, label = compute_once(blocks, computed)
+        prepared = PreparedLinear(columns, radius, self.width, label)
+        return prepared.of_unit_length() if self.scaled else prepared
+
+    def of_unit_length(self) -> "StreamedLinear":
+        """Returns the records in float64, longer ones scaled to length 1."""
+        return StreamedLinear(self.rows, self.width, self.labels, scaled=True)
+
+
+Linear = PreparedLinear | StreamedLinear
+
+
+@functools.partial(jax.jit, static_argnames=("width", "labels"))
+def prepare(
+    batch: tuple[Real[ArrayLike, "n p"], Real[ArrayLike, " n"]],
+    mask: Bool[ArrayLike, " n"] | None = None,
+    width: int | None = None,
+    labels: Signs | None = None,
+) -> PreparedLinear:
+    """Returns the records in the layout that closed forms read.
+
+    Args:
+      batch: ``(x, y)`` with x (n, p) floating and y (n,).
+      mask: (n,) bool; False rows contribute nothing.
+      width: of chunks; by default one that a device's share of many rows has too.
+      labels: which labels count; by default -1 and +1.
+
+    Returns:
+      A ``PreparedLinear``. A record with a feature that is not finite, or a label that does not
+      count, has direction, radius and label 0, hence contributes exactly zero at the same cost.
+
+    Raises:
+      ValueError: if shapes do not fit.
+
+    Privacy: raw data; each column depends on one record alone.
+
+    >>> prepare((jnp.array([[3.0, 4.0], [jnp.nan, 1.0]]), jnp.array([-1.0, 1.0]))).radius
+    Array([[5., 0.]], dtype=float32)
+    """
+    x, y = map(jnp.asarray, batch)
+    counted = None if mask is None else jnp.asarray(mask)
+    if (x.ndim, y.ndim) != (2, 1):
+        raise ValueError(f"x must have shape (n, p) and y (n,), got {x.ndim} and {y.ndim} axes.")
+    common_length((x, y), mask)
+    dtype = wide_dtype(x.dtype)
+    kind = Signs() if labels is None else labels
+    n, p = x.shape
+    size = min(n, rounding.BLOCK)
+    at_once = width or _any_width(n, p)
+    count = -(-n // (size * at_once)) * at_once
+
+    def some_blocks(i: Array, out: PreparedLinear) -> PreparedLinear:
+        first = i * at_once
+        positions = first * size + jnp.arange(at_once * size)
+        row = jnp.minimum(positions, n - 1)
+        here = positions < n
+        if counted is not None:
+            here = here & counted[row]
+        columns, radius, label = _columns(x[row].astype(dtype), y[row], here, kind, size)
+        parts = PreparedLinear(columns, radius, at_once, label)
+
+        def put(whole: Array, part: Array) -> Array:
+            return lax.dynamic_update_slice_in_dim(whole, part, first, axis=0)
+
+        return jax.tree.map(put, out, parts)
+
+    directions, radius = jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype)
+    label = None if kind.beside(radius) is None else radius
+    empty = PreparedLinear(directions, radius, at_once, label)
+    return lax.fori_loop(0, count // at_once, some_blocks, empty)
+
+
+def streamed(
+    rows: Streamed, width: int | None = None, labels: Signs | None = None
+) -> StreamedLinear:
+    """Returns records that come in by chunks, as ``prepare`` returns those that are there.
+
+    Args:
+      rows: ``(x, y)``, as in ``prepare``.
+      width: as in ``prepare``.
+      labels: as in ``prepare``.
+    """
+    width = width or _any_width(*rows.shapes[0].shape)
+    return StreamedLinear(rows, width, Signs() if labels is None else labels)
+
+
+def _any_width(n: int, p: int) -> int:
+    return _WIDTH if n >= SHARE else chunk_width(n, p)
+
+
+def chunk_width(n: int, p: int) -> int:
+    """Returns the blocks of a chunk of ``n`` records of ``p`` features.
+
+    Of many records it divides every device's share, and leaves few blocks of the last chunk empty.
+
+    >>> chunk_width(6_000, 22), chunk_width(581_012, 54), chunk_width(100, 4)
+    (16, 32, 1)
+    """
+    count = -(-n // rounding.BLOCK)
+    if n < SHARE:
+        return blocks_per_chunk(count, rounding.BLOCK * p, _NUMBERS)
+    most = max(1, min(SHARE // rounding.BLOCK, _NUMBERS // (rounding.BLOCK * p)))
+    widths = [1 << bit for bit in range(most.bit_length())]
+    # A chunk costs about a quarter of a block beside its blocks.
+    return min(widths, key=lambda width: -(-count // width) * (width + 0.25))
+
+
+def _columns(
+    x: Array, y: Array, here: Array, labels: Signs, size: int
+) -> tuple[Array, Array, Array | None]:
+    """Returns the parts of a ``PreparedLinear`` for some rows, in blocks of ``size``."""
+    counts = here & labels.accepts(y)
+    y = y.astype(x.dtype)
+    unit, radius = polar(x, labels.sign(y), counts)
+    label = labels.beside(jnp.where(counts, y, 0))
+    columns = unit.reshape(-1, size, x.shape[1]).swapaxes(1, 2)
+    blocks = None if label is None else label.reshape(-1, size)
+    return columns, radius.reshape(-1, size), blocks
+
+
+def polar(
+    x: Float[Array, "rows p"], sign: Float[Array, " rows"], good: Bool[Array, " rows"]
+) -> tuple[Float[Array, "rows p"], Float[Array, " rows"]]:
+    """Returns sign x / |x| (rows, p) and |x| (rows,), both 0 where a record contributes nothing.
+
+    Args:
+      x: features.
+      sign: what the directions are multiplied by.
+      good: False for a record that contributes nothing; so does one that is 0 or not finite.
+    """
+    largest = float(jnp.finfo(x.dtype).max)
+    with jax.enable_x64(True):
+        wide = float64(x)
+        length = jnp.sqrt(clipping.tree_sum(wide * wide))
+        good = good & (length > 0) & (length <= largest)  # False for NaN
+        scale = jnp.where(good, float64(sign) / jnp.where(good, length, 1), 0)
+        unit = jnp.where(good[:, None], wide, 0) * scale[:, None]
+        radius = jnp.where(good, length, 0)
+        return lax.convert_element_type(unit, x.dtype), lax.convert_element_type(radius, x.dtype)
