@@ -40,7 +40,8 @@ class UnitLoss:
     def __call__(self, params: Params, example: tuple[PyTree, Array]) -> Array:
         """Returns the loss of a unit ``(records, present)``, of K records and bool (K,)."""
         records, present = example
-        values = jax.vmap(self.loss, in_axes=(None, 0))(params, records)
+        # Without derivatives: those of a record that is left out would be 0 times NaN.
+        values = jax.vmap(self.loss, in_axes=(None, 0))(jax.lax.stop_gradient(params), records)
         valid = present & jnp.isfinite(values)
         # A record that is left out is replaced by one that is not: a NaN in it would reach the
         # derivative of the branch that is not taken.

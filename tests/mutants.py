@@ -822,6 +822,13 @@ def _(patch):
     patch.setattr(units, "unit_name", lambda cell: f"{type(cell)}{whole(cell)}" * bool(whole(cell)))
 
 
+@mutant("two persons taken for one, by names that are not UTF-8")
+def _(patch):
+    whole = units.unit_name
+    replaced = lambda cell: cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell  # noqa: E731
+    patch.setattr(units, "unit_name", lambda cell: whole(replaced(cell)))
+
+
 @mutant("levels learnt from the data")
 def _(patch):
     whole = encoders.Categorical.encode

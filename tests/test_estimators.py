@@ -182,8 +182,13 @@ def test_one_missing_label_of_a_nullable_column_decides_no_error(missing):
     if missing:
         words[7] = pandas.NA
     np.testing.assert_array_equal(make(classes=("no", "yes")).fit(x, words).coef_, found)
-    with pytest.raises(ValueError, match="y holds words and classes numbers"):
-        make().fit(x, words)
+    # One cell makes words of a column of numbers.
+    digits = pandas.Series(y.astype(str), dtype="string")
+    if missing:
+        digits[7] = "?"
+    np.testing.assert_array_equal(make().fit(x, digits).coef_, found)
+    one = pandas.DataFrame({"a": x[:, 0].astype(str), "b": x[:, 1]})
+    np.testing.assert_array_equal(make().fit(one, digits).coef_, found)
 
 
 def wrong_shape(kind):
@@ -198,7 +203,7 @@ def wrong_shape(kind):
         "no features": (x[:, :0], y, r"0 feature\(s\)"),
         "no records": (x[:0], y[:0], r"0 sample\(s\)"),
         "complex": (x + 0.7123j, y, "Complex data not supported: X"),
-        "words": (x.astype(str), y, "X must hold numbers, got an array of words"),
+        "dates": (x.astype("M8[s]"), y, "X must hold numbers, got an array of dates"),
         "sparse": (sparse.csr_array(x), y, r"Sparse data .* pass X\.toarray"),
         "other length": (x, y[:60], "X and y must have one length"),
         "table of labels": (x, x, "y should be a 1d array, got 2D array"),
@@ -210,7 +215,7 @@ def wrong_shape(kind):
 
 SHAPES = (
     *("row of numbers", "flat list", "ragged list", "ragged arrays", "cube", "number"),
-    *("no features", "no records", "complex", "words", "sparse", "other length"),
+    *("no features", "no records", "complex", "dates", "sparse", "other length"),
     *("table of labels", "column of lists", "label", "complex labels"),
 )
 
@@ -592,9 +597,9 @@ def test_what_does_not_fit_a_regression_is_named(more, message):
         regression(**more).fit(*numbers())
 
 
-def test_words_are_no_numbers_and_losses_have_names():
+def test_dates_are_no_numbers_and_losses_have_names():
     x, y = numbers()
-    with pytest.raises(ValueError, match="y must hold numbers, got an array of words"):
-        regression().fit(x, y.astype(str))
+    with pytest.raises(ValueError, match="y must hold numbers, got an array of dates"):
+        regression().fit(x, y.astype("M8[s]"))
     with pytest.raises(ValueError, match="unknown loss 'hubber'; did you mean 'huber'"):
         DPRobustRegression(loss="hubber", target_bounds=(0, 1), data_norm=1.0).fit(x, y)

@@ -16,6 +16,7 @@ from factories import Crash
 from flax import nnx
 
 import dpjax
+from dpjax import datasets
 from dpjax._program import program_hash
 from dpjax.accounting import Ledger
 from dpjax.accounting.wording import ceil
@@ -128,6 +129,20 @@ def test_it_is_solve_of_an_ordinary_algorithm():
     assert bits(trained.solution) == bits(again)
     assert trained.epsilon(DELTA) <= BUDGET.epsilon
     assert "\nDP optimizer is (20, 0.001)" in trained.guarantee()
+
+
+def test_persons_are_trained_as_units():
+    x, y = records()
+    persons = np.arange(N) // 3
+    found = fitted(groups=persons, max_records=2, exact=True)
+    text = found.solution.guarantee()
+    assert "one person with all its records" in " ".join(text.split())
+    kept = np.arange(N) % 3 < 2
+    alone = fitted(data=datasets.group(dpjax.Dataset(x, y), persons, 2))
+    for one, other in zip(*map(jax.tree.leaves, (found.params, alone.params)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    accuracy = np.mean(found.predict(x[kept]) == y[kept])
+    assert found.exact_training["accuracy"][-1] == pytest.approx(accuracy)
 
 
 def test_a_factory_of_batches_is_trained_and_measured_alike():
@@ -383,6 +398,8 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"budget": 1.0}, "budget must be"),
         ({"budget": dpjax.PrivacyBudget(1.0, DELTA, "add_or_remove_one")}, "data_size is required"),
         ({"data_size": N + 1}, "data_size=61"),
+        ({"groups": np.zeros(N, int)}, "groups and max_records go together"),
+        ({"groups": np.zeros(3, int), "max_records": 2}, "one entry for each record"),
         ({"key": None}, "key must be"),
     ],
 )

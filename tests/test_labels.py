@@ -155,24 +155,25 @@ def test_undeclared_labels_of_a_file_are_refused_before_anything_is_spent(
 
 
 @pytest.mark.parametrize("labels", [(-1, 1), (0, 1)], ids=str)
-def test_a_column_of_numbers_is_taken_and_what_counts_is_said(labels, call, tmp_path, bounds):
+def test_labels_of_a_csv_are_declared_even_if_they_are_numbers(labels, call, tmp_path, bounds):
+    """Whether most are numbers would be told by an error, and one record could decide it."""
     path = table(tmp_path, labels)
     where = ["--data", path, "--label", "churned", "--bounds", bounds]
+    status, _, refused = call("run", *where)
+    assert status == 2 and "classes must declare which labels count" in refused
     run = ["run", *where, "--epsilon", 8, "--exact", "--seed", 0]
+    run += ["--classes=" + ",".join(map(str, labels))]
     status, out, _ = call(*run)
-    said = (
-        "accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other label "
-        "is a null record"
-    )
+    said = "accepted labels: " + ("-1, +1;" if labels[0] else "0 (as -1), 1 (as +1);")
     assert status == 0 and out.startswith(said)
-    assert "Accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other" in out
+    assert f"Accepted labels: {'-1, +1' if labels[0] else '0, 1'}; a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
     assert float(accuracy.split()[1]) > 0.7
-    assert call("data", path, "--check", "--label", "churned", "--bounds", bounds)[0] == 0
     *lines, _ = path.read_text().splitlines()
     path.write_text("\n".join([*lines, "30,50,perhaps", ""]))
     status, out, _ = call(*run)
     assert status == 0 and out.startswith(said)  # one strange record is no error
+    assert call("run", *where)[2] == refused
 
 
 @pytest.mark.parametrize("labels", TRUE.values(), ids=TRUE.keys())
@@ -361,7 +362,7 @@ def test_no_label_is_so_large_that_it_raises(tmp_path, bounds):
     path = table(tmp_path, (0, 1))
     for cell in ("9" * 400, "-1e999", "9" * 5000, "nan"):
         path.write_text(path.read_text() + f"30,50,{cell}\n")
-    assert np.isnan(load(path, label="churned", bounds=bounds).y[-4:]).all()
+    assert np.isnan(load(path, label="churned", bounds=bounds, classes=(0, 1)).y[-4:]).all()
     huge = [10**5000, -(10**400), float("inf")]
     for classes in ((0, 1), ("No", "Yes")):
         assert np.isnan(encode_labels(huge, classes)).all()

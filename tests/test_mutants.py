@@ -149,6 +149,9 @@ KILLED_BY = {
     "one person taken for two, by the type of the name": [
         "test_units.py::test_c70_one_record_changes_its_own_unit_whatever_its_name_is[text]",
     ],
+    "two persons taken for one, by names that are not UTF-8": [
+        "test_units.py::test_c70_names_that_are_no_utf8_stay_distinct[list]",
+    ],
     "levels learnt from the data": [
         "test_schema.py::test_c70_one_record_among_several_blocks_alters_its_own_row_alone",
         "test_schema.py::test_c70_one_cell_of_any_kind_alters_its_own_row_alone[job]",

@@ -518,6 +518,16 @@ def test_the_command_scores_on_public_records_and_books(table, tmp_path, capsys)
     assert len(dpjax.Ledger.read(ledger).entries) == 1
 
 
+def test_the_command_scores_persons_on_public_records(table, tmp_path, capsys):
+    for name in ("my", "public"):
+        head, *rows = (tmp_path / f"{name}.csv").read_text().splitlines()
+        rows = [f"{row},{place // 3}" for place, row in enumerate(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{head},who", *rows, ""]))
+    words = ["tune", "dp-gd", *table, *FEW, "--grid", "learning_rate=1,4", "--seed", "0"]
+    words += ["--public", str(tmp_path / "public.csv"), "--unit", "who", "--max-records", "2"]
+    assert main(words) == 0 and "one who with all its records" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

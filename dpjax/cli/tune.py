@@ -70,7 +70,7 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
     if arguments.public is None:
         return ACCURACY
     own = argparse.Namespace(**vars(arguments))
-    own.data, own.unit, own.max_records = arguments.public, None, None
+    own.data = arguments.public
     public = problem.load(own)
     scaled, scales = public.preprocessing, data.preprocessing
     if scaled is not None and scales is not None and not scales.scales_as(scaled):

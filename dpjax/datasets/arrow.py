@@ -29,5 +29,7 @@ def arrow_cells(column: Any) -> np.ndarray:
 
         large = types.is_large_string(kind)
         held = column.cast(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
-        values = [None if cell is None else cell.decode("utf-8", "replace") for cell in held]
+        values = [
+            None if cell is None else cell.decode("utf-8", "surrogateescape") for cell in held
+        ]
     return np.fromiter(values, object, len(values))

@@ -73,6 +73,20 @@ def kind_named(name: str) -> Kind:
     return next((kind for pattern, kind in _OF_NAME.items() if pattern.match(name)), Kind.OTHER)
 
 
+def check_numbers(name: str, kind: Kind, stated: str) -> None:
+    """Raises if a column is stored as what is no number, by its dtype alone.
+
+    Words are read as numbers, cell by cell: a single one makes words of a column of a data frame.
+
+    >>> check_numbers("age", Kind.WORDS, "str")
+    """
+    if stated == "category" or kind in (Kind.DATES, Kind.OTHER):
+        raise ValueError(
+            f"the column {name!r} must hold one number for each record, got {stated}: remove it, "
+            "or declare its levels in a schema."
+        )
+
+
 def cells_of(column: Any) -> np.ndarray:
     """Returns the cells (n,) of a column in memory.
 

@@ -222,9 +222,14 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
 
 def _suggested(counted: Mapping[Label, int], other: Mapping[str, int]) -> tuple[str, ...] | None:
     labels = [*(str(label) for label, count in counted.items() if count), *other]
-    if not 2 <= len(labels) <= _MOST_CLASSES:
+    if not 2 <= len(labels) <= _MOST_CLASSES or any(map(_is_garbled, labels)):
         return None
     return tuple(sorted(labels, key=_order))
+
+
+def _is_garbled(label: str) -> bool:
+    """Whether a label was read from bytes that are not UTF-8; it cannot be typed or printed."""
+    return any("\ud800" <= letter <= "\udfff" for letter in label)
 
 
 def _order(label: str) -> tuple[bool, float, str]:
@@ -258,7 +263,7 @@ def _label_problems(
         words.append(f"declared are {counts}; a record with another label contributes nothing")
         if absent:
             words.append(f"no record has {', '.join(map(repr, absent))}")
-    if any("\ufffd" in label for label in other):
+    if any(map(_is_garbled, other)):
         words.append("some labels are not UTF-8: save the file as UTF-8")
     elif suggested is not None:
         words.append(_to_declare(suggested))

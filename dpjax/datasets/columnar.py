@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax._streaming import Rows
 from dpjax.datasets.arrow import arrow_cells
-from dpjax.datasets.cells import Kind, kind_named, kind_of, to_numbers
+from dpjax.datasets.cells import Kind, check_numbers, kind_named, kind_of, to_numbers
 from dpjax.datasets.csv_files import check_unique
 from dpjax.datasets.source import Source
 
@@ -128,6 +128,7 @@ class ParquetFile(ColumnFile):
         check_unique(self.where, self.names)
         types = {field.name: field.type for field in held.schema_arrow}
         self._dtypes = {name: _dtype(kind) for name, kind in types.items()}
+        self._stated = {name: str(kind) for name, kind in types.items()}
         self.kinds = {
             name: kind_named(str(getattr(kind, "value_type", kind))) for name, kind in types.items()
         }
@@ -147,13 +148,11 @@ class ParquetFile(ColumnFile):
 
     def rows(self, wanted: Sequence[str]) -> Rows:
         """Returns the named columns as numbers, (n, p)."""
-        words = [name for name in wanted if self._dtypes[name].kind not in "biuf"]
-        if words:
-            raise ValueError(
-                f"the column {words[0]!r} must hold one number for each record: remove it, or "
-                "declare its levels in a schema."
-            )
-        dtype = np.result_type(np.float32, *(self._dtypes[name] for name in wanted))
+        for name in wanted:
+            check_numbers(name, self.kinds[name], self._stated[name])
+        texts = {name for name in wanted if self.kinds[name] == Kind.WORDS}
+        numbers = (np.float64 if name in texts else self._dtypes[name] for name in wanted)
+        dtype = np.result_type(np.float32, *numbers)
         return Rows(_Stacked(self._path, list(wanted), self._ends, dtype, stacked=True))
 
     def cells(self, name: str) -> Rows:
@@ -192,9 +191,20 @@ class _Groups:
         if self._path.stat().st_size != self._size:
             raise OSError(f"the size of {str(self._path)!r} changed while it was read.")
         if self._held is None or self._held[0] != group:
-            table = self._file.read_row_group(group, columns=self._names)
+            table = self._read(group)
             self._held = group, self._converted([table.column(name) for name in self._names])
         return self._held[1]
+
+    def _read(self, group: int) -> Any:
+        import pyarrow
+        from pyarrow import parquet
+
+        try:
+            return self._file.read_row_group(group, columns=self._names)
+        except pyarrow.ArrowInvalid:
+            # Categories of which one is not UTF-8. That would be an error by one record.
+            plain = parquet.ParquetFile(self._path, binary_type=pyarrow.large_binary())
+            return plain.read_row_group(group, columns=self._names)
 
     def _converted(self, columns: list[Any]) -> Any:
         raise NotImplementedError
@@ -273,6 +283,8 @@ def _dtype(kind: Any) -> np.dtype:
 def _numpy(column: Any, dtype: np.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
         if dtype.kind == "f":
+            if _dtype(column.type).kind == "O":
+                return to_numbers(arrow_cells(column)).astype(dtype)
             return np.asarray(column.to_numpy(), dtype=dtype)
         cells = arrow_cells(column)
         # Nanoseconds would become integers.

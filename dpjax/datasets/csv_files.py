@@ -113,7 +113,7 @@ def _batched(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _cells(line: bytes, separator: str) -> list[str]:
-    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")  # keeps cells distinct
     try:
         return next(csv.reader([text], delimiter=separator), [])
     except csv.Error:

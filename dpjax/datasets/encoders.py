@@ -11,7 +11,8 @@ import numpy as np
 from dpjax.datasets.cells import EPOCH, MISSING, Kind, to_days, to_numbers
 from dpjax.datasets.labels import Label, check_possible, codes, label_text, places
 
-_NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
+# One cell that is no number makes words of a column where a data frame is read from a file.
+_NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 _TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
 _OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 

@@ -1,6 +1,5 @@
 """Declared labels, and the numbers that encode them in training."""
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,39 +62,6 @@ def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
     if len(values) < least:
         raise ValueError(f"{name} must hold at least {_COUNTED[least]}, got {values!r}.")
     return values
-
-
-def typed(cells: np.ndarray) -> np.ndarray:
-    """Returns the cells of a file as numbers if most of them are numbers, else unchanged.
-
-    Args:
-      cells: (n,); a dtype other than object is kept.
-
-    Returns:
-      (n,) float64, NaN for a cell that is not a number; or ``cells``.
-
-    Privacy: whether a column holds numbers or words is public, as the dtype of an array is. The
-      majority decides, so that one strange record among many does not change the result.
-
-    >>> typed(np.array(["0", "1", "?"], object)), typed(np.array(["No", "Yes", "1"], object))
-    (array([ 0.,  1., nan]), array(['No', 'Yes', '1'], dtype=object))
-    """
-    if cells.dtype.kind not in "OT":
-        return cells
-    known = {str(cell): _number(cell) for cell in cells.flat if isinstance(cell, str)}
-    values = [
-        known[str(cell)] if isinstance(cell, str) else None if isinstance(cell, bool) else cell
-        for cell in cells.flat
-    ]
-    converted = np.array([_to_float(number) for number in values])
-    return converted if 2 * np.isfinite(converted).sum() > len(converted) else cells
-
-
-def _to_float(number: Any) -> float:
-    try:
-        return float(number) if isinstance(number, numbers.Real) else np.nan
-    except (OverflowError, ValueError):
-        return np.nan
 
 
 def encode_labels(
@@ -298,7 +264,7 @@ def _forms(cell: Any) -> tuple[str, int | float] | tuple[str] | None:
     if isinstance(cell, np.generic):
         cell = cell.item()
     if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", "replace")
+        cell = cell.decode("utf-8", "surrogateescape")
     if not isinstance(cell, Label) or cell != cell:
         return None
     # An integer of thousands of digits cannot be printed, and cannot be one of the classes.

@@ -12,7 +12,7 @@ from dpjax import _validate
 from dpjax._streaming import Rows
 from dpjax.datasets import columnar
 from dpjax.datasets.archives import DAMAGED
-from dpjax.datasets.cells import Kind, cells_of, kind_of, to_numbers
+from dpjax.datasets.cells import cells_of, check_numbers, kind_of, to_numbers
 from dpjax.datasets.csv_files import CsvFile, few
 
 SUFFIXES = (".csv", ".npz", *columnar.SUFFIXES)
@@ -252,11 +252,7 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
 def _numbers(name: str, column: Any) -> np.ndarray:
     stated = str(getattr(column, "dtype", getattr(column, "type", "")))
-    if stated == "category" or kind_of(column) not in (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED):
-        raise ValueError(
-            f"the column {name!r} must hold one number for each record, got {stated}: remove it, "
-            "or declare its levels in a schema."
-        )
+    check_numbers(name, kind_of(column), stated)
     return to_numbers(cells_of(column))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from dpjax._streaming import Rows
 from dpjax.datasets.base import Dataset, Preprocessing, Ranges, Table
 from dpjax.datasets.csv_files import check_unique, few
-from dpjax.datasets.labels import Label, check_classes, typed
+from dpjax.datasets.labels import Label, check_classes
 from dpjax.datasets.raw import is_table_path, read_labelled
 from dpjax.datasets.schema import Schema, check_table
 from dpjax.datasets.source import Source
@@ -60,16 +60,12 @@ def read_table(
         raise ValueError(f"{where} has no records: training needs at least one.")
     ranges = None if bounds is None else read_ranges(bounds, raw.columns)
     assert raw.labels is not None
-    # Declared classes are compared as text too: "01" declared as a word is not the number 1.
-    labels = raw.labels
-    if declared is None and isinstance(labels, np.ndarray):
-        labels = typed(labels)
     described = f"the column {label!r} of {where}" if label else f"the labels of {where}"
     return Table(
         name,
         raw.columns,
         raw.x,
-        labels,
+        raw.labels,
         ranges,
         declared,
         raw.test_x,

@@ -62,7 +62,8 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
 
     Privacy: names of columns and how each is stored, which are taken as public; no value, range or
       level of the data. Where that is not stated, as in a CSV, the majority of a column's cells
-      decides whether it holds numbers, dates or words.
+      decides what it is said to hold. That word is NOT PRIVATE: it is for the owner of the data,
+      who fills in what is known without them.
 
     >>> text = template({"age": np.array([30, 60]), "ill": ["no", "yes"]}, label="ill")
     >>> print(text[text.index("[label]"):])

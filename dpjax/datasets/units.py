@@ -22,9 +22,9 @@ def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person
 
     Args:
       data: a ``Dataset``, or a pytree of arrays with one record a row.
-      by: (n,) integers or strings that say whose a record is, compared as text without white
-        space around it. Any other cell among them, such as None, NaN or an empty string, makes a
-        null record, which belongs to nobody and is left out.
+      by: (n,) whole numbers or strings that say whose a record is, compared as text without white
+        space around it. Any other cell among them, such as None, NaN, a fraction or an empty
+        string, makes a null record, which belongs to nobody and is left out.
       max_records: K, the largest number of records that a unit contributes; a declared number, not
         one read off the data. It costs no privacy: a large K is a large array, a small one drops
         records.
@@ -36,12 +36,13 @@ def group(data: Dataset | PyTree, by: Any, max_records: int, unit: str = "person
       hold zeros. Held-out records stay as they are.
 
     Raises:
-      ValueError: if ``by`` has another length or floating values, if no record has a unit, if
-        ``max_records`` is not an integer of at least 1, or if the data are grouped already or lie
-        on disk.
+      ValueError: if ``by`` has another length, or holds what names nobody, by its dtype; if
+        no record has a unit, if ``max_records`` is not an integer of at least 1, or if the data
+        are grouped already or lie on disk.
 
-    Privacy: NOT a mechanism. A row of the result depends on one unit alone. The number of units is
-      public under ``"zero_out"`` and ``"replace_one"``, as the number of records is without units.
+    Privacy: NOT a mechanism. A row of the result depends on one unit alone. Neighbours are defined
+      on the result: a person that is replaced by a null one keeps its place. The number of units
+      is public under ``"zero_out"`` and ``"replace_one"``, as that of records is without units.
 
     >>> x, y = np.arange(6.0).reshape(3, 2), np.array([1.0, -1.0, 1.0])
     >>> visits = group(Dataset(x, y), by=["ann", "bob", "ann"], max_records=2)
@@ -80,7 +81,7 @@ def _owners(by: Any, rows: int) -> np.ndarray:
     check_names("by", by)
     cells = cells_of(by)
     if cells.shape != (rows,):
-        raise ValueError(f"by must have one entry a record, shape ({rows},), got {cells.shape}.")
+        raise ValueError("by must have one entry for each record.")  # n may be private
     owner = np.full(rows, -1)
     if cells.dtype.kind in "iu":
         _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
@@ -94,7 +95,10 @@ def _owners(by: Any, rows: int) -> np.ndarray:
             if name := unit_name(cell):
                 owner[record] = numbers.setdefault(name, len(numbers))
     if not (owner >= 0).any():
-        raise ValueError("no record has a unit: by names nobody. Integers and strings are names.")
+        raise ValueError(
+            "no record has a unit: by names nobody. Whole numbers and strings are names; convert "
+            "others, such as UUIDs, to text."
+        )
     return owner
 
 
@@ -104,29 +108,32 @@ def check_names(said: str, column: Any) -> None:
     >>> check_names("by", np.array(["ann", "bob"]))
     """
     dtype = getattr(column, "dtype", None)
-    if kind_of(column) in (Kind.OTHER, Kind.BOOLEANS) or getattr(dtype, "kind", "") == "f":
-        raise ValueError(
-            f"{said} must hold integers or strings, got {dtype}: rounded numbers may give two "
-            "people one name. Convert them, a missing one to None."
-        )
+    if kind_of(column) in (Kind.OTHER, Kind.BOOLEANS):
+        raise ValueError(f"{said} must hold whole numbers or strings, got {dtype}: convert them.")
 
 
 def unit_name(cell: Any) -> str:
     """Returns the name that a cell gives to a unit, as text; "" if it is none.
 
     An integer and a string of the same text are one name. If they were two, a person whose records
-    have both would be two units, each protected by itself.
+    have both would be two units, each protected by itself. pandas makes floats of integers where
+    one is missing: a float is a name if it is whole, and no two integers round to it.
 
-    >>> unit_name(" ann"), unit_name(7), unit_name("7"), unit_name(None), unit_name(7.0)
-    ('ann', '7', '7', '', '')
+    >>> unit_name(" ann"), unit_name(7), unit_name("7"), unit_name(7.0)
+    ('ann', '7', '7', '7')
+    >>> unit_name(None), unit_name(7.5), unit_name(2.0**53)
+    ('', '', '')
     """
     if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", "replace")
+        cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
     if isinstance(cell, str):
         return cell.strip()
     if isinstance(cell, np.datetime64):
         return "" if np.isnat(cell) else str(cell)
-    if not isinstance(cell, int | np.integer):
+    if isinstance(cell, float | np.floating):
+        largest = 2.0 ** (np.finfo(cell).nmant + 1)
+        cell = int(cell) if abs(cell) < largest and cell == np.floor(cell) else None
+    if not isinstance(cell, int | np.integer) or isinstance(cell, np.timedelta64):
         return ""
     whole = int(cell)
     return str(whole) if whole.bit_length() < 1_000 else hex(whole)  # str has a limit

@@ -13,6 +13,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import column_or_1d
 
+# Kinds of which a cell may be a number. A single word makes words of a column of numbers.
+_TEXT = "OUT"
 # What arrays of numpy's kinds hold. Objects, of kind O, may be anything.
 _HOLDS = dict.fromkeys("biuf", "numbers") | dict.fromkeys("UT", "words")
 _HOLDS |= {"S": "bytes", "M": "dates", "m": "durations", "c": "complex numbers", "V": "structures"}
@@ -58,7 +60,7 @@ def features(x: Any) -> np.ndarray:
         )
     if array.dtype.kind in "biuf":
         return array
-    if kind != "O":
+    if kind not in _TEXT:
         raise ValueError(f"X must hold numbers, got an array of {_HOLDS[kind]}.")
     return _each(_number, array, np.float64)
 
@@ -93,10 +95,10 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     array([-1.,  0.,  1., nan, nan], dtype=float32)
     """
     given = labels(y)
-    if given.kind not in "biufO":
+    if given.kind not in "biuf" + _TEXT:
         raise ValueError(f"y must hold numbers, got an array of {_HOLDS[given.kind]}.")
     cells = given.cells
-    if cells.dtype.kind == "O":
+    if cells.dtype.kind in _TEXT:
         cells = _each(_number, cells, np.float64)
     cells = cells.astype(np.float64)
     middle, half = (low + high) / 2, (high - low) / 2
@@ -151,7 +153,9 @@ def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
     array([ 1., nan, -1., nan], dtype=float32)
     """
     given, declared = _HOLDS.get(y.kind), _HOLDS.get(_kind(classes[0]))
-    if given and declared and given != declared:
+    if (given, declared) == ("words", "numbers"):
+        y = Labels(_each(_number, y.cells, np.float64), "f")
+    elif given and declared and given != declared:
         raise ValueError(
             f"y holds {given} and classes {declared}, of which none can be equal: declare classes "
             "in the labels' own type."

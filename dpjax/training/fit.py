@@ -33,6 +33,8 @@ from dpjax.training.records import (
     check_logits,
     class_numbers,
     example_shape,
+    in_units,
+    one_by_one,
     records_of,
     sizes_of,
 )
@@ -74,6 +76,8 @@ def fit(
     metrics: Mapping[str, LossOfOutputs] | None = None,
     exact: bool = False,
     regularizer: Any = None,
+    groups: Any = None,
+    max_records: int | None = None,
     data_size: int | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -120,7 +124,12 @@ def fit(
         measured beside the loss and, for cross-entropy, the accuracy.
       exact: whether to evaluate on the training records too, which is NOT PRIVATE.
       regularizer: see ``Objective``; of the parameters, after the noise.
-      data_size: the declared public n; required under ``add_or_remove_one``, else the data's rows.
+      groups: (n,) whose each record is, as ``by`` of ``datasets.group``: all records of a person
+        are then one example, whose loss is the mean of theirs. Data that are grouped, by ``group``
+        or ``load(unit=)``, need neither this nor ``max_records``.
+      max_records: the declared largest number of records of one person, which ``groups`` needs.
+      data_size: the declared public n, of persons where there are groups; required under
+        ``add_or_remove_one``, else the data's rows.
       progress: as in ``run``; the bar shows the epsilon of the full declared run, or that the noise
         is unsafe and there is no guarantee.
       checkpoint: as in ``run``. The table of evaluations is stored there too.
@@ -163,14 +172,20 @@ def fit(
     data, mesh = mesh_of(data)
     if loss == "cross_entropy":
         data, held_out = class_numbers(data, data), class_numbers(held_out, data)
-    records = records_of("data", data, bounds)
+    data = in_units(data, groups, max_records, bounds)
+    grouped = data if isinstance(data, Dataset) and data.present is not None else None
+    if grouped and team(mesh).size > 1:
+        raise ValueError("persons are trained in one process: pass data that are not distributed.")
+    records = records_of("data", one_by_one(grouped) if grouped else data, bounds)
+    units = grouped.examples if grouped else records
     example = example_shape(records)
-    sizes = sizes_of(records, budget, data_size, batch_size, epochs, steps)
+    sizes = sizes_of(units, budget, data_size, batch_size, epochs, steps)
     root = _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
     check_logits(loss, data, net, params, example[0])
-    check_closures(objective, params, example, _public_rows(records, sizes, budget))
+    check_closures(objective, params, example, _public_rows(units, sizes, budget))
+    objective = objective.of_units() if grouped else objective
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
     if held_out is not None:

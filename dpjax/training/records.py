@@ -11,7 +11,7 @@ from dpjax import _validate
 from dpjax._streaming import Rows
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
-from dpjax.datasets import Dataset
+from dpjax.datasets import Dataset, group
 from dpjax.datasets.base import check_arrays
 
 
@@ -84,6 +84,48 @@ def records_of(
                 f"{needed}."
             )
     return x, y
+
+
+def in_units(
+    data: Any, groups: Any, max_records: int | None, bounds: tuple[float, float] | None = None
+) -> Any:
+    """Returns ``data`` grouped into units, unchanged without ``groups``.
+
+    Args:
+      data: a ``Dataset``, or ``(x, y)``, one record a row.
+      groups: (n,) whose each record is, or None.
+      max_records: the declared largest number of records of a unit, or None.
+      bounds: as in ``fit``.
+
+    Raises:
+      ValueError: if only one of both is given, or as ``group``.
+
+    >>> x, y = np.ones((3, 2)), np.ones(3)
+    >>> in_units((x, y), ["ann", "bob", "ann"], 2).present.tolist()
+    [[True, True], [True, False]]
+    """
+    if groups is None and max_records is None:
+        return data
+    if groups is None or max_records is None:
+        raise ValueError(
+            "groups and max_records go together: whose each record is, and the declared largest "
+            "number of records of one person."
+        )
+    if not isinstance(data, Dataset):
+        data = Dataset(*records_of("data", data, bounds))
+    return group(data, groups, max_records)
+
+
+def one_by_one(data: Dataset) -> Dataset:
+    """Returns the records of units, one a row, without those that are absent.
+
+    >>> units = in_units((np.ones((3, 2)), np.ones(3)), ["ann", "bob", "ann"], 2)
+    >>> one_by_one(units).x.shape
+    (3, 2)
+    """
+    present = np.asarray(data.present)
+    x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[present], (data.x, data.y))
+    return dataclasses.replace(data, x=x, y=y, present=None)
 
 
 def class_numbers(data: Any, like: Any) -> Any:

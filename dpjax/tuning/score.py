@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax.datasets import Dataset
@@ -51,9 +52,11 @@ class PublicAccuracy:
 
         Args:
           objective: as the field.
-          records: a ``Dataset``, or ``(x, y)``.
+          records: a ``Dataset``, or ``(x, y)``. Of units each record that is present counts.
         """
-        x, y = records.examples if isinstance(records, Dataset) else records
+        x, y = (records.x, records.y) if isinstance(records, Dataset) else records
+        if isinstance(records, Dataset) and records.present is not None:
+            x, y = (np.asarray(leaf)[np.asarray(records.present)] for leaf in (x, y))
         return cls(objective, jnp.asarray(x), jnp.asarray(y))
 
     def __call__(self, params: Params) -> Array:
