@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         objectives,
         oracles,
         plotting,
+        reporting,
         sampling,
         training,
         transforms,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from dpjax.linalg import trust_region_step
     from dpjax.mechanisms import random_key
     from dpjax.objectives import Objective
+    from dpjax.reporting import report
     from dpjax.training import Trained, fit
 
 __all__ = [
@@ -107,6 +109,8 @@ __all__ = [
     "plotting",
     "pytree_dataclass",
     "random_key",
+    "report",
+    "reporting",
     "run",
     "sampling",
     "save",
@@ -148,6 +152,7 @@ _NAMES = {
     "linalg": ["trust_region_step"],
     "mechanisms": ["random_key"],
     "objectives": ["Objective"],
+    "reporting": ["report"],
     "training": ["Trained", "fit"],
 }
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}

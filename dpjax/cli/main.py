@@ -11,6 +11,8 @@ from dpjax.cli.options import Parser
 COMMANDS = {
     "run": "train privately and print the guarantee",
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
+    "predict": "predict labels of a table by a saved model, as CSV",
+    "show": "print a saved model: guarantee, releases, certificate, coefficients",
     "data": "list the data sets, their sources and checksums",
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",

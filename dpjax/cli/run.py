@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import functools
+import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from dpjax import _validate
 from dpjax._processes import Team
 from dpjax.algorithms import Algorithm
 from dpjax.cli import outputs, plan, problem, processes, report
+from dpjax.datasets.csv_files import few
 from dpjax.driver import check_data, guarantee, holds_run, root_key, starting_point
 
 _COMPILE_EVENT = "/jax/core/compile/"
@@ -70,7 +73,7 @@ def _work(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.repeats is not None:
         _validate.positive_int("repeats", arguments.repeats)
-    for name in ("save", "checkpoint", "ledger", "distributed", "coordinator"):
+    for name in ("save", "report", "checkpoint", "ledger", "distributed", "coordinator"):
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
     outputs.check(arguments)
@@ -116,14 +119,26 @@ def _write(
         dpjax.save(arguments.save, solution)
         print(f"wrote {arguments.save}")
         scale = solution.preprocessing
-        if setting.algorithm.objective.predicts and scale is not None:
+        objective = setting.algorithm.objective
+        if scale is not None and (objective.predicts or objective.predicts_numbers):
             print(
-                f"predict in Python: dpjax.load({arguments.save!r}).predict('new.csv'), for a "
-                f"table with the columns {', '.join(scale.columns)}, with or without labels"
+                f"predict: {shlex.join(['dpjax', 'predict', arguments.save, 'new.csv'])}, or in "
+                f"Python dpjax.load({arguments.save!r}).predict('new.csv'), for a table with the "
+                f"columns {few(scale.columns, str)}, with or without labels"
             )
     if arguments.json:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
+    if arguments.report:
+        name = os.path.basename(arguments.data)
+        dpjax.report(
+            solution,
+            arguments.report,
+            title=f"{setting.algorithm.title} on {name}",
+            model=os.path.basename(arguments.save or "model"),
+            exact={field: content[field] for field in report.EXACT},
+        )
+        print(f"wrote {arguments.report}")
     if arguments.plot:
         budget = setting.budget
         title = (
