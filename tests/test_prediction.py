@@ -338,7 +338,11 @@ def test_a_new_user_gets_from_a_csv_with_words_to_predictions_by_messages_alone(
     assert "differentially private" in text and "wrote model" in text
     age, income, y = records(100, seed=2)
     write(tmp_path / "new.csv", COLUMNS, income, range(100), age)
-    line = re.search(r"predict in Python: (.*?\)), for a table with the columns age, income", text)
-    found = eval(line.group(1), {"dpjax": dpjax})
+    line = re.search(
+        r"predict: (dpjax .*), or in Python (.*\)), for a table with the columns age, income", text
+    )
+    found = eval(line.group(2), {"dpjax": dpjax})
     assert np.mean(found == y) > 0.8
+    status, text = say(line.group(1))
+    assert status == 0 and text.splitlines()[1:101] == found.tolist()
     assert json.loads(template) == BOUNDS
