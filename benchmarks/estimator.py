@@ -107,11 +107,12 @@ def compare(arguments):
         print("| | accuracy | balanced accuracy | AUC | log-loss | seconds a fit |")
         print("|---|---|---|---|---|---|")
         for solver in arguments.solvers:
-            for relation, penalty in itertools.product(("replace_one", "zero_out"), PENALTIES):
+            penalties = (2.0,) if arguments.defaults else PENALTIES
+            for relation, penalty in itertools.product(("replace_one", "zero_out"), penalties):
                 got = ours(x, y, test_x, arguments.epsilon, relation, solver, penalty)
                 row = f"ours, {solver}, {relation}, {penalty:g} / (n epsilon)"
                 line(row + " (default)" * (penalty == 2), *got, test_y)
-        for c in () if found.returncode else CS:
+        for c in () if found.returncode else (1.0,) if arguments.defaults else CS:
             got = theirs(arguments.python, x, y, test_x, arguments.epsilon, c)
             default = " (default)" * (c == 1)
             line(f"diffprivlib, replace_one, C = {c:g}{default}", *got, test_y)
@@ -143,6 +144,7 @@ if __name__ == "__main__":
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--data", nargs="+", default=["ijcnn1", "randhie"])
+    parser.add_argument("--defaults", action="store_true", help="the default penalties alone")
     parser.add_argument("--solvers", nargs="+", default=["dp-tr"])
     chosen = parser.parse_args()
     try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         sampling,
         training,
         transforms,
+        tuning,
     )
     from dpjax._typing import pytree_dataclass, static
     from dpjax.accounting import Ledger, PrivacyBudget
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from dpjax.objectives import Objective
     from dpjax.reporting import report
     from dpjax.training import Trained, fit
+    from dpjax.tuning import Tuned, tune
 
 __all__ = [
     "ALGORITHMS",
@@ -73,6 +75,7 @@ __all__ = [
     "Solution",
     "Status",
     "Trained",
+    "Tuned",
     "accounting",
     "algorithms",
     "auditing",
@@ -120,6 +123,8 @@ __all__ = [
     "training",
     "transforms",
     "trust_region_step",
+    "tune",
+    "tuning",
     "with_accuracy",
 ]
 
@@ -154,6 +159,7 @@ _NAMES = {
     "objectives": ["Objective"],
     "reporting": ["report"],
     "training": ["Trained", "fit"],
+    "tuning": ["Tuned", "tune"],
 }
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
 

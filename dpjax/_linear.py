@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,6 +121,20 @@ class Numbers(Signs):
         return y
 
 
+class Region(NamedTuple):
+    """Public numbers for a trust-region method to start from.
+
+    Args:
+      steps: of a method that asks all records.
+      radius: of the first step, for rows of norm 1.
+      damping: over the spectral scale of the noise on the Hessian.
+    """
+
+    steps: int = 32
+    radius: float = 12.0
+    damping: float = 0.5
+
+
 @dataclasses.dataclass(frozen=True)
 class LinearLoss:
     """A loss psi(s, y) of a record (x, y), whose scores s are <x, w> or, for K outputs, W x.
@@ -159,6 +173,11 @@ class LinearLoss:
     def at_zero(self) -> float:
         """The largest loss of a record at w = 0, where psi is never negative."""
         raise NotImplementedError
+
+    @property
+    def region(self) -> Region:
+        """What a trust-region method starts from: weights that classify have large norms."""
+        return Region()
 
     @property
     def concordance(self) -> float | None:

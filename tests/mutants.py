@@ -18,7 +18,7 @@ import pytest
 
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, hash_chain
+from dpjax.accounting import PoissonRelease, best_of, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.datasets import encoders, labels, units
@@ -41,6 +41,7 @@ from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree, used_
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import noise as laws
 from dpjax.oracles import (
+    AccuracyQuery,
     AnchoredQuery,
     DifferenceQuery,
     EstimateQuery,
@@ -55,6 +56,7 @@ from dpjax.oracles import (
 from dpjax.oracles import base as oracles
 from dpjax.sampling import gaps, samplers
 from dpjax.transforms import adaptive, aggregate, noise
+from dpjax.tuning import search, trials
 
 TESTS = pathlib.Path(__file__).parent
 MUTANTS = {}
@@ -235,6 +237,62 @@ def _(patch):
 @mutant("an accuracy that is not booked")
 def _(patch):
     patch.setattr(WithAccuracy, "event", property(lambda self: self.algorithm.event))
+
+
+@mutant("a cap on the number of trainings that is not accounted")
+def _(patch):
+    of = best_of.BestOf.of
+
+    def uncapped(number, training):
+        return of(dataclasses.replace(number, cap=20 * number.cap), training)
+
+    patch.setattr(best_of.BestOf, "of", uncapped)
+
+
+@mutant("a search booked as one training")
+def _(patch):
+    def delta(self, epsilons):
+        return self.training(np.maximum(epsilons, 0.0))
+
+    patch.setattr(best_of.BestOf, "delta", delta)
+
+
+def drawn_otherwise(change):
+    def plant(patch):
+        draw = trials.draw
+        patch.setattr(trials, "draw", lambda *args, **kwargs: change(draw(*args, **kwargs)))
+
+    return plant
+
+
+mutant("a fixed number of trainings")(
+    drawn_otherwise(lambda drawn: drawn._replace(live=jnp.arange(drawn.live.size) < 4))
+)
+mutant("all trainings up to the cap compete")(
+    drawn_otherwise(lambda drawn: drawn._replace(live=jnp.ones_like(drawn.live)))
+)
+
+
+@mutant("the score of a search without noise")
+def _(patch):
+    stddevs = AccuracyQuery.stddevs
+
+    def none(self, params, **public):
+        return tuple(1e-3 * stddev for stddev in stddevs(self, params, **public))
+
+    patch.setattr(AccuracyQuery, "stddevs", none)
+
+
+@mutant("the other trainings in the result")
+def _(patch):
+    choose = search._choose
+
+    def leaky(stacked, drawn, carries, *args, **kwargs):
+        best = choose(stacked, drawn, carries, *args, **kwargs)
+        solution = dataclasses.replace(best.solution, history=carries.history)
+        return best._replace(solution=solution)
+
+    patch.setattr(search, "_choose", leaky)
 
 
 @mutant("a selection at every step")
@@ -794,7 +852,8 @@ def _(patch):
 def _(patch):
     def of_longest(gram, rows, parts, clip_norm):
         squares = [
-            (part / weight).reshape(part.shape[0], rows, -1) ** 2 for part, weight, _ in parts
+            jnp.sum((part / weight) ** 2, axis=2).reshape(part.shape[0], rows, -1)
+            for part, weight, _ in parts
         ]
         longest = jnp.sqrt(sum(squares)).max(axis=1).ravel()
         return jnp.minimum(1, linear_units._SLACK * clip_norm / jnp.maximum(longest, 1e-30))

@@ -19,7 +19,7 @@ FLOORS = [
     {"algorithms"},
     {"baselines"},
     {"driver"},
-    {"training"},
+    {"training", "tuning"},
     {"auditing", "experiments", "estimators", "reporting"},
     {"__init__"},
     {"cli"},

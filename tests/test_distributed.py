@@ -47,6 +47,27 @@ for name in {names}:
     assert one == on_devices(program, optimised=optimised) == first == second
 
 
+def test_c12_losses_of_several_scores_and_of_numbers_release_the_same_bits():
+    """On one device, from memory or outside, and on eight."""
+    program = """
+labels = {"softmax": np.digitize(x[:, 0], [-0.1, 0.1]).astype(np.float32), "huber": x[:, 0]}
+losses = {"softmax": dpjax.objectives.softmax(3), "huber": dpjax.objectives.huber()}
+settings = {"dp-tr": {"steps": 3}, "dp-svrg": {"epochs": 1, "epoch_length": 3, "batch_size": 200}}
+for name, loss in losses.items():
+    for kind, more in settings.items():
+        given = dpjax.ALGORITHMS[kind](
+            loss, budget, data_size=n, dimension=loss.parameters(4), **more)
+        records = PLACED((x, labels[name]))
+        found[f"{name} {kind}"] = bits(dpjax.solve(given, records, key=jax.random.key(0)))
+"""
+    outside = program.replace("PLACED", "stream").replace('f"{name}', 'f"out {name}')
+    both = on_devices(program.replace("PLACED", "") + outside, count=1)
+    one = {name: value for name, value in both.items() if not name.startswith("out")}
+    assert len(set(one.values())) == 4
+    assert one == {name: both[f"out {name}"] for name in one}
+    assert one == on_devices(program.replace("PLACED", "shard"))
+
+
 def test_c12_any_number_of_devices_and_the_users_own_sharding():
     """By programs optimised as users' are, of a method that draws batches larger than a share."""
     program = """

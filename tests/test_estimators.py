@@ -1,4 +1,4 @@
-"""``DPLogisticRegression``: scikit-learn's own checks, and what is declared instead of read."""
+"""Private estimators: scikit-learn's own checks, and what is declared instead of read."""
 
 import functools
 import gc
@@ -19,7 +19,13 @@ from sklearn.utils import estimator_checks
 import dpjax
 from dpjax import _durable
 from dpjax.driver import loop
-from dpjax.estimators import DPLogisticRegression, logistic, rows
+from dpjax.estimators import (
+    DPLinearRegression,
+    DPLogisticRegression,
+    DPRobustRegression,
+    base,
+    rows,
+)
 
 # The checks that no private estimator can pass, and why: an error tells of one record.
 EXCEPTIONS = {
@@ -33,14 +39,9 @@ SIZE = 300
 CHEAP = {"solver": "dp-gd", "solver_options": {"steps": 20, "step_size": 8.0, "certify": None}}
 
 
-class ReadsLabels(DPLogisticRegression):
-    """Takes the two labels from the data, which the checks cannot declare: NOT PRIVATE."""
+class OneSize:
+    """Null records up to one size spare a compile for each size of the checks' data."""
 
-    def _declared_classes(self, y):
-        found = np.unique(y)
-        return (0.0, 1.0) if found.dtype.kind == "f" else found
-
-    # Null records up to one size spare a compile for each size of the checks' data.
     def _configure(self, count, dimension):
         return super()._configure(SIZE, dimension)
 
@@ -51,15 +52,36 @@ class ReadsLabels(DPLogisticRegression):
         return super()._train(algorithm, dpjax.Dataset(x, y))
 
 
+class ReadsLabels(OneSize, DPLogisticRegression):
+    """Takes the labels from the data, which the checks cannot declare: NOT PRIVATE."""
+
+    def _declared_classes(self, y):
+        found = np.unique(y)
+        return (0.0, 1.0) if found.dtype.kind == "f" else found
+
+
+class ReadsRange(OneSize, DPLinearRegression):
+    """Takes the range from the data, which the checks cannot declare: NOT PRIVATE."""
+
+    def _range(self, y):
+        y = np.real(np.asarray(y)).astype(float)
+        finite = np.append(y[np.isfinite(y)], 0.0)
+        return finite.min(), finite.max() + 1e-3
+
+
 def the_checks():
-    model = ReadsLabels(epsilon=1000.0, data_norm=10.0, **CHEAP)
-    for estimator, check in estimator_checks.estimator_checks_generator(model):
-        name = check.func.__name__ if isinstance(check, functools.partial) else check.__name__
-        if name == "check_array_api_input":
-            continue  # needs an environment variable that SciPy reads when it is first imported
-        reason = EXCEPTIONS.get(name)
-        fails = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-        yield pytest.param(estimator, check, marks=fails, id=name)
+    models = (
+        ReadsLabels(epsilon=1000.0, data_norm=10.0, **CHEAP),
+        ReadsRange(epsilon=1000.0, data_norm=10.0),
+    )
+    for model in models:
+        for estimator, check in estimator_checks.estimator_checks_generator(model):
+            name = check.func.__name__ if isinstance(check, functools.partial) else check.__name__
+            if name == "check_array_api_input":
+                continue  # needs an environment variable that SciPy reads when it is first imported
+            reason = EXCEPTIONS.get(name)
+            fails = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            yield pytest.param(estimator, check, marks=fails, id=f"{type(model).__name__}-{name}")
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(the_checks()))
@@ -210,9 +232,10 @@ def test_what_is_predicted_is_not_printed_either():
 
 
 def test_labels_read_off_the_data_are_found_out():
-    """The planted bug: whether anybody has the label 2 must not decide whether ``fit`` raises."""
-    with pytest.raises(ValueError, match="multiclass"):
-        ReadsLabels(**make().get_params()).fit(*strange("label"))
+    """The planted bug: whether anybody has the label 2 must not decide how many classes count."""
+    found = ReadsLabels(**make().get_params()).fit(*strange("label"))
+    assert len(found.classes_) == 3
+    assert len(make().fit(*strange("label")).classes_) == 2
 
 
 @pytest.mark.parametrize("more", [{}, {"bounds": (-1, [1, 1]), "data_norm": None}])
@@ -286,14 +309,14 @@ def test_the_default_penalty_falls_with_epsilon_in_one_program():
 
 
 def test_several_fits_without_a_ledger_say_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(logistic, "_unbooked", [])
+    monkeypatch.setattr(base, "_unbooked", [])
     model = make().fit(*problem())
     assert "fits in this process" not in model.guarantee_
     search = GridSearchCV(make(), {"epsilon": [1.0, 50.0]}, cv=3).fit(*problem())
     for fitted in (model, search.best_estimator_):
         assert "One of 8 fits in this process without a ledger." in fitted.guarantee_
     again = pickle.dumps(model)
-    monkeypatch.setattr(logistic, "_PROCESS", "another")
+    monkeypatch.setattr(base, "_PROCESS", "another")
     assert "fits in this process" not in pickle.loads(again).guarantee_
     with dpjax.Ledger.create(tmp_path / "book", dpjax.PrivacyBudget(1.0, 1e-4)) as book:
         booked = make(epsilon=0.5, delta=1e-5, ledger=book, solver_options={"steps": 2})
@@ -385,11 +408,11 @@ def test_weights_that_blow_up_are_reported():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"classes": None}, "classes is required: declare the two labels"),
-        ({"classes": (0, 1, 2)}, "multiclass.*one against the rest"),
-        ({"classes": (1, 1)}, "classes must be two labels"),
-        ({"classes": (0, np.nan)}, "classes must be two labels that equal themselves"),
-        ({"classes": (0, None)}, "classes must be two labels of one kind"),
+        ({"classes": None}, "classes is required: declare the labels"),
+        ({"classes": (1,)}, "classes must be two labels or more, got one class"),
+        ({"classes": (0, 1, 1)}, "classes must be distinct, got one label twice"),
+        ({"classes": (0, np.nan)}, "classes must be labels that equal themselves"),
+        ({"classes": (0, None)}, "classes must be labels of one kind"),
         ({"classes": (0, "yes")}, "one kind, got numbers and words"),
         ({"classes": (0, 1j)}, "one kind, got numbers and complex numbers"),
         ({"solver_options": [1]}, r"solver_options must be a dict .*got \[1\]"),
@@ -452,3 +475,126 @@ def test_the_guarantee_names_the_declared_labels(scale):
         classes=("Rain", "sun"), random_state=0, solver_options={"steps": 2}, **scale
     )
     assert "Accepted labels: 'Rain', 'sun'; a record with any" in model.fit(x, y).guarantee_
+
+
+# More than two classes, numbers, units, data frames
+
+
+def test_several_classes_are_one_training_and_predict():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (300, 2))
+    y = np.array(["a", "b", "c"])[np.digitize(x[:, 0] + x[:, 1], [-0.5, 0.5])]
+    y[7] = "?"
+    model = make(
+        classes=("c", "a", "b"), epsilon=500.0, solver="dp-tr", solver_options={"steps": 8}
+    )
+    model.fit(x, y)
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    assert model.coef_.shape == (3, 2) and model.intercept_.shape == (3,)
+    assert model.score(x, y) > 0.9
+    scores = model.decision_function(x)
+    assert scores.shape == (300, 3)
+    np.testing.assert_allclose(scores, x @ model.coef_.T + model.intercept_, atol=1e-5)
+    np.testing.assert_allclose(model.predict_proba(x).sum(axis=1), 1)
+    assert "Accepted labels: 'a', 'b', 'c'" in model.guarantee_
+    assert len(model.solution_.event.releases) == 1
+
+
+def numbers(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform([0, 10], [10, 20], (400, 2))
+    return x, 3 * x[:, 0] - 2 * x[:, 1] + 50 + rng.normal(size=400)
+
+
+def regression(**more):
+    given = {"target_bounds": (0, 100), "bounds": ([0, 10], [10, 20]), "random_state": 0}
+    return DPLinearRegression(**{"epsilon": 100.0} | given | more)
+
+
+def test_a_regression_is_linear_in_the_units_of_its_features():
+    x, y = numbers()
+    model = regression().fit(x, y)
+    np.testing.assert_allclose(model.coef_, [3, -2], atol=0.1)
+    np.testing.assert_allclose(model.predict(x), x @ model.coef_ + model.intercept_, rtol=1e-5)
+    assert model.score(x, y) > 0.95
+    assert "numbers from -1 to 1" in model.guarantee_
+    by_norm = regression(bounds=None, data_norm=30.0).fit(x, y)
+    np.testing.assert_allclose(
+        by_norm.predict(x), x @ by_norm.coef_ + by_norm.intercept_, rtol=1e-5
+    )
+    assert by_norm.score(x, y) > 0.9
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 101.0])
+def test_a_target_out_of_its_range_contributes_nothing(bad):
+    x, y = numbers()
+    y[7] = bad
+    found = regression().fit(x, y)
+    x[7] = np.nan
+    np.testing.assert_array_equal(found.coef_, regression().fit(x, y).coef_)
+    assert (found.coef_ != regression().fit(*numbers()).coef_).all()
+
+
+@pytest.mark.parametrize(("loss", "scale"), [("huber", 10.0), ("tukey", 40.0), ("welsch", None)])
+def test_a_robust_regression_leaves_outliers_out(loss, scale):
+    x, y = numbers()
+    y[::5] = 100.0
+    given = {"target_bounds": (0, 100), "bounds": ([0, 10], [10, 20]), "random_state": 0}
+    model = DPRobustRegression(epsilon=100.0, loss=loss, scale=scale, **given).fit(x, y)
+    assert np.abs(model.coef_ - [3, -2]).max() < 0.5
+    plain = regression().fit(x, y)
+    inside = y < 100
+    errors = [np.abs(m.predict(x)[inside] - y[inside]).mean() for m in (model, plain)]
+    assert errors[0] < errors[1] / 2
+
+
+def test_groups_are_protected_as_units():
+    x, y = numbers()
+    groups = np.repeat(np.arange(100), 4)
+    model = regression(max_records=4, unit="patient").fit(x, y, groups)
+    assert "one patient" in model.guarantee_
+    assert model.solution_.algorithm.queries[0].data_size == 100
+    assert model.score(x, y) > 0.9
+    labelled = make(max_records=2, classes=(0, 1), data_norm=30.0)
+    labelled.fit(x, (y > 30).astype(int), groups.astype(str))
+    assert "one person" in labelled.guarantee_
+    with pytest.raises(ValueError, match="groups need max_records"):
+        regression().fit(x, y, groups)
+    with pytest.raises(ValueError, match="max_records is for units"):
+        regression(max_records=4).fit(x, y)
+
+
+def test_bounds_of_a_data_frame_go_by_its_columns():
+    pandas = pytest.importorskip("pandas")
+    x, y = numbers()
+    frame = pandas.DataFrame({"b": x[:, 1], "a": x[:, 0]})
+    model = regression(bounds={"a": (0, 10), "b": (10, 20)}).fit(frame, y)
+    assert model.feature_names_in_.tolist() == ["b", "a"]
+    np.testing.assert_allclose(model.coef_, [-2, 3], atol=0.1)
+    with pytest.raises(ValueError, match="bounds lack the columns 'b'"):
+        regression(bounds={"a": (0, 10)}).fit(frame, y)
+    with pytest.raises(ValueError, match="need a data frame"):
+        regression(bounds={"a": (0, 10)}).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"target_bounds": None}, "target_bounds is required"),
+        ({"target_bounds": (3, 3)}, "finite with low < high"),
+        ({"target_bounds": 3}, "must be two numbers"),
+        ({"regularization": -1}, "regularization must be"),
+        ({"solver": "dp-rt"}, "did you mean 'dp-tr'"),
+    ],
+)
+def test_what_does_not_fit_a_regression_is_named(more, message):
+    with pytest.raises(ValueError, match=message):
+        regression(**more).fit(*numbers())
+
+
+def test_words_are_no_numbers_and_losses_have_names():
+    x, y = numbers()
+    with pytest.raises(ValueError, match="y must hold numbers, got an array of words"):
+        regression().fit(x, y.astype(str))
+    with pytest.raises(ValueError, match="unknown loss 'hubber'; did you mean 'huber'"):
+        DPRobustRegression(loss="hubber", target_bounds=(0, 1), data_norm=1.0).fit(x, y)

@@ -193,6 +193,7 @@ def test_declared_labels_train_and_are_said_before_the_run(labels, call, tmp_pat
 def test_three_classes_are_refused_by_what_tells_two_apart(call, tmp_path, bounds, spends_nothing):
     path = table(tmp_path, TRUE["words"])
     where = ["--data", path, "--label", "churned", "--bounds", bounds, "--classes", "No,Yes,Maybe"]
+    where += ["--objective", "logistic-l2"]
     for more in ([], ["--dry-run"]):
         status, _, err = call("run", *where, *more)
         assert status == 2 and "is a loss for two labels, but the data declare 3" in err

@@ -228,6 +228,41 @@ def test_closed_form_and_general_path_agree(reduction):
         np.testing.assert_allclose(make(closed)(w, data), make(general)(w, data), atol=1e-4)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("objective", [objectives.softmax(3), objectives.huber(threshold=0.5)])
+def test_units_of_other_scores_agree_with_the_general_path(objective, reduction):
+    (x, _), present = units(30, 5, 3)
+    several = objective.linear.outputs > 1
+    y = np.random.default_rng(1).choice([0, 1, 2, 3] if several else [-1, 0.25, 2], (30, 5))
+    data = (x, y.astype(np.float32)), present
+    w = jnp.sin(jnp.arange(objective.parameters(3), dtype=jnp.float32))
+    closed = objective.of_units(reduction)
+    general = dataclasses.replace(closed, loss=UnitLoss(objective.loss, reduction))
+    assert linear_units.can_prepare(closed, data, False)
+    for make in (
+        lambda f: clipped_grad(f, clip_norm=0.5),
+        lambda f: clipped_hessian(f, clip_norm=0.1),
+        lambda f: joint_clipped(f, gradient_weight=0.3, hessian_weight=0.1),
+    ):
+        found, expected = make(closed)(w, data), make(general)(w, data)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_no_unit_of_several_scores_contributes_more_than_the_clip_norm():
+    rng = np.random.default_rng(0)
+    objective = objectives.softmax(4).of_units("sum")
+    norms = []
+    for seed in range(6):
+        (x, _), present = cancelling(8, 6, 3.0, seed)
+        y = rng.integers(0, 4, (1, 8)).astype(np.float32)
+        w = jnp.asarray(rng.normal(size=24), jnp.float32)
+        joint = joint_clipped(objective, gradient_weight=0.5, hessian_weight=0.25)
+        found = joint(w, ((x, y), present))
+        norms.append(np.hypot(2 * np.linalg.norm(found[0]), 4 * np.linalg.norm(found[1])))
+    assert 0.5 < max(norms) <= 1
+
+
 def cancelling(k, p, scale, seed):
     """One unit whose rows cancel: x and -x with the same label, of any length."""
     rng = np.random.default_rng(seed)

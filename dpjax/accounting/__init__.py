@@ -23,6 +23,8 @@ from dpjax.accounting.sampled_releases import (
     SubsetRelease,
     parallel,
 )
+from dpjax.accounting.search import SearchRelease
+from dpjax.accounting.trials import NumberOfTrials
 
 __all__ = [
     "ACCOUNTANTS",
@@ -33,11 +35,13 @@ __all__ = [
     "Filter",
     "Ledger",
     "LedgerError",
+    "NumberOfTrials",
     "PerturbationRelease",
     "PoissonBallRelease",
     "PoissonRelease",
     "PrivacyBudget",
     "Release",
+    "SearchRelease",
     "SelectionRelease",
     "SinglePassRelease",
     "SubsetBallRelease",

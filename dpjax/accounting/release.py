@@ -135,7 +135,7 @@ class Release:
         return 0.0
 
     def parts(self) -> Sequence["Release"]:
-        """Returns the releases on disjoint sets of records that make up this one: itself."""
+        """Returns the releases that make up this one: itself, unless it has parts or repeats."""
         return (self,)
 
     def check_relation(self, relation: Relation) -> None:
@@ -157,6 +157,10 @@ class Release:
         del relation
         # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
         return losses.gaussian, (1 / self.noise_multiplier,)
+
+    def is_lossless(self, relation: Relation) -> bool:
+        """Returns whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
+        return self.privacy_loss(relation) is None
 
     def whole_epsilon(
         self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str
@@ -304,20 +308,16 @@ class Release:
                 f"no class is known for releases of mechanism {kind[0]!r} and sampling "
                 f"{kind[1]!r}; import the module that defines it first."
             )
-        fields["components"] = tuple(map(tuple, fields["components"]))
-        fields["words"] = ReleaseWords(**fields.get("words", {}))
-        if "disjoint_parts" in fields:
-            fields["disjoint_parts"] = tuple(map(Release.from_fields, fields["disjoint_parts"]))
-        return _KINDS[kind](**fields)
+        words = ReleaseWords(**fields.pop("words", {}))
+        kept = {name: _from_plain(value) for name, value in fields.items()}
+        return _KINDS[kind](**kept, words=words)
 
     def to_fields(self) -> dict[str, Any]:
         """Returns the fields that ``from_fields`` needs, as JSON types."""
         kind = {"mechanism": self.mechanism, "sampling": self.sampling}
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["words"] = self.words._asdict()
-        if "disjoint_parts" in fields:
-            fields["disjoint_parts"] = [part.to_fields() for part in fields["disjoint_parts"]]
-        return kind | fields
+        return kind | {name: _to_plain(value) for name, value in fields.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Returns the release as the command line prints it.
@@ -347,6 +347,20 @@ class Release:
 
 
 _KINDS[Release.mechanism, Release.sampling] = Release
+
+
+def _to_plain(value: Any) -> Any:
+    """Returns a field with the releases in it as their own fields."""
+    if isinstance(value, Release):
+        return value.to_fields()
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _from_plain(value: Any) -> Any:
+    """Returns the field that ``_to_plain`` wrote."""
+    if isinstance(value, dict) and "mechanism" in value:
+        return Release.from_fields(value)
+    return tuple(map(_from_plain, value)) if isinstance(value, list | tuple) else value
 
 
 # Names of fields in files of dpjax 0.1, and their present names.

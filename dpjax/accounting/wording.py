@@ -45,12 +45,16 @@ class LawWords(NamedTuple):
       profile: the guarantee at other deltas.
       group: the guarantee for a group of k records.
       drawn: how the noise is drawn, the beginning of a sentence.
+      covered: what the guarantee is for.
+      tuning: the choice of settings that is not covered.
     """
 
     accounting: str
     profile: str
     group: str = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)-differential privacy"
     drawn: str = "Gaussian noise is drawn from 64 random bits, up to 9.15 standard deviations,"
+    covered: str = "every iterate and noisy answer"
+    tuning: str = "hyperparameter tuning on the same data"
 
 
 def times(count: int) -> str:

@@ -93,6 +93,8 @@ class Entry:
       asks: what a step asks of the data, in one sentence without a capital or a full stop.
       example: a small configuration.
       scenario: the attack on a full run.
+      grid: arguments and the values that a private search draws them from by default, for rows of
+        norm 1; empty where no default is sensible.
       one_release: whether it releases once and takes no planned steps, so that neither the command
         line nor the contract suite can run it.
     """
@@ -102,6 +104,7 @@ class Entry:
     asks: str
     example: Example
     scenario: Scenario
+    grid: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     one_release: bool = False
 
 

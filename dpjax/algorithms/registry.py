@@ -22,6 +22,8 @@ HALF = 32
 """Half of the records of an example."""
 CLIP: dict[str, Any] = {"clip_norm": 1.0}
 BOTH_CLIPS = CLIP | {"hessian_clip_norm": 1.0}
+# What a private search draws from, for the weights of linear models on rows of norm 1.
+RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
 # What a pass over the records takes, in examples of plain losses.
 PASS = CLIP | {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_size": 0.3}
 NO_RENYI = {("replace_one", "rdp"): "no Renyi bound is known"}
@@ -57,6 +59,7 @@ ENTRIES: tuple[Entry, ...] = (
             settings={"steps": 20, "step_size": 1.0, "clip_norm": 1e-3, "certify": None},
             kills="key reused across steps",
         ),
+        grid={"step_size": (4.0, 16.0, 64.0), "steps": (50, 200)},
     ),
     Entry(
         name="dp-tr",
@@ -70,6 +73,7 @@ ENTRIES: tuple[Entry, ...] = (
             full=Power(40_000, 0.80),
             kills="no clipping",
         ),
+        grid=RADII,
     ),
     Entry(
         name="dp-str",
@@ -83,6 +87,7 @@ ENTRIES: tuple[Entry, ...] = (
             quick=Power(40_000, 0.75),
             kills="all steps booked as one",
         ),
+        grid=RADII,
     ),
     Entry(
         name="dp-adam",
@@ -103,6 +108,7 @@ ENTRIES: tuple[Entry, ...] = (
                 "clip_norm": 1e-3,
             },
         ),
+        grid={"step_size": (0.5, 1.0, 2.0, 4.0)},
     ),
     Entry(
         name="dp-subspace-tr",

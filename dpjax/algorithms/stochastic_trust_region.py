@@ -129,7 +129,7 @@ def dp_stochastic_trust_region(
     dimension: int,
     batch_size: int | Sequence[int] | None = None,
     steps: int = STEPS,
-    radius: float = 12.0,
+    radius: float | None = None,
     final_radius: float | None = None,
     damping: float = 0.5,
     clip_norm: float | None = None,
@@ -155,7 +155,8 @@ def dp_stochastic_trust_region(
         such as 2 %, 6 % and 20 % of n: the steps are split evenly, and all share one noise
         multiplier, so that noise falls as batches grow.
       steps: T, number of iterations.
-      radius: trust radius of the first iteration, in the units of the parameters.
+      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
+        1 for a robust loss of a residual.
       final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
         that is less.
       damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
@@ -202,7 +203,7 @@ def dp_stochastic_trust_region(
     steps = _validate.positive_int("steps", steps)
     subproblem = check_solver("subproblem", subproblem)
     batches = _batches(batch_size, problem.data_size, steps)
-    radius, final_radius = check_radii(radius, final_radius)
+    radius, final_radius = check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
     draw = _drawing(problem, sampling, capacity)
     clips = (clip_norm, hessian_clip_norm)

@@ -114,7 +114,7 @@ def dp_subspace_trust_region(
     subspace_dimension: int | None = None,
     batch_size: int | None = None,
     steps: int = STEPS,
-    radius: float = 12.0,
+    radius: float | None = None,
     final_radius: float | None = None,
     damping: float = 0.5,
     clip_norm: float | None = None,
@@ -138,7 +138,8 @@ def dp_subspace_trust_region(
       subspace_dimension: k, at most p; by default 16, or p if that is less.
       batch_size: expected size of a Poisson batch; None for all records.
       steps: T, number of iterations.
-      radius: trust radius of the first iteration, in the units of the parameters.
+      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
+        1 for a robust loss of a residual.
       final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
         that is less.
       damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
@@ -178,7 +179,7 @@ def dp_subspace_trust_region(
     refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)
     steps = _validate.positive_int("steps", steps)
-    radius, final_radius = check_radii(radius, final_radius)
+    radius, final_radius = check_radii(objective, radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
     query = calibrated_query(

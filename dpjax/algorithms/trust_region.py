@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
+from dpjax._linear import Region
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import (
     Event,
@@ -39,7 +40,6 @@ from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
-STEPS = 32
 RELEASES = ("joint", "separate")
 _FINAL_RADIUS = 0.5
 CERTIFICATES = ("last_query", "output")
@@ -131,10 +131,10 @@ def dp_trust_region(
     *,
     data_size: int,
     dimension: int,
-    steps: int = STEPS,
-    radius: float = 12.0,
+    steps: int | None = None,
+    radius: float | None = None,
     final_radius: float | None = None,
-    damping: float = 0.5,
+    damping: float | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     release: str | None = None,
@@ -152,14 +152,17 @@ def dp_trust_region(
       budget: what a whole run may spend.
       data_size: the declared public number of records n.
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
-      steps: T, number of iterations; each reads all records once, or twice in separate releases.
-      radius: trust radius of the first iteration, in the units of the parameters. The default is
-        for the weights of a linear model on rows of norm 1. An objective of your own, such as a
-        network, whose weights are smaller, wants a smaller one: try 3, or the norm of the start.
+      steps: T, number of iterations; each reads all records once, or twice in separate releases. By
+        default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
+      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
+        1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
+        1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
+        one: try 3, or the norm of the start.
       final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
         that is less.
       damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-        Hessian so that noise is not taken for negative curvature.
+        Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
+        squared loss.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
@@ -206,11 +209,12 @@ def dp_trust_region(
         objective, budget, data_size, dimension, accountant, unsafe_fast_noise
     )
     check_smooth(objective, "DP-TR")
-    steps = _validate.positive_int("steps", steps)
+    region = region_of(objective)
+    steps = _validate.positive_int("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
-    radius, final_radius = check_radii(radius, final_radius)
+    radius, final_radius = check_radii(objective, radius, final_radius)
     kind = _release_kind(release, accountant)
     clips = (clip_norm, hessian_clip_norm)
     typical = math.sqrt(radius * final_radius)
@@ -218,6 +222,7 @@ def dp_trust_region(
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
+    damping = region.damping if damping is None else damping
     damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
     made = TrustRegion(
         queries=queries,
@@ -265,8 +270,16 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
 
 
-def check_radii(radius: float, final_radius: float | None) -> tuple[float, float]:
+def region_of(objective: Objective) -> Region:
+    """Returns what a trust-region method starts from."""
+    return Region() if objective.averaged is None else objective.averaged.region
+
+
+def check_radii(
+    objective: Objective, radius: float | None, final_radius: float | None
+) -> tuple[float, float]:
     """Returns the radii of the first and the last iteration, or raises for ones that grow."""
+    radius = region_of(objective).radius if radius is None else radius
     first = base.positive_leaf("radius", radius)
     if final_radius is None:
         return first, min(first, _FINAL_RADIUS)

@@ -107,6 +107,15 @@ class _Certain:
         return 1 + x @ params
 
 
+def slope() -> Objective:
+    """Returns the loss of one parameter whose gradient is the label; the label 1 is predicted.
+
+    >>> jax.grad(slope().loss)(jnp.zeros(1), (jnp.zeros(1), 1.0)).tolist()
+    [1000.0]
+    """
+    return Objective(_slope_loss, name="slope canary", model=_Certain())
+
+
 def alternating() -> Objective:
     """Returns a loss whose gradient changes sign at every step of unit length; p is at least 2.
 
@@ -287,6 +296,10 @@ def _clock(params: Array) -> Array:
 
 def _winding_loss(params: Array, example: Array) -> Array:
     return _SCALE * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
+
+
+def _slope_loss(params: Array, example: tuple[Array, Array]) -> Array:
+    return _SCALE * example[1] * params[0]
 
 
 def _dirac_loss(params: Array, example: Array) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.algorithms import Entry, Scenario
-from dpjax.auditing import estimators, games, scenarios
+from dpjax.auditing import estimators, games, scenarios, searches
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.baselines import EVERY
@@ -69,6 +69,8 @@ _MECHANISMS: dict[str, Row] = {
     "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
     "optax-chain": Row(scenarios.optax_chain, 400_000, 0.90, 40_000, 0.70),
     "tree": Row(scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
+    "search": Row(searches.by_parameters, 400_000, 0.85, 100_000, 0.80),
+    "search-accuracy": Row(searches.by_accuracy, 400_000, 0.48, 100_000, 0.42),
 }
 """Audits of mechanisms, queries and chains; those of algorithms are in their rows of the registry.
 """

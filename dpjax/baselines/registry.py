@@ -94,6 +94,7 @@ ENTRIES: tuple[Entry, ...] = (
             quick=Power(40_000, 0.75),
             kills="no clipping",
         ),
+        grid={"step_size": (4.0, 16.0, 64.0)},
     ),
     Entry(
         name="spider-fixed",

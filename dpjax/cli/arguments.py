@@ -17,6 +17,7 @@ from dpjax.cli import (
     reproduce,
     run,
     show,
+    tune,
 )
 from dpjax.cli.main import COMMANDS, overview
 
@@ -27,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
     whole, commands = overview()
     _run_parser(commands)
+    _tune_parser(commands)
     _calibrate_parser(commands)
     _predict_parser(commands)
     _show_parser(commands)
@@ -81,6 +83,58 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         "more, such as 2GB, and read them in chunks; the result is the same",
     )
     processes.add_arguments(one)
+
+
+def _tune_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser(
+        "tune",
+        help=COMMANDS["tune"],
+        description="Train with settings drawn at random, and release the training of the highest "
+        "noisy accuracy. The budget covers the whole search: what is released, and that nothing "
+        "else is. Prints what the search costs against one training and against all settings "
+        "trained once.",
+    )
+    one.set_defaults(command=tune.command)
+    _problem_arguments(one, estimate=False)
+    one.add_argument(
+        "--grid",
+        nargs="+",
+        metavar="NAME=VALUES",
+        help="settings to draw from, such as learning_rate=0.1,0.3,1 clip_norm=0.5,1, by the names "
+        "of the options or of the factory's arguments; regularization too (default: a grid of the "
+        "algorithm's)",
+    )
+    one.add_argument(
+        "--trials", type=float, default=10.0, help="expected number of trainings (default: 10)"
+    )
+    one.add_argument(
+        "--cap",
+        type=int,
+        help="largest number of trainings; so many are always made (default: four times --trials)",
+    )
+    one.add_argument(
+        "--shape",
+        type=float,
+        default=1.0,
+        help="of the distribution of their number: 1 is geometric, 0 logarithmic (default: 1)",
+    )
+    one.add_argument(
+        "--public",
+        metavar="FILE",
+        help="score each training by its accuracy on these public records, which costs no privacy, "
+        "in place of a noisy accuracy on the training records",
+    )
+    one.add_argument("--seed", type=int, help="research only: reproducible, not for release")
+    one.add_argument(
+        "--dry-run", action="store_true", help="print noise, price and guarantee; spend nothing"
+    )
+    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
+    one.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="record the search in this ledger, which needs a Renyi order, if it fits the budget",
+    )
 
 
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
@@ -184,7 +238,7 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
     )
 
 
-def _problem_arguments(one: argparse.ArgumentParser) -> None:
+def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> None:
     # Names are checked by dpjax, which suggests the nearest one; argparse only lists them.
     one.add_argument(
         "algorithm",
@@ -203,13 +257,14 @@ def _problem_arguments(one: argparse.ArgumentParser) -> None:
         help="declared number of records n (required under add_or_remove_one; default: that of "
         "the data)",
     )
-    one.add_argument(
-        "--estimate",
-        type=float,
-        metavar="EPSILON",
-        help="also release the accuracy on the training records, with noise; EPSILON, such as 0.1, "
-        "is that of the accuracy alone, and the whole run keeps to --epsilon",
-    )
+    if estimate:
+        one.add_argument(
+            "--estimate",
+            type=float,
+            metavar="EPSILON",
+            help="also release the accuracy on the training records, with noise; EPSILON, such as "
+            "0.1, is that of the accuracy alone, and the whole run keeps to --epsilon",
+        )
     _step_arguments(one)
     _table_arguments(one)
     one.add_argument(

@@ -10,6 +10,7 @@ from dpjax.cli.options import Parser
 
 COMMANDS = {
     "run": "train privately and print the guarantee",
+    "tune": "choose settings by a private random search, whose whole cost is the budget",
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
     "predict": "predict labels of a table by a saved model, as CSV",
     "show": "print a saved model: guarantee, releases, certificate, coefficients",

@@ -20,6 +20,11 @@ _EXAMPLES = {
         dpjax run dp-tr --epsilon 1 --estimate 0.1
         dpjax run dp-tr --epsilon 0.5 --dry-run
     """,
+    "dpjax tune": """
+        dpjax tune --dry-run
+        dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
+        dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 clip_norm=0.25,1 --save model
+    """,
     "dpjax calibrate": """
         dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
         dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200

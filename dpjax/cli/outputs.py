@@ -29,7 +29,8 @@ def check(
     """
     given = vars(arguments)
     if read is None:
-        read = {name: f"--{name}" for name in ("data", "bounds", "schema", "ledger")}
+        names = ("data", "bounds", "schema", "ledger", "public")
+        read = {name: f"--{name}" for name in names}
     taken = {
         os.path.realpath(given[name]): shown
         for name, shown in read.items()

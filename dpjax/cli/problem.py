@@ -147,6 +147,28 @@ def configure(
     Raises:
       ValueError: for unknown names, or a budget that cannot be met.
     """
+    name, budget, size = declared(arguments, n)
+    make = functools.partial(
+        algorithms()[name],
+        objective,
+        data_size=size,
+        dimension=dimension,
+        accountant=arguments.accountant,
+        **_settings(arguments, name),
+    )
+    if arguments.estimate is None:
+        algorithm = make(budget)
+    else:
+        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
+    return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+
+
+def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyBudget, int]:
+    """Returns the algorithm's name on the command line, the budget, and the declared n.
+
+    Raises:
+      ValueError: for an unknown name, or what is not declared where n is private.
+    """
     factories = algorithms()
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
@@ -159,20 +181,75 @@ def configure(
     elif delta is None:
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
-    budget = dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
-    make = functools.partial(
-        factories[name],
-        objective,
-        data_size=size,
-        dimension=dimension,
-        accountant=arguments.accountant,
-        **_settings(arguments, name),
-    )
-    if arguments.estimate is None:
-        algorithm = make(budget)
-    else:
-        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
-    return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+    return name, dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
+
+
+def maker(
+    arguments: argparse.Namespace, data: dpjax.Dataset, name: str, size: int
+) -> Callable[..., Algorithm]:
+    """Returns ``make(budget, **setting)`` of an algorithm, also for settings of its objective.
+
+    Args:
+      arguments: of the command; what they set is the same in every training.
+      data: of which the number of features counts.
+      name: of the algorithm.
+      size: the declared n.
+    """
+    factory, fixed = algorithms()[name], _settings(arguments, name)
+
+    def make(budget: dpjax.PrivacyBudget, **setting: Any) -> Algorithm:
+        own = argparse.Namespace(**vars(arguments))
+        own.regularization = setting.pop("regularization", arguments.regularization)
+        loss = objective(own)
+        return factory(
+            loss,
+            budget,
+            data_size=size,
+            dimension=loss.parameters(data.dimension),
+            accountant=arguments.accountant,
+            **(fixed | setting),
+        )
+
+    return make
+
+
+def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
+    """Returns the settings that ``--grid`` declares, by the names that the factory has for them.
+
+    Args:
+      words: such as ``["learning_rate=0.1,0.3,1", "clip_norm=0.5,1"]``; None for the algorithm's
+        default.
+      name: of the algorithm.
+
+    Raises:
+      ValueError: for a setting that the algorithm does not have, one named twice, or no values.
+
+    >>> grid(["learning-rate=1,2"], "dp-gd")
+    {'step_size': [1, 2]}
+    """
+    if words is None:
+        return dpjax.tuning.default_settings(dpjax.baselines.EVERY[name].grid, name)
+    takes = [*inspect.signature(algorithms()[name]).parameters, "regularization"]
+    found: dict[str, list[Any]] = {}
+    for word in words:
+        option, equals, values = word.partition("=")
+        option = option.strip().replace("-", "_")
+        if not equals or not values.strip():
+            raise ValueError(
+                f"--grid must be NAME=VALUES, such as learning_rate=0.1,0.3,1, got {word!r}."
+            )
+        parameter = _validate.choice(f"setting of {name}", _OPTIONS.get(option, option), takes)
+        if parameter in found:
+            raise ValueError(f"--grid names {option} twice; give all its values at once.")
+        found[parameter] = [_value(text.strip()) for text in values.split(",")]
+    return found
+
+
+def _value(text: str) -> Any:
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return convert(text)
+    return text
 
 
 # Options that some algorithms have, and what their factories call them.

@@ -1,6 +1,6 @@
 """Clipped sums of per-example gradients, their changes, and Hessians; no noise."""
 
-from dpjax.derivatives import clipping, closed_form, linear_model, linear_records
+from dpjax.derivatives import clipping, linear_model
 from dpjax.derivatives.chunks import count_rows
 from dpjax.derivatives.difference import ClippedGradDifference, clipped_grad_difference
 from dpjax.derivatives.general import flatten
@@ -28,7 +28,6 @@ __all__ = [
     "clipped_grad_difference",
     "clipped_hessian",
     "clipping",
-    "closed_form",
     "count_rows",
     "distance_bound",
     "flatten",
@@ -36,7 +35,6 @@ __all__ = [
     "joint_clipped",
     "keeps_positions",
     "linear_model",
-    "linear_records",
     "most_rows",
     "ridge_minimum",
     "rounding_slack",

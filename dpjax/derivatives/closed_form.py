@@ -11,6 +11,7 @@ from dpjax._streaming import Streamed
 from dpjax._typing import Array
 from dpjax._wide import Expansion
 from dpjax.derivatives import linear_model, linear_outputs, linear_records, linear_units
+from dpjax.derivatives.linear_unit_outputs import unit_output_sums
 
 if TYPE_CHECKING:
     from jaxtyping import Float, PyTree, Real
@@ -53,8 +54,10 @@ def sums(
     }
     linear = linear_of(loss)
     if linear is None:
-        found = linear_units.prepared(loss, batch, mask, any_order)
-        return None if found is None else linear_units.unit_sums(*found, params, **given)
+        if (found := linear_units.prepared(loss, batch, mask, any_order)) is None:
+            return None
+        of_units = unit_output_sums if found[0].outputs > 1 else linear_units.unit_sums
+        return of_units(*found, params, **given)
     records = prepared(linear, batch, mask)
     if linear.outputs > 1:
         return linear_outputs.output_sums(linear, records, params, **given, any_order=any_order)

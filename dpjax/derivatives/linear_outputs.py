@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -55,62 +56,117 @@ def output_sums(
     Privacy: one record moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``.
     """
     outputs, p, dtype = linear.outputs, records.features, records.dtype
-    first, second = np.triu_indices(outputs)
     weights = params.astype(dtype).reshape(outputs, p)
-    given = gradient_weight is not None, hessian_weight is not None
-    norms: Any = [weight for weight in (gradient_weight, hessian_weight) if weight is not None]
+    norms = (gradient_weight, hessian_weight)
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
-        blocks, _, rows = z.shape
-
         def coefficients() -> list[Array]:
-            both = _derivatives(linear, weights, z, r, label, any_order)
-            return [values for values, here in zip(both, given, strict=True) if here]
+            both = derivatives(linear, weights, z, r, label, any_order)
+            return [value for value, weight in zip(both, norms, strict=True) if weight is not None]
 
         parts = compute_once(chunk, coefficients)
 
-        def clipped() -> list[Array]:
-            fresh = jnp.repeat(chunk.fresh, rows)
-            weighted = zip(parts, norms, strict=True)
-            factors = clipping.clip_factors(clip_norm, *weighted, keep=fresh)[:, None]
-            kept = [*parts[:-1], parts[-1][:, first * outputs + second]] if given[1] else parts
-            # (blocks, numbers, rows), as the directions are.
-            return [(factors * values).reshape(blocks, rows, -1).swapaxes(1, 2) for values in kept]
+        def factors() -> Array:
+            fresh = jnp.repeat(chunk.fresh, z.shape[2])
+            weighted: Any = zip(parts, (w for w in norms if w is not None), strict=True)
+            return clipping.clip_factors(clip_norm, *weighted, keep=fresh)
 
-        # Stored: fused into the product, they would be picked anew for each feature.
-        *left, pairs = compute_once(chunk, clipped)
-        if given[1]:
-            pairs = (pairs[:, :, None] * z[:, None]).reshape(blocks, -1, rows)
-        left = [pairs, *left]
-        return rounding.block_products(jnp.concatenate(left, axis=1), z, any_order)
+        return products(chunk, z, parts, factors, outputs, norms, any_order)
 
-    # Rows of the product: a block of the Hessian for each pair of scores, and the gradient's.
-    counts = (len(first) * p * given[1], outputs * given[0])
+    total = records.sum(contribution, summand(outputs, p, dtype, norms, clip_norm))
+    return split(total, outputs, norms)
+
+
+Weights = tuple[Any, Any]
+
+
+def products(
+    chunk: Chunk,
+    z: Float[Array, "blocks p rows"],
+    parts: list[Float[Array, "records _"]],
+    factors: Callable[[], Float[Array, " records"]],
+    outputs: int,
+    norms: Weights,
+    any_order: bool = False,
+) -> Float[Array, "blocks _ p"]:
+    """Returns for each block the sums of what ``split`` takes apart.
+
+    Args:
+      chunk: of these blocks.
+      z: directions.
+      parts: psi' r (records, K) and psi'' r^2 (records, K K), those that are asked.
+      factors: returns what each record's are multiplied by.
+      outputs: K.
+      norms: weights of gradient and Hessian, None for one that is not asked.
+      any_order: as in ``rounding.block_products``.
+    """
+    blocks, _, rows = z.shape
+    first, second = np.triu_indices(outputs)
+    square = norms[1] is not None
+
+    def clipped() -> list[Array]:
+        kept = [*parts[:-1], parts[-1][:, first * outputs + second]] if square else parts
+        factor = factors()[:, None]
+        # (blocks, numbers, rows), as the directions are.
+        return [(factor * values).reshape(blocks, rows, -1).swapaxes(1, 2) for values in kept]
+
+    # Stored: fused into the product, they would be picked anew for each feature.
+    *left, last = compute_once(chunk, clipped)
+    if square:
+        last = (last[:, :, None] * z[:, None]).reshape(blocks, -1, rows)
+    return rounding.block_products(jnp.concatenate([last, *left], axis=1), z, any_order)
+
+
+def summand(
+    outputs: int, p: int, dtype: jnp.dtype, norms: Weights, clip_norm: Real[Array, ""] | float
+) -> Summand:
+    """Returns what is known of the sum of ``products``; arguments as there."""
     bounds = [
         jnp.full((count, 1), clip_norm * weight, dtype)
-        for count, weight in zip(counts, (hessian_weight, gradient_weight), strict=True)
+        for count, weight in zip(_counts(outputs, p), norms[::-1], strict=True)
         if weight is not None
     ]
-    summand = Summand((sum(counts), p), dtype, jnp.concatenate(bounds))
-    total = records.sum(contribution, summand)
-    gradient = hessian = None
-    if given[0]:
-        gradient = jax.tree.map(lambda term: term[counts[0] :].reshape(-1), total)
-    if given[1]:
-        blocks = jax.tree.map(lambda term: term[: counts[0]].reshape(-1, p, p), total)
+    bound = jnp.concatenate(bounds)
+    return Summand((len(bound), p), dtype, bound)
+
+
+def split(
+    total: Float[Expansion, "_ p"], outputs: int, norms: Weights
+) -> tuple[Float[Expansion, " k"] | None, Float[Expansion, "k k"] | None]:
+    """Returns gradient (k,) and Hessian (k, k) of a sum of ``products``; None for one not asked."""
+    p, gradient, hessian = total.shape[1], None, None
+    pairs = _counts(outputs, p)[0] if norms[1] is not None else 0
+    if norms[0] is not None:
+        gradient = jax.tree.map(lambda term: term[pairs:].reshape(-1), total)
+    if norms[1] is not None:
+        blocks = jax.tree.map(lambda term: term[:pairs].reshape(-1, p, p), total)
         hessian = clipping.symmetrize(jax.tree.map(lambda term: _square(term, outputs), blocks))
     return gradient, hessian
 
 
-def _derivatives(
+def _counts(outputs: int, p: int) -> tuple[int, int]:
+    """Rows of the product: a block of the Hessian for each pair of scores, and the gradient's."""
+    return outputs * (outputs + 1) // 2 * p, outputs
+
+
+def derivatives(
     linear: LinearLoss,
-    weights: Array,
-    z: Array,
-    r: Array,
-    label: Array | None,
-    any_order: bool,
-) -> tuple[Array, Array]:
-    """Psi' r (blocks * rows, K) and psi'' r^2 (blocks * rows, K K), sanitized."""
+    weights: Float[Array, "outputs p"],
+    z: Float[Array, "blocks p rows"],
+    r: Float[Array, "blocks rows"],
+    label: Float[Array, "blocks rows"] | None,
+    any_order: bool = False,
+) -> tuple[Float[Array, "records outputs"], Float[Array, "records _"]]:
+    """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record, sanitized.
+
+    Args:
+      linear: the loss.
+      weights: W.
+      z: directions.
+      r: radii.
+      label: labels.
+      any_order: as in ``rounding.block_products``.
+    """
     scores = r[..., None] * _scores(weights, z, any_order)
     slope, curve = jax.vmap(jax.vmap(linear.derivatives))(scores, label)
     count, outputs = r.size, linear.outputs
@@ -170,7 +226,7 @@ def output_difference(
 
         def clipped(w: Array) -> tuple[Array, Array]:
             weights = w.astype(dtype).reshape(outputs, p)
-            slope, _ = _derivatives(linear, weights, z, r, label, any_order)
+            slope, _ = derivatives(linear, weights, z, r, label, any_order)
             factors = clipping.clip_factors(clip_norm, (slope, 1.0), keep=fresh)
             return factors[:, None] * slope, factors > 0
 

@@ -61,12 +61,16 @@ class PreparedUnits:
     width: int = static()
     label: Float[Array, "blocks rows"] | None = None
 
+    def gram_of(self, chunk: Chunk) -> Array:
+        """Returns the inner products (pairs, units) of a chunk."""
+        return chunk.of(self.gram).reshape(self.rows * (self.rows + 1) // 2, -1)
+
 
 def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
     """Returns whether sums over units have a closed form.
 
     Args:
-      objective: with a loss of one linear score beneath its loss of a unit.
+      objective: with a loss of linear scores beneath its loss of a unit.
       examples: ``((x, y), present)``, in memory, of at most ``MOST_ROWS`` rows a unit.
       any_order: whether rows that neighbours share may shift, for which there is none.
 
@@ -75,9 +79,7 @@ def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
     loss = getattr(objective, "loss", objective)
     if isinstance(examples, Streamed) or any_order or not isinstance(loss, UnitLoss):
         return False
-    if loss.linear is None or loss.linear.outputs > 1:
-        return False
-    return is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
+    return loss.linear is not None and is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
 
 
 def chunk_width(units: int, rows: int, p: int) -> int:
@@ -261,13 +263,13 @@ def unit_sums(
     >>> g.leading.round(3)
     Array([-0.707, -0.707], dtype=float32)
     """
-    blocks, p, size = units.directions.shape
-    rows, dtype = units.rows, units.directions.dtype
+    blocks, p, _ = units.directions.shape
+    dtype = units.directions.dtype
     derivatives = jax.vmap(jax.vmap(linear.derivatives))
 
     def contribution(chunk: Chunk) -> Array:
         z, r, v = (chunk.of(part) for part in (units.directions, units.radius, units.weight))
-        gram = chunk.of(units.gram).reshape(rows * (rows + 1) // 2, -1)
+        gram = units.gram_of(chunk)
 
         def coefficients() -> tuple[Array, Array]:
             scores = r * linear_model.inner(params.astype(dtype), z, any_order=False)
@@ -278,16 +280,13 @@ def unit_sums(
             return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)
 
         first, second = compute_once(chunk, coefficients)
-        parts = [(first, gradient_weight, 1), (second, hessian_weight, 2)]
+        parts = [(first[..., None], gradient_weight, 1), (second[..., None], hessian_weight, 2)]
 
-        def factors() -> Array:
-            by_unit = _factors(
-                gram, rows, [part for part in parts if part[1] is not None], clip_norm
-            )
-            shape = (units.width, rows, size // rows)
-            return jnp.broadcast_to(by_unit.reshape(shape[0], 1, shape[2]), shape).reshape(-1, size)
+        def of_rows() -> Array:
+            asked = [part for part in parts if part[1] is not None]
+            return factors(gram, units, asked, clip_norm)
 
-        factor = compute_once(chunk, factors)
+        factor = compute_once(chunk, of_rows)
         of_gradient = linear_model.times(factor, first)
         if hessian_weight is None:
             return rounding.block_products(z, of_gradient, False)
@@ -314,21 +313,46 @@ def unit_sums(
     return jax.tree.map(lambda term: term[p], total), hessian
 
 
+def factors(
+    gram: Float[Array, "pairs units"],
+    units: PreparedUnits,
+    parts: list[tuple[Float[Array, "blocks rows _"], Any, int]],
+    clip_norm: Real[Array, ""] | float,
+) -> Float[Array, "blocks rows"]:
+    """Returns for each row the factor in [0, 1] of its unit.
+
+    0 for a unit with a coefficient that is not finite.
+
+    Args:
+      gram: inner products of some units.
+      units: all of them.
+      parts: coefficients of the rows' directions, or of their outer products, with the weight in
+        the joint norm, and the power 1 or 2 of inner products.
+      clip_norm: bound on a unit's joint norm.
+    """
+    by_unit = _factors(gram, units.rows, parts, clip_norm)
+    blocks, size, _ = parts[0][0].shape
+    shape = (blocks, units.rows, size // units.rows)
+    return jnp.broadcast_to(by_unit.reshape(blocks, 1, shape[2]), shape).reshape(blocks, size)
+
+
 def _factors(
     gram: Array, rows: int, parts: list[tuple[Array, Any, int]], clip_norm: Array | float
 ) -> Array:
-    """Factors (units,) in [0, 1]; 0 for a unit with a coefficient that is not finite."""
+    """Factors (units,)."""
     dtype, count = gram.dtype, gram.shape[1]
     with jax.enable_x64(True):
         square = jnp.zeros(count, jnp.float64)
         lengths = jnp.zeros((rows, count), jnp.float64)
         for coefficients, weight, power in parts:
-            a = coefficients.reshape(coefficients.shape[0], rows, -1).swapaxes(0, 1)
-            a = float64(a.reshape(rows, count)) * (1 / (float64(clip_norm) * float64(weight)))
-            lengths = lengths + a * a
+            blocks, size, outputs = coefficients.shape
+            a = coefficients.reshape(blocks, rows, size // rows, outputs).swapaxes(0, 1)
+            a = a.reshape(rows, count, outputs)
+            a = float64(a) * (1 / (float64(clip_norm) * float64(weight)))
+            lengths = lengths + jnp.sum(a * a, axis=2)
             for apart, place in enumerate(_diagonals(rows)):
                 inner = float64(gram[place : place + rows - apart]) ** power
-                pairs = inner * a[: rows - apart] * a[apart:]
+                pairs = inner * jnp.sum(a[: rows - apart] * a[apart:], axis=2)
                 square = square + (2 if apart else 1) * jnp.sum(pairs, axis=0)
         spread = jnp.sum(jnp.sqrt(lengths), axis=0)
         norm = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), spread / min(rows, _SPREAD))

@@ -58,11 +58,11 @@ _COMPOSED = LawWords(
         "epsilon at any other delta."
     ),
 )
-_COVERED = "Covered: every iterate and noisy answer, and all that is computed from these alone."
+_COVERED = "Covered: {covered}, and all that is computed from these alone."
 _NOT_COVERED = (
-    "Not covered: hyperparameter tuning on the same data, preprocessing with statistics of the "
-    "data, metrics computed without noise, timing and other side channels, and other runs on the "
-    "same data, which must be composed with this one."
+    "Not covered: {tuning}, preprocessing with statistics of the data, metrics computed without "
+    "noise, timing and other side channels, and other runs on the same data, which must be "
+    "composed with this one."
 )
 _PROOF = (
     "Charged are the rounding of sums and scores, and what is included in delta if it is listed. "
@@ -135,7 +135,8 @@ def statement(
     accountant = accountants[algorithm.accountant].format(
         dp_accounting=importlib.metadata.version("dp-accounting")
     )
-    group = "mu is k times as large" if event.is_gaussian else (law or _COMPOSED).group
+    words = law or _COMPOSED
+    group = "mu is k times as large" if event.is_gaussian else words.group
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
     notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
     if isinstance(algorithm.objective.loss, UnitLoss):
@@ -158,8 +159,8 @@ def statement(
 {accepted}{sampling(event, algorithm.queries[0].data_size)}
 Released: {_noise(event)}.
 {releases}
-{_filled(_COVERED, _end(event))}
-{_filled(_NOT_COVERED)}
+{_filled(_COVERED.format(covered=words.covered), _end(event))}
+{_filled(_NOT_COVERED.format(tuning=words.tuning))}
 {_filled("Accounting:", accountant + ";", f"dpjax {importlib.metadata.version('dpjax')}.")}
 {order}{_filled("Arithmetic:", _arithmetic(event), _PROOF)}""")
 
@@ -199,7 +200,7 @@ def _charges(event: Event) -> str:
     if growing:
         causes = _distinct(r.draw_error for r in event.releases if r.growing_charge)
         # Where no loss is composed, delta is charged what it is at epsilon 0, whatever the epsilon.
-        lossless = all(r.privacy_loss(event.relation) is None for r in event.releases)
+        lossless = all(release.is_lossless(event.relation) for release in event.releases)
         charged = ceil(2 * growing) if lossless else f"{ceil(growing)} (1 + e^epsilon)"
         parts.append(f"{charged} for differences from exact sampling ({'; '.join(causes)})")
     if constant:

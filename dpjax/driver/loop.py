@@ -358,19 +358,40 @@ def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
 
     The exit looks only at the counter and at released values.
     """
-    algorithm = bound.algorithm
-    last = jnp.minimum(jnp.minimum(until, algorithm.steps), algorithm.max_steps)
+    last = _last(bound, until)
 
     def going_on(carry: Carry) -> Array:
-        return (carry.step < last) & ~algorithm.done(carry.state)
+        return (carry.step < last) & ~bound.algorithm.done(carry.state)
 
-    def one_step(carry: Carry) -> Carry:
-        ask = Asking(bound, carry.step, carry.secrets)
-        state, info = algorithm.step(ask.key, carry.state, ask)
-        history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
-        return Carry(carry.step + 1, state, history, ask.secrets)
+    return jax.lax.while_loop(going_on, functools.partial(_one_step, bound), carry)
 
-    return jax.lax.while_loop(going_on, one_step, carry)
+
+def advance_always(bound: Bound, carry: Carry, rounds: Array | int) -> Carry:
+    """Returns the carry ``rounds`` steps later; all are computed, also where a run is over.
+
+    A run that is over keeps its carry. So the number of steps computed tells nothing of the run.
+    """
+
+    def one_round(_: Array, carry: Carry) -> Carry:
+        live = (carry.step < _last(bound, bound.algorithm.steps)) & ~bound.algorithm.done(
+            carry.state
+        )
+        after = _one_step(bound, carry)
+        return jax.tree.map(lambda new, old: jnp.where(live, new, old), after, carry)
+
+    return jax.lax.fori_loop(0, rounds, one_round, carry)
+
+
+def _last(bound: Bound, until: Array | int) -> Array:
+    algorithm = bound.algorithm
+    return jnp.minimum(jnp.minimum(until, algorithm.steps), algorithm.max_steps)
+
+
+def _one_step(bound: Bound, carry: Carry) -> Carry:
+    ask = Asking(bound, carry.step, carry.secrets)
+    state, info = bound.algorithm.step(ask.key, carry.state, ask)
+    history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
+    return Carry(carry.step + 1, state, history, ask.secrets)
 
 
 def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:

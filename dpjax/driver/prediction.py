@@ -18,10 +18,10 @@ from dpjax.objectives import (
     LinearModel,
     LinearRegression,
     Objective,
-    Softmax,
     TwoLayer,
     logistic,
 )
+from dpjax.objectives.softmax_regression import Softmax
 
 NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "

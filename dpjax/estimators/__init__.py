@@ -2,9 +2,10 @@
 
 try:
     from dpjax.estimators.logistic import DPLogisticRegression
+    from dpjax.estimators.regression import DPLinearRegression, DPRobustRegression
 except ImportError as error:
     raise ImportError(
         "dpjax.estimators needs scikit-learn 1.6 or newer: pip install 'dpjax[sklearn]'."
     ) from error
 
-__all__ = ["DPLogisticRegression"]
+__all__ = ["DPLinearRegression", "DPLogisticRegression", "DPRobustRegression"]

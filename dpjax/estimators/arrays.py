@@ -81,36 +81,59 @@ def labels(y: Any) -> Labels:
     return Labels(column_or_1d(array, warn=True), kind)
 
 
-def two_labels(classes: Sequence[Any]) -> np.ndarray:
-    """Returns the two labels that are declared, sorted.
+def numbers(y: Any, low: float, high: float) -> np.ndarray:
+    """Returns labels that are numbers from ``low`` to ``high`` mapped to [-1, 1].
+
+    NaN for any other, hence a null record.
 
     Raises:
-      ValueError: for fewer or more, of two kinds, or such as equal nothing.
+      ValueError: for another shape, or a dtype of other things than real numbers.
 
-    >>> two_labels(("sun", "rain")).tolist()
+    >>> numbers([0, 5.0, 10, 11, "x"], 0.0, 10.0)
+    array([-1.,  0.,  1., nan, nan], dtype=float32)
+    """
+    given = labels(y)
+    if given.kind not in "biufO":
+        raise ValueError(f"y must hold numbers, got an array of {_HOLDS[given.kind]}.")
+    cells = given.cells
+    if cells.dtype.kind == "O":
+        cells = _each(_number, cells, np.float64)
+    cells = cells.astype(np.float64)
+    middle, half = (low + high) / 2, (high - low) / 2
+    with np.errstate(all="ignore"):
+        inside = (cells >= low) & (cells <= high)
+        return np.where(inside, np.clip((cells - middle) / half, -1, 1), np.nan).astype(np.float32)
+
+
+def declared_labels(classes: Sequence[Any]) -> np.ndarray:
+    """Returns the labels that are declared, sorted.
+
+    Raises:
+      ValueError: for fewer than two, one twice, of two kinds, or such as equal nothing.
+
+    >>> declared_labels(("sun", "rain")).tolist()
     ['rain', 'sun']
     """
     try:
         found = np.unique(np.asarray(classes))
     except (TypeError, ValueError):
         raise ValueError(
-            f"classes must be two labels of one kind that can be sorted, got {classes!r}."
+            f"classes must be labels of one kind that can be sorted, got {classes!r}."
         ) from None
-    if len(found) != 2:
-        kind = "multiclass. " if len(found) > 2 else "one class. "
-        raise ValueError(
-            f"Only binary classification is supported. The type of the target is {kind}classes "
-            f"must be two labels, got {classes!r}; for more, train one against the rest, each "
-            "with its fraction of the budget."
-        )
+    if len(found) < 2:
+        # scikit-learn's checks look for the words "one class".
+        raise ValueError(f"classes must be two labels or more, got one class: {classes!r}.")
+    if len(found) < len(classes):
+        raise ValueError(f"classes must be distinct, got one label twice: {classes!r}.")
     kinds = [_HOLDS.get(_kind(label), "objects") for label in classes]
     if len(set(kinds)) > 1:
         raise ValueError(
-            f"classes must be two labels of one kind, got {' and '.join(kinds)}: {classes!r}."
+            f"classes must be labels of one kind, got {' and '.join(dict.fromkeys(kinds))}: "
+            f"{classes!r}."
         )
     if not all(_is(label, label) for label in found):
         raise ValueError(
-            f"classes must be two labels that equal themselves, got {classes!r}: records without a "
+            f"classes must be labels that equal themselves, got {classes!r}: records without a "
             "label contribute nothing, and cannot be a class."
         )
     # scikit-learn's scores refuse numbers and words that are kept as objects.
@@ -118,13 +141,13 @@ def two_labels(classes: Sequence[Any]) -> np.ndarray:
     return np.array(found.tolist()) if known else found
 
 
-def signs(y: Labels, classes: np.ndarray) -> np.ndarray:
-    """Returns -1 and +1 for the two classes, NaN for any other label: a null record.
+def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
+    """Returns -1 and +1 for two classes, 0, 1, ... for more; NaN for any other label.
 
     Raises:
-      ValueError: if by its dtype ``y`` holds labels of another kind than the two classes.
+      ValueError: if by its dtype ``y`` holds labels of another kind than the classes.
 
-    >>> signs(labels([1, "?", 0, None]), two_labels((0, 1)))
+    >>> codes(labels([1, "?", 0, None]), declared_labels((0, 1)))
     array([ 1., nan, -1., nan], dtype=float32)
     """
     given, declared = _HOLDS.get(y.kind), _HOLDS.get(_kind(classes[0]))
@@ -134,11 +157,12 @@ def signs(y: Labels, classes: np.ndarray) -> np.ndarray:
             "in the labels' own type."
         )
     found = np.full(y.cells.shape, np.nan, np.float32)
-    for label, plain, sign in zip(classes, classes.tolist(), (-1, 1), strict=True):
+    numbered = (-1, 1) if len(classes) == 2 else range(len(classes))
+    for label, plain, code in zip(classes, classes.tolist(), numbered, strict=True):
         if y.cells.dtype.kind != "O":
-            found[y.cells == label] = sign
+            found[y.cells == label] = code
         else:
-            found[_each(lambda cell, plain=plain: _is(cell, plain), y.cells, np.bool_)] = sign
+            found[_each(lambda cell, plain=plain: _is(cell, plain), y.cells, np.bool_)] = code
     return found
 
 

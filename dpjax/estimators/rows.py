@@ -1,12 +1,15 @@
 """Scales features to rows of norm at most 1, by declared numbers and row by row."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.base import ROWS_AT_ONCE, Ranges, finite_or_nan, normalise
+from dpjax.datasets.base import Ranges, finite_or_nan, normalise
+from dpjax.datasets.source import ROWS_AT_ONCE
+from dpjax.datasets.tables import read_ranges
 
 # The constant beside rows of norm at most 1: a small one leaves them most of the norm, and takes a
 # larger weight. On ijcnn1 1 and 1/2 are worse; on randhie all are alike.
@@ -23,15 +26,20 @@ class Scaling(NamedTuple):
     its own norm if that is larger; the intercept's 1/4 is appended, and all divided by the norm
     that this gives to the longest, (1 + 1/16)^(1/2).
 
+    A ``linear`` scaling with ranges maps values to [-1, 1], and divides all rows by one constant,
+    the largest norm that there can be; with a norm, the constant is 1.
+
     Args:
       ranges: lowest and highest value of each feature, or None.
       norm: declared bound on the norm of a row, where there are no ranges.
       intercept: whether to append a constant feature.
+      linear: whether no row within the declaration is divided by a norm of its own.
     """
 
     ranges: Ranges | None
     norm: float
     intercept: bool
+    linear: bool = False
 
     def rows(self, x: np.ndarray) -> np.ndarray:
         """Returns (n, p) numbers as float32 rows of norm at most 1, up to rounding; a copy.
@@ -44,24 +52,23 @@ class Scaling(NamedTuple):
         array([[0.5, 0. ],
                [0.6, 0.8],
                [nan, nan]], dtype=float32)
+        >>> Scaling((np.zeros(1), np.full(1, 10.0)), 1.0, True, True).rows(np.array([[10.0]]))
+        array([[0.70710677, 0.70710677]], dtype=float32)
         """
-        if self.ranges is not None:
+        if self.ranges is not None and not self.linear:
             x = x.view()
             x.flags.writeable = False  # the caller's array is not scaled in place
             return normalise(x, self.ranges, self.intercept)
         count, features = x.shape
         out = np.empty((count, features + self.intercept), np.float32)
-        shrink, constant = self._weights
         for start in range(0, count, ROWS_AT_ONCE):
             block = finite_or_nan(x[start : start + ROWS_AT_ONCE])
             place = out[start : start + ROWS_AT_ONCE]
             with np.errstate(over="ignore", invalid="ignore"):
-                block /= self.norm
-                np.clip(block, -_LARGEST, _LARGEST, out=block)
-                length = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
-                block *= shrink / np.maximum(length, 1.0)
-            place[:, :features] = np.where(np.isnan(length), np.nan, block)
-            place[:, features:] = np.where(np.isnan(length), np.nan, constant)
+                missing = np.isnan(block).any(axis=1, keepdims=True)
+                block = self._centred(block) if self.ranges is not None else self._within(block)
+            place[:, :features] = np.where(missing, np.nan, block)
+            place[:, features:] = np.where(missing, np.nan, self._constants[1])
         return out
 
     def in_units(self, params: np.ndarray) -> tuple[np.ndarray, float]:
@@ -72,23 +79,65 @@ class Scaling(NamedTuple):
         """
         weights = params[: len(params) - self.intercept]
         intercept = float(params[-1]) if self.intercept else 0.0
+        shrink, constant = self._constants
         if self.ranges is None:
-            shrink, constant = self._weights
             return weights * (shrink / self.norm), intercept * constant
         low, high = self.ranges
-        weights = weights / (high - low)
-        return weights, intercept - float(low @ weights)
+        if not self.linear:
+            weights = weights / (high - low)
+            return weights, intercept - float(low @ weights)
+        weights = weights * (2 * shrink / (high - low))
+        return weights, intercept * constant - float((low + high) / 2 @ weights)
+
+    def _centred(self, block: np.ndarray) -> np.ndarray:
+        assert self.ranges is not None
+        low, high = self.ranges
+        np.clip(block, low, high, out=block)
+        return (block - (low + high) / 2) * (2 * self._constants[0] / (high - low))
+
+    def _within(self, block: np.ndarray) -> np.ndarray:
+        block /= self.norm
+        np.clip(block, -_LARGEST, _LARGEST, out=block)
+        length = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
+        return block * (self._constants[0] / np.maximum(length, 1.0))
 
     @property
-    def _weights(self) -> tuple[float, float]:
+    def _constants(self) -> tuple[float, float]:
         """What rows of norm at most 1 are multiplied by, and the constant beside them."""
+        if self.linear and self.ranges is not None:
+            largest = math.sqrt(len(self.ranges[0]) + self.intercept)
+            return 1 / largest, self.intercept / largest
         if not self.intercept:
             return 1.0, 0.0
-        shrink = 1 / math.hypot(1.0, _CONSTANT)
-        return shrink, _CONSTANT * shrink
+        beside = 1.0 if self.linear else _CONSTANT
+        shrink = 1 / math.hypot(1.0, beside)
+        return shrink, beside * shrink
 
 
-def declare(bounds: Any, data_norm: Any, intercept: bool, features: int) -> Scaling:
+def by_column(bounds: Any, given: Any, features: int) -> Any:
+    """Returns bounds ``(lower, upper)``, from a mapping by the columns of a data frame too.
+
+    Raises:
+      ValueError: naming the columns that have none, or bounds that have no column.
+
+    >>> by_column({"age": (0, 120)}, {"age": [1.0]}, 1)
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds by column need a data frame with named columns.
+    """
+    if not isinstance(bounds, Mapping):
+        return bounds
+    names = getattr(given, "columns", None)
+    if names is None:
+        raise ValueError("bounds by column need a data frame with named columns.")
+    names = [str(name) for name in names][:features]
+    read = read_ranges({str(name): pair for name, pair in bounds.items()}, names)
+    return read
+
+
+def declare(
+    bounds: Any, data_norm: Any, intercept: bool, features: int, linear: bool = False
+) -> Scaling:
     """Returns the scaling that the arguments declare.
 
     Args:
@@ -96,6 +145,7 @@ def declare(bounds: Any, data_norm: Any, intercept: bool, features: int) -> Scal
       data_norm: bound on the norm of a row; or None.
       intercept: whether to append a constant feature.
       features: number p of features.
+      linear: as in ``Scaling``.
 
     Raises:
       ValueError: if not exactly one of the two is given, or it is none.
@@ -111,7 +161,7 @@ def declare(bounds: Any, data_norm: Any, intercept: bool, features: int) -> Scal
             "read off the data, which would release them."
         )
     if data_norm is not None:
-        return Scaling(None, _validate.positive("data_norm", data_norm), intercept)
+        return Scaling(None, _validate.positive("data_norm", data_norm), intercept, linear)
     try:
         low, high = (
             np.broadcast_to(np.asarray(end, np.float64), (features,)).copy() for end in bounds
@@ -127,4 +177,4 @@ def declare(bounds: Any, data_norm: Any, intercept: bool, features: int) -> Scal
             f"bounds must be finite with lower < upper; feature {i} has {low[i]} and {high[i]}. "
             "Leave out a feature that is constant."
         )
-    return Scaling((low, high), 1.0, intercept)
+    return Scaling((low, high), 1.0, intercept, linear)

@@ -25,11 +25,6 @@ from dpjax.objectives.margin import (
 )
 from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2, prox_zero
 from dpjax.objectives.regression import (
-    Huber,
-    Residual,
-    Squared,
-    Tukey,
-    Welsch,
     huber,
     least_squares,
     tukey,
@@ -47,7 +42,7 @@ from dpjax.objectives.saddles import (
     two_layer,
     welsch_regularization,
 )
-from dpjax.objectives.softmax import Softmax, softmax
+from dpjax.objectives.softmax_regression import softmax
 
 SADDLES = {
     "welsch": welsch,
@@ -88,7 +83,6 @@ __all__ = [
     "Constants",
     "Defaults",
     "ElasticNet",
-    "Huber",
     "L1Ball",
     "L2Ball",
     "LinearClassifier",
@@ -102,15 +96,10 @@ __all__ = [
     "Objective",
     "PhaseLoss",
     "Quartic",
-    "Residual",
     "Simplex",
-    "Softmax",
-    "Squared",
-    "Tukey",
     "TwoLayer",
     "TwoLayerLoss",
     "Unlabelled",
-    "Welsch",
     "cross_entropy",
     "free_hessian_ratio",
     "has_proven_constants",

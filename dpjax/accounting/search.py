@@ -1,0 +1,369 @@
+"""``SearchRelease``: the best of a random number of trainings, all others secret."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import dp_accounting
+import numpy as np
+
+from dpjax import _validate
+from dpjax._typing import Relation
+from dpjax.accounting import events
+from dpjax.accounting.best_of import BestOf
+from dpjax.accounting.release import PrivacyLoss, Release
+from dpjax.accounting.trials import NumberOfTrials
+from dpjax.accounting.wording import LawWords
+
+_LARGEST_EPSILON = 700.0
+# Where a bound may be lower than at the order asked for.
+_HIGHER_ORDERS = np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0])
+
+_LAW = LawWords(
+    accounting=(
+        "a bound on the privacy profile of the search by that of one training, which is {one}"
+    ),
+    profile=(
+        "from a bound on that of the best of K trainings; epsilon(delta) evaluates it at any delta."
+    ),
+    covered="every iterate and noisy answer of the released training, its setting and its score",
+    tuning="the choice of the declared settings, other hyperparameter tuning on the same data",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchRelease(Release):
+    """The training with the largest score, of a random number of them; all others stay secret.
+
+    Args:
+      trainings: what one training releases, its score included. Where settings differ in what is
+        accounted, one tuple for each; the guarantee is that of the largest loss.
+      trials: mean of the number K of trainings, see ``NumberOfTrials``.
+      cap: the largest K.
+      shape: of its distribution.
+      settings: how many settings are declared.
+      public_score: whether the score is computed from the released parameters and public records.
+      **others: as ``Release``; ``count`` is 1. ``SearchRelease.of`` sets those that follow.
+
+    >>> one = Release("training", 1, noise_multiplier=10.0)
+    >>> search = SearchRelease.of([(one,)], NumberOfTrials(10, 40), settings=32)
+    >>> event = events.Event((search,), "zero_out")
+    >>> print(round(events.epsilon(event, 1e-6, "zero_out"), 2))
+    0.6
+    """
+
+    trainings: tuple[tuple[Release, ...], ...]
+    trials: float
+    cap: int
+    shape: float
+    settings: int
+    public_score: bool = False
+
+    mechanism: ClassVar[str] = "search"
+    is_gaussian: ClassVar[bool] = False
+    renyi_reason: ClassVar[str] = "is a private random search over settings"
+
+    @classmethod
+    def of(
+        cls,
+        trainings: Iterable[Iterable[Release]],
+        number: NumberOfTrials,
+        *,
+        settings: int,
+        public_score: bool = False,
+    ) -> "SearchRelease":
+        """Returns the release of a search whose trainings release these.
+
+        Args:
+          trainings: as the field; the first is printed, and of others those are kept whose loss
+            may be larger.
+          number: distribution of the number of trainings.
+          settings: as the field.
+          public_score: as the field.
+
+        Raises:
+          ValueError: if nothing is released, or for a search of searches.
+        """
+        kept: list[tuple[Release, ...]] = []
+        every = list(map(tuple, trainings))
+        for releases in every:
+            if not any(_covers(other, releases) for other in kept):
+                # The first is the one that is printed.
+                kept = kept[:1] + [other for other in kept[1:] if not _covers(releases, other)]
+                kept.append(releases)
+        released = [release for releases in kept for release in releases]
+        if not released:
+            raise ValueError("a search needs the releases of at least one training.")
+        return cls(
+            "search",
+            1,
+            noise_multiplier=min(release.noise_multiplier for release in released),
+            unsafe_fast_noise=any(r.unsafe_fast_noise for releases in every for r in releases),
+            words=released[0].words,
+            trainings=tuple(kept),
+            trials=number.mean,
+            cap=number.cap,
+            shape=number.shape,
+            settings=settings,
+            public_score=public_score,
+        )
+
+    def validate(self) -> None:
+        """Raises for a number out of range."""
+        _validate.positive_int("settings", self.settings)
+        object.__setattr__(self, "trials", self.number.mean)
+        if self.count != 1:
+            raise ValueError(f"one search is one release, got count={self.count}.")
+        for releases in self.trainings:
+            if not releases or any(isinstance(release, SearchRelease) for release in releases):
+                raise ValueError("a training releases something, and no other search.")
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises where a release of a training has no accounting under a relation."""
+        for release in self._released:
+            release.check_relation(relation)
+
+    @property
+    def number(self) -> NumberOfTrials:
+        """The distribution of the number of trainings."""
+        return NumberOfTrials(self.trials, self.cap, self.shape)
+
+    @property
+    def _released(self) -> list[Release]:
+        return [release for releases in self.trainings for release in releases]
+
+    @property
+    def failure_probability(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Bound on the total variation between an actual and an accounted search.
+
+        That of one training times the expected number of them.
+        """
+        each = (
+            math.fsum(release.count * release.failure_probability for release in releases)
+            for releases in self.trainings
+        )
+        return self.number.mean * max(each)
+
+    @property
+    def draw_error(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why actual trainings may differ from accounted ones."""
+        return "; ".join(dict.fromkeys(r.draw_error for r in self._released if r.draw_error))
+
+    @property
+    def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why no ledger can book it."""
+        objections = (release.ledger_objection for release in self._released)
+        return next((words for words in objections if words is not None), None)
+
+    @property
+    def ends_early(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a training ends when its records are used up."""
+        return any(release.ends_early for release in self._released)
+
+    def parts(self) -> Sequence[Release]:
+        """Returns the releases of one training."""
+        return self.trainings[0]
+
+    def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
+        """Raises ``ValueError``: no privacy loss distribution is known that composes."""
+        del relation
+        raise ValueError(_COMPOSES)
+
+    def is_lossless(self, relation: Relation) -> bool:
+        """False: a search has losses, though their distribution is not known."""
+        del relation
+        return False
+
+    def whole_epsilon(
+        self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str
+    ) -> float | None:
+        """Returns the epsilon of the search alone, by its privacy profile; by Renyi DP, None."""
+        if accountant == "rdp":
+            return None
+        _check_alone(releases)
+        best = _best(self, relation)
+
+        def delta_at(epsilon: float) -> float:
+            return float(best.delta(np.array([epsilon]))[0])
+
+        if delta_at(0.0) <= delta:
+            return 0.0
+        low, high = 0.0, 1.0
+        while delta_at(high) > delta:
+            low, high = high, 2 * high
+            if high > _LARGEST_EPSILON:
+                return math.inf
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+        return high
+
+    def whole_deltas(
+        self, releases: Sequence[Release], relation: Relation, epsilons: np.ndarray, scale: float
+    ) -> np.ndarray:
+        """Returns the deltas of the search alone."""
+        _check_alone(releases)
+        one = self if scale == 1.0 else self.scaled(scale)
+        return np.minimum(_best(one, relation).delta(np.asarray(epsilons, np.float64)), 1.0)
+
+    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
+        """Returns the Renyi divergence of one search at each order.
+
+        Raises:
+          ValueError: if none is known for a release of a training.
+        """
+        at = np.union1d(orders, _HIGHER_ORDERS)
+        each = [
+            np.sum([r.count * r.renyi(at, relation) for r in releases], axis=0)
+            for releases in self.trainings
+        ]
+        bounds = np.max(each, axis=0) + _best(self, relation).renyi_excess(at)
+        # A divergence does not fall with its order, so a bound at a higher one holds too.
+        least = np.minimum.accumulate(bounds[::-1])[::-1]
+        return least[np.searchsorted(at, orders)]
+
+    def describe(self) -> str:
+        """Returns the lines of the guarantee about the search and one training."""
+        more = len(self.trainings) - 1
+        lines = [
+            f"search: once, the best of K trainings; each draws one of {self.settings:,} declared "
+            "settings",
+            f"the number K: {self.number.words}; {self.number.cap:,} trainings are made whatever K "
+            "is",
+            "the training with the largest score is released, with its setting and score; K and "
+            "all others are secret",
+            *["the score: from released parameters and public records"] * self.public_score,
+            *(f"of each training, {release.describe()}" for release in self.trainings[0]),
+            *["other settings have other noise, and the largest loss applies"] * (more > 0),
+        ]
+        return "\n  - ".join(lines)
+
+    def sampling_words(self, data_size: int, relation: Relation) -> str:
+        """Returns the sentence on the records of each release and the divisor of its sums."""
+        words = {
+            release.name.replace("_", " "): release.sampling_words(data_size, relation)
+            for release in self.trainings[0]
+        }
+        if len(set(words.values())) == 1:
+            return next(iter(words.values()))
+        return "; ".join(f"{name}: {line}" for name, line in words.items())
+
+    def law_words(self, releases: Sequence[Release]) -> LawWords:
+        """Returns the text for an event with this release."""
+        del releases
+        gaussian = all(release.is_gaussian for release in self._released)
+        one = "exact" if gaussian else "that of its privacy loss distributions, rounded up"
+        return _LAW._replace(accounting=_LAW.accounting.format(one=one))
+
+    @property
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """The event of ``dp_accounting``, for comparison: without the cap, of the same r."""
+        if not self.number.ratio < 1 and self.number.shape != math.inf:
+            return dp_accounting.UnsupportedDpEvent()
+        one = events.Event(self.trainings[0], "zero_out").dp_event
+        return dp_accounting.dp_event.RepeatAndSelectDpEvent(
+            one, float(_uncapped_mean(self.number)), float(self.number.shape)
+        )
+
+    def scaled(self, factor: float) -> "SearchRelease":
+        """Returns the same search with ``factor`` times the noise in every training."""
+        trainings = tuple(
+            tuple(release.scaled(factor) for release in releases) for releases in self.trainings
+        )
+        multiplier = factor * self.noise_multiplier
+        return dataclasses.replace(self, noise_multiplier=multiplier, trainings=trainings)
+
+    def without_failures(self) -> "SearchRelease":
+        """Returns the same search with draws that never differ from the accounted."""
+        trainings = tuple(
+            tuple(release.without_failures() for release in releases) for releases in self.trainings
+        )
+        return dataclasses.replace(self, trainings=trainings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the release as the command line prints it; noise is that of each training."""
+        own = {"stddev": None, "sensitivity": None, "multiplier": None}
+        own |= {"components": {}, "parts": [release.to_json() for release in self.trainings[0]]}
+        shape = "poisson" if self.shape == math.inf else self.shape
+        more = {"trials": self.trials, "cap": self.cap, "shape": shape}
+        more |= {"settings": self.settings, "public_score": self.public_score}
+        return super().to_json() | own | more
+
+
+_COMPOSES = (
+    "a private random search has no privacy loss distribution that could be composed with other "
+    "releases: account for them together by accountant='rdp', or by a ledger with a Renyi order. "
+    "For the search alone 'pld' gives the epsilon of its privacy profile."
+)
+
+
+def _check_alone(releases: Sequence[Release]) -> None:
+    if len(releases) != 1:
+        raise ValueError(_COMPOSES)
+
+
+# Of a release: what its accounting does not read.
+_NOT_ACCOUNTED = {"name", "sensitivity", "components", "words", "unsafe_fast_noise"}
+
+
+def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:
+    """Returns what tells the accounting of one training from that of another; hashable.
+
+    Args:
+      releases: of the training.
+      noise: whether the amount of noise counts.
+
+    >>> one, other = Release("gradient", 1, 2.0), Release("gradient", 1, 3.0, sensitivity=0.1)
+    >>> accounting_key([one]) == accounting_key([other])
+    False
+    >>> accounting_key([one], noise=False) == accounting_key([other], noise=False)
+    True
+    """
+    skipped = _NOT_ACCOUNTED | ({"noise_multiplier"} if not noise else set())
+
+    def fields(release: Release) -> Iterable[Any]:
+        yield type(release)
+        for field in dataclasses.fields(release):
+            value = getattr(release, field.name)
+            if field.name == "disjoint_parts":
+                yield accounting_key(value, noise)
+            elif field.name not in skipped:
+                yield value
+
+    return tuple(tuple(fields(release)) for release in releases)
+
+
+def _covers(one: tuple[Release, ...], other: tuple[Release, ...]) -> bool:
+    """Whether the loss of ``other`` is provably at most that of ``one``."""
+    if all(release.is_gaussian for release in one + other):
+        return _mu_squared(other) <= _mu_squared(one)
+    return accounting_key(one) == accounting_key(other)
+
+
+def _mu_squared(releases: Iterable[Release]) -> float:
+    return math.fsum(release.count / release.noise_multiplier**2 for release in releases)
+
+
+def _uncapped_mean(number: NumberOfTrials) -> float:
+    """The mean without the cap, for the same r."""
+    gamma, shape = 1 - number.ratio, number.shape
+    if shape == math.inf:
+        return number.ratio
+    if shape == 0:
+        return (1 / gamma - 1) / -math.log(gamma)
+    return shape * (1 - gamma) / (gamma * (1 - gamma**shape))
+
+
+@functools.lru_cache(maxsize=512)
+def _best(search: SearchRelease, relation: Relation) -> BestOf:
+    return BestOf.of(search.number, functools.partial(_one_training, search, relation))
+
+
+def _one_training(search: SearchRelease, relation: Relation, epsilons: np.ndarray) -> np.ndarray:
+    """The largest profile of a training, at epsilons of at least 0."""
+    profiles = [
+        events.deltas(events.Event(releases, relation), epsilons) for releases in search.trainings
+    ]
+    return np.max(profiles, axis=0)

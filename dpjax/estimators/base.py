@@ -1,0 +1,201 @@
+"""What the private estimators share: declared arguments, one training, its guarantee."""
+
+import copy
+import inspect
+import secrets
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from dpjax import _validate
+from dpjax.accounting import PrivacyBudget
+from dpjax.algorithms import ALGORITHMS, Algorithm, Status
+from dpjax.baselines import BASELINES, EVERY
+from dpjax.datasets import Dataset, group
+from dpjax.driver import Solution, guarantee, run, solve
+from dpjax.estimators import arrays, rows
+from dpjax.mechanisms import random_key
+from dpjax.objectives import Objective
+from dpjax.tuning import SearchPlan, default_settings, plan, run_plan
+
+# What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
+_SAID = ("objective", "budget", "data_size", "dimension")
+# Fits of this process that no ledger has booked.
+_PROCESS = secrets.token_hex(8)
+_unbooked: list[None] = []
+_BEFORE = """\
+Also not covered: earlier steps of a scikit-learn Pipeline that are fitted on the data, such as
+StandardScaler, PCA or SelectKBest. Scaling by declared bounds costs no privacy."""
+_SEVERAL = """\
+One of {fits} fits in this process without a ledger. This guarantee covers one fit alone: the
+privacy losses of all fits on the same records add up. Pass ledger= to account for them together."""
+
+
+class PrivateEstimator(BaseEstimator):
+    """The part of a private estimator that does not depend on what it predicts.
+
+    A subclass has the arguments of ``DPLogisticRegression`` as its own, and says what its labels
+    and objective are.
+    """
+
+    epsilon: float
+    delta: float | None
+    solver: str
+    bounds: Any
+    data_norm: Any
+    relation: Any
+    data_size: int | None
+    fit_intercept: bool
+    regularization: float | None
+    random_state: int | None
+    solver_options: Mapping[str, Any] | None
+    ledger: Any
+    unit: str
+    max_records: int | None
+    # Of an estimator whose trainings have an accuracy to choose by.
+    tune: bool | Mapping[str, Any] | None = None
+
+    def _objective(self, size: int) -> Objective:
+        """Returns the loss of one record; ``size`` is the declared number of records or units."""
+        raise NotImplementedError
+
+    def _fit(self, X: Any, y: np.ndarray, groups: Any, linear: bool, told: Any) -> np.ndarray:
+        """Trains on encoded labels, and returns the parameters of the scaled rows.
+
+        Args:
+          X: as given to ``fit``.
+          y: (n,) float32 labels as the objective reads them.
+          groups: (n,) whose each record is, or None.
+          linear: whether rows must be linear in the features, so that none has a norm of its own.
+          told: the labels that count, as ``guarantee.statement`` takes them.
+        """
+        x = arrays.features(X)
+        if len(x) != len(y):
+            raise ValueError("X and y must have one length: pass one label in y for each row of X.")
+        self._note_features(X, x, reset=True)
+        bounds = rows.by_column(self.bounds, X, x.shape[1])
+        self._scaling = rows.declare(
+            bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], linear
+        )
+        unit = _validate.word("unit", self.unit)
+        data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
+        data = self._grouped(data, groups)
+        planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
+        self.settings_: dict[str, Any] = {}
+        self.solution_ = self._train(planned, data)
+        text = guarantee.statement(
+            self.solution_.algorithm, data.unit, self.solution_.reproducible, told
+        )
+        self._guarantee = f"{text}\n{_BEFORE}"
+        self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None
+        self.releasable_ = self.solution_.releasable
+        self._params = np.asarray(self.solution_.params, np.float64)
+        return self._params
+
+    @property
+    def guarantee_(self) -> str:
+        """What the fit guarantees, in words to publish."""
+        if self._fits is None:
+            return self._guarantee
+        process, fits = self._fits
+        if process == _PROCESS:
+            fits = len(_unbooked)  # those after this one count as well
+        return self._guarantee if fits == 1 else f"{self._guarantee}\n{_SEVERAL.format(fits=fits)}"
+
+    def _rows(self, X: Any) -> np.ndarray:
+        """Returns features scaled as those of ``fit``.
+
+        Raises:
+          ValueError: for a value that is missing or no number, or other features than in ``fit``.
+          NotFittedError: before ``fit``.
+        """
+        check_is_fitted(self)
+        x = arrays.features(X)
+        self._note_features(X, x, reset=False)
+        check_array(x, input_name="X", estimator=self)
+        return self._scaling.rows(x)
+
+    def _note_features(self, given: Any, x: np.ndarray, reset: bool) -> None:
+        # Their number, and their names in a data frame: set by ``fit``, then compared.
+        named: Any = given if hasattr(given, "columns") else x
+        validate_data(self, named, reset=reset, skip_check_array=True)
+
+    def _grouped(self, data: Dataset, groups: Any) -> Dataset:
+        if groups is None:
+            if self.max_records is not None:
+                raise ValueError(
+                    "max_records is for units of several records: pass fit(X, y, groups=...), "
+                    "which says whose each record is."
+                )
+            return data
+        if self.max_records is None:
+            raise ValueError(
+                "groups need max_records: declare how many records of one unit count, such as "
+                "max_records=10, without looking at the data."
+            )
+        unit = "person" if self.unit == "row" else self.unit
+        return group(data, groups, self.max_records, unit)
+
+    def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
+        delta, size = self.delta, self.data_size
+        if self.relation == "add_or_remove_one" and (delta is None or size is None):
+            raise ValueError(
+                "under add_or_remove_one n is private: declare delta and data_size yourself."
+            )
+        size = count if size is None else size
+        if delta is None:
+            delta = 1 / (10 * _validate.positive_int("data_size", size))
+        budget = PrivacyBudget(self.epsilon, delta, self.relation)
+        factories = ALGORITHMS | BASELINES
+        factory = factories[_validate.choice("solver", self.solver, factories)]
+        takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
+        options = {} if self.solver_options is None else self.solver_options
+        if not isinstance(options, Mapping):
+            raise ValueError(
+                'solver_options must be a dict of names and values, such as {"steps": 64}, got '
+                f"{options!r}."
+            )
+        for name in options:
+            _validate.choice(f"option of {self.solver}", name, takes)
+
+        def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
+            one = copy.copy(self)
+            if "regularization" in setting:
+                one.regularization = setting.pop("regularization")
+            objective = one._objective(size)
+            if self.max_records is not None:
+                objective = objective.of_units()
+            parameters = objective.parameters(dimension)
+            given = {**options, **setting}
+            return factory(objective, budget, data_size=size, dimension=parameters, **given)
+
+        settings = self.tune
+        if settings is None or settings is False:
+            return make(budget)
+        if settings is True:
+            settings = default_settings(EVERY[self.solver].grid, self.solver)
+        for name in settings if isinstance(settings, Mapping) else ():
+            _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
+        return plan(make, settings, budget)
+
+    def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:
+        seed = self.random_state
+        key = random_key() if seed is None else None
+        kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
+        if isinstance(planned, SearchPlan):
+            tuned = run_plan(planned, data, **kept)
+            self.settings_ = tuned.settings
+            if self.ledger is None:
+                _unbooked.append(None)
+            return tuned.solution
+        if self.ledger is not None:
+            return run(planned, data, **kept)
+        solution = solve(planned, data, key=key, seed=seed)
+        _unbooked.append(None)  # atomic, where adding 1 is not
+        if int(solution.status) == Status.NOT_FINITE:
+            warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=4)
+        return solution

@@ -1,0 +1,283 @@
+"""``DPLinearRegression`` and ``DPRobustRegression``: private regression for scikit-learn."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from dpjax import _validate, objectives
+from dpjax._typing import Relation
+from dpjax.accounting import Ledger
+from dpjax.estimators import arrays
+from dpjax.estimators.base import PrivateEstimator
+from dpjax.objectives import Objective
+
+# Times 1 / (n epsilon), see ``benchmarks/regression.py``.
+_PENALTY = 1.0
+# Residuals beyond these shares of half the declared range count less, or not.
+_SCALES = {"huber": 0.2, "tukey": 0.8, "welsch": 0.6}
+_LOSSES = {
+    "huber": objectives.huber,
+    "tukey": objectives.tukey,
+    "welsch": objectives.welsch_residual,
+}
+
+
+class _PrivateRegression(RegressorMixin, PrivateEstimator):
+    """A linear model of a number, whose declared range is mapped to [-1, 1]."""
+
+    target_bounds: Any
+    regularization: float | None
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
+        """Trains privately, which spends the budget once.
+
+        Args:
+          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
+            number is a missing value.
+          y: (n,) numbers. A record whose number is missing or out of ``target_bounds`` contributes
+            nothing.
+          groups: (n,) integers or words that say whose each record is; None to protect each record
+            by itself.
+
+        Returns:
+          The estimator itself.
+
+        Raises:
+          ValueError: before anything is spent, for arguments that do not fit together and arrays of
+            the wrong shape or dtype; never for a single record, but for lists of unequal length.
+        """
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None.")
+        low, high = self._range(y)
+        params = self._fit(X, arrays.numbers(y, low, high), groups, True, None)
+        weights, constant = self._scaling.in_units(params)
+        self._half, middle = (high - low) / 2, (high + low) / 2
+        self.coef_, self.intercept_ = self._half * weights, middle + self._half * constant
+        self._middle = middle
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns the prediction (n,) for each row, whose features are clamped as those of ``fit``.
+
+        Raises:
+          ValueError: for a value that is missing or no number, or other features than in ``fit``.
+          NotFittedError: before ``fit``.
+        """
+        rows = self._rows(X)
+        return self._middle + self._half * (rows @ self._params)
+
+    def _range(self, y: Any) -> tuple[float, float]:
+        del y
+        if self.target_bounds is None:
+            raise ValueError(
+                "target_bounds is required: declare the lowest and highest possible value of y, "
+                "such as target_bounds=(0, 100). Reading them off the data would release them."
+            )
+        try:
+            low, high = (float(end) for end in self.target_bounds)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"target_bounds must be two numbers (low, high), got {self.target_bounds!r}."
+            ) from None
+        if not (low < high and np.isfinite(high - low)):
+            raise ValueError(
+                f"target_bounds must be finite with low < high, got {self.target_bounds!r}."
+            )
+        return low, high
+
+    def _strength(self, size: int) -> float:
+        strength = self.regularization
+        if strength is None:
+            strength = _PENALTY / (size * self.epsilon)
+        return _validate.non_negative("regularization", strength)
+
+
+class DPLinearRegression(_PrivateRegression):
+    """Least squares whose whole ``fit`` is (epsilon, delta)-differentially private.
+
+    What describes the data is declared, never read off them: the range of the target, and that of
+    each feature or a bound on the norm of a row. A value out of its range is clamped; a record with
+    a missing value, or a target out of its range, contributes exactly zero.
+
+    The default solver is DP-TR in one step from 0, which is ridge regression from noisy sufficient
+    statistics: the gradient there is X^T y / n and the Hessian X^T X / n. More steps, such as
+    ``solver_options={"steps": 3}``, explain a little more where records are many.
+
+    Args:
+      epsilon: of the budget that one ``fit`` spends.
+      delta: of that budget; by default 1 / (10 n).
+      solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
+      target_bounds: (low, high) of the target.
+      bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
+        (lower, upper)}``. Values are clamped to them and mapped to [-1, 1], and all rows divided by
+        one constant, so that the model is linear in the features.
+      data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
+        down to it.
+      relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
+        ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
+      data_size: declared number of records, or of units; by default that of the data.
+      fit_intercept: whether to append a constant feature, which is regularized like the others.
+      regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
+        default 1 / (n epsilon). 0 for none.
+      random_state: None for noise that cannot be repeated, as a release needs; an integer for
+        research, which makes ``releasable_`` False.
+      solver_options: further arguments of the solver's factory, such as ``{"steps": 4}``.
+      ledger: a ``Ledger`` or its file, which each ``fit`` is booked in, see
+        ``DPLogisticRegression``.
+      unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
+      max_records: the largest number of records of one unit that count, where ``fit`` is given
+        ``groups``; declared, not read off the data.
+
+    Attributes:
+      coef_: weights (p,) for features in their own units.
+      intercept_: a number. ``X @ coef_ + intercept_`` is the prediction for features within their
+        bounds.
+      n_features_in_: number of features p.
+      guarantee_: what the fit guarantees, in words to publish.
+      releasable_: whether that may be relied on; False with an integer ``random_state``.
+      solution_: the ``Solution`` of the training, in the units of the scaled rows.
+
+    Privacy: all fitted attributes are covered by the guarantee; predictions for the training data
+      tell of those data.
+
+    >>> import numpy as np
+    >>> from dpjax.estimators import DPLinearRegression
+    >>> x = np.random.default_rng(0).uniform(0, 10, (5000, 2))
+    >>> y = 3 * x[:, 0] - 2 * x[:, 1] + 20
+    >>> model = DPLinearRegression(target_bounds=(0, 50), bounds=(0, 10), random_state=0)
+    >>> bool(model.fit(x, y).score(x, y) > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        solver: str = "dp-tr",
+        *,
+        target_bounds: tuple[float, float] | None = None,
+        bounds: Any = None,
+        data_norm: float | None = None,
+        relation: Relation = "zero_out",
+        data_size: int | None = None,
+        fit_intercept: bool = True,
+        regularization: float | None = None,
+        random_state: int | None = None,
+        solver_options: Mapping[str, Any] | None = None,
+        ledger: Ledger | str | os.PathLike | None = None,
+        unit: str = "row",
+        max_records: int | None = None,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.target_bounds = target_bounds
+        self.bounds = bounds
+        self.data_norm = data_norm
+        self.relation: Relation = relation
+        self.data_size = data_size
+        self.fit_intercept = fit_intercept
+        self.regularization = regularization
+        self.random_state = random_state
+        self.solver_options = solver_options
+        self.ledger = ledger
+        self.unit = unit
+        self.max_records = max_records
+
+    def _objective(self, size: int) -> Objective:
+        return objectives.least_squares(self._strength(size))
+
+
+class DPRobustRegression(_PrivateRegression):
+    """Regression with a loss that outliers weigh little in, private as ``DPLinearRegression`` is.
+
+    Args:
+      epsilon: of the budget that one ``fit`` spends.
+      delta: of that budget; by default 1 / (10 n).
+      solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
+      loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
+      scale: the residual, in the target's units, from where on a record counts less (Huber) or
+        hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
+      target_bounds: as in ``DPLinearRegression``.
+      bounds: likewise.
+      data_norm: likewise.
+      relation: likewise.
+      data_size: likewise.
+      fit_intercept: likewise.
+      regularization: likewise.
+      random_state: likewise.
+      solver_options: likewise.
+      ledger: likewise.
+      unit: likewise.
+      max_records: likewise.
+
+    Attributes:
+      coef_: weights (p,) for features in their own units.
+      intercept_: a number.
+      n_features_in_: number of features p.
+      guarantee_: what the fit guarantees, in words to publish.
+      releasable_: whether that may be relied on.
+      solution_: the ``Solution`` of the training.
+
+    Privacy: as ``DPLinearRegression``.
+
+    >>> import numpy as np
+    >>> from dpjax.estimators import DPRobustRegression
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(0, 10, (5000, 1))
+    >>> y = np.where(rng.uniform(size=5000) < 0.2, 100, 3 * x[:, 0] + 20)  # a fifth are outliers
+    >>> model = DPRobustRegression(
+    ...     loss="tukey", target_bounds=(0, 100), bounds=(0, 10), random_state=0)
+    >>> bool(abs(model.fit(x, y).coef_[0] - 3) < 0.3)
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        solver: str = "dp-tr",
+        *,
+        loss: str = "huber",
+        scale: float | None = None,
+        target_bounds: tuple[float, float] | None = None,
+        bounds: Any = None,
+        data_norm: float | None = None,
+        relation: Relation = "zero_out",
+        data_size: int | None = None,
+        fit_intercept: bool = True,
+        regularization: float | None = None,
+        random_state: int | None = None,
+        solver_options: Mapping[str, Any] | None = None,
+        ledger: Ledger | str | os.PathLike | None = None,
+        unit: str = "row",
+        max_records: int | None = None,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.loss = loss
+        self.scale = scale
+        self.target_bounds = target_bounds
+        self.bounds = bounds
+        self.data_norm = data_norm
+        self.relation: Relation = relation
+        self.data_size = data_size
+        self.fit_intercept = fit_intercept
+        self.regularization = regularization
+        self.random_state = random_state
+        self.solver_options = solver_options
+        self.ledger = ledger
+        self.unit = unit
+        self.max_records = max_records
+
+    def _objective(self, size: int) -> Objective:
+        name = _validate.choice("loss", self.loss, _LOSSES)
+        share = _SCALES[name]
+        if self.scale is not None:
+            low, high = self._range(None)
+            share = 2 * _validate.positive("scale", self.scale) / (high - low)
+        return _LOSSES[name](self._strength(size), share)

@@ -1,0 +1,18 @@
+"""Private random search over settings: ``tune``, its ``plan``, and what they return."""
+
+from dpjax.tuning.planning import SearchPlan, plan
+from dpjax.tuning.score import PublicAccuracy
+from dpjax.tuning.search import run_plan, tune
+from dpjax.tuning.settings import default_settings, expand
+from dpjax.tuning.tuned import Tuned
+
+__all__ = [
+    "PublicAccuracy",
+    "SearchPlan",
+    "Tuned",
+    "default_settings",
+    "expand",
+    "plan",
+    "run_plan",
+    "tune",
+]
