@@ -23,7 +23,7 @@ _OF_COLUMNS = (
 )
 _NO_BARS = (
     "they need the gradient and the Hessian of all records at the last step, as DP-TR asks for "
-    "them, and a linear model whose loss has known derivatives"
+    "them, a linear model whose loss has known derivatives, and settings that no search chose"
 )
 
 

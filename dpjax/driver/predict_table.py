@@ -94,7 +94,7 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
 def _predicted(
     model: Predictions, scale: Preprocessing, probabilities: bool, rows: np.ndarray
 ) -> PredictedRows:
-    known = np.isfinite(rows).all(axis=1)
+    known = np.logical_and.reduce(np.isfinite(rows), axis=1)
     # Not left out: blocks of one length compile once.
     filled = np.where(known[:, None], rows, np.float32(0))
     data = Dataset(filled, np.zeros(len(rows), np.float32), preprocessing=scale)

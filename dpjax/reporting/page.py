@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.accounting import Release
+from dpjax.accounting import Release, SearchRelease
 from dpjax.accounting.wording import ceil
 from dpjax.reporting.charts import curves
 from dpjax.reporting.coefficients import coefficient_section
@@ -18,6 +18,8 @@ from dpjax.reporting.html import Html, element, joined, table
 from dpjax.reporting.style import STYLE
 
 _VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
+# A guarantee is filled to so many.
+_COLUMNS = 100
 # Nothing is fetched, and no script runs, whatever a name holds.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _EXACT = (
@@ -27,7 +29,7 @@ _EXACT = (
 _NOT_COVERED = (
     "Other trainings, counts or pictures from the same data: their guarantees must be composed "
     "with this one.",
-    "The choice of settings, columns, bounds and levels, if records were looked at for it.",
+    "A choice of settings, columns, bounds or levels that was made with a look at the records.",
     "Predictions for records that the model was trained on: they are computed from the features of "
     "those records.",
     "What follows about a person from what holds of people: a model may learn that smokers fall "
@@ -122,7 +124,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         *_prediction(facts, model),
         *_declared(facts),
         element("h2", "The guarantee in full"),
-        element("pre", facts.guarantee),
+        element("pre", _unfilled(facts.guarantee)),
         element("h2", "What is not covered"),
         element("ul", *(element("li", words) for words in _NOT_COVERED)),
         _footer(),
@@ -189,6 +191,9 @@ def _released(facts: Facts) -> Iterator[Html]:
         "the noise over it.",
         class_="note",
     )
+    for one in facts.releases:
+        if isinstance(one, SearchRelease):
+            yield element("p", _search(one), class_="note")
     head = [
         "answer",
         "times",
@@ -214,6 +219,14 @@ def _release(release: Release) -> list[str]:
     ]
 
 
+def _search(one: SearchRelease) -> str:
+    return (
+        f"The settings were chosen by a private random search over {one.settings:,}: this training "
+        f"had the largest score of K, a random number with mean {one.trials:.4g} and at most "
+        f"{one.cap:,}. The table holds the answers of each of the K; K and the others are secret."
+    )
+
+
 def _drawn(fraction: float | None) -> str:
     return "a part" if fraction is None else f"each with probability {fraction:.4g}"
 
@@ -222,7 +235,7 @@ def _history(facts: Facts) -> Iterator[Html]:
     held, bound = facts.history, facts.certificate
     level = None
     if bound is not None:
-        level = ("certified bound on the exact norm", bound["gradient_norm_upper"])
+        level = ("certified bound at the end", bound["gradient_norm_upper"])
     norms = {
         name: held[key]
         for key, name in (
@@ -326,6 +339,24 @@ def _footer() -> Html:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS)
     return element("footer", f"Written by {versions}. The guarantee names the versions that the "
                    "training ran with.")  # fmt: skip
+
+
+def _unfilled(text: str) -> str:
+    """Returns sentences that were filled to 100 columns as one line each, for any screen.
+
+    >>> _unfilled("x" * 99 + "\\nmore\\nNext.") == "x" * 99 + " more\\nNext."
+    True
+    """
+    lines, before = [""], ""
+    for line in text.splitlines():
+        word = line.partition(" ")[0]
+        full = len(before) <= _COLUMNS < len(before) + 1 + len(word)
+        if full and word and not before.startswith(" "):
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+        before = line
+    return "\n".join(lines[1:])
 
 
 def _number(value: float) -> str:
