@@ -187,7 +187,10 @@ def load(path: str | os.PathLike) -> SavedSolution:
       ValueError: if the file is something else.
       FileNotFoundError: if there is none.
     """
-    raw = pathlib.Path(path).read_bytes()
+    try:
+        raw = pathlib.Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
     fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
         content: Any = serialization.msgpack_restore(raw)

@@ -342,9 +342,9 @@ def _footer() -> Html:
 
 
 def _unfilled(text: str) -> str:
-    """Returns sentences that were filled to 100 columns as one line each, for any screen.
+    r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
 
-    >>> _unfilled("x" * 99 + "\\nmore\\nNext.") == "x" * 99 + " more\\nNext."
+    >>> _unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
     True
     """
     lines, before = [""], ""
