@@ -25,6 +25,7 @@ NO, YES = "no<b>", "yes&amp;"
 # Cells that no schema declares, and that nobody may read in what is released.
 SECRETS = ["Guadeloupe", "37.4121", "88.4242"]
 N = 400
+ONE_PASS = "each in at most one answer"
 SCHEMA = {
     "label": {"column": "y", "classes": [NO, YES]},
     "columns": {
@@ -251,6 +252,8 @@ def test_the_releases_of_every_algorithm_have_a_row(name):
         for part in release.parts():
             assert page.joined([part.name.replace("_", " ")]) in rows
             assert f"{part.noise_multiplier:.5g}" in rows
+            assert part.is_subsampled == (part.records_words not in ("all", ONE_PASS))
+            assert part.records_words in rows
 
 
 def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):

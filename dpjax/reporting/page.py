@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.accounting import Release, SearchRelease
+from dpjax.accounting import Release
 from dpjax.accounting.wording import ceil
 from dpjax.reporting.charts import curves
 from dpjax.reporting.coefficients import coefficient_section
@@ -187,13 +187,13 @@ def _released(facts: Facts) -> Iterator[Html]:
     yield element(
         "p",
         "The training saw the records only through these answers, each with random noise. The "
-        "sensitivity is the most by which one record can move an answer; the noise multiplier is "
-        "the noise over it.",
+        "sensitivity is the most by which one record can move an answer, or, where records are "
+        "drawn, the most that a drawn one adds; the noise multiplier is the noise over it.",
         class_="note",
     )
     for one in facts.releases:
-        if isinstance(one, SearchRelease):
-            yield element("p", _search(one), class_="note")
+        if one.choice_words:
+            yield element("p", one.choice_words, class_="note")
     head = [
         "answer",
         "times",
@@ -207,28 +207,15 @@ def _released(facts: Facts) -> Iterator[Html]:
 
 
 def _release(release: Release) -> list[str]:
-    fraction = getattr(release, "sampling_probability", None)
     noise = [element("div", f"{name}: {std:.4g}") for name, std in release.components]
     return [
         release.name.replace("_", " "),
         f"{release.count:,}",
-        "all" if release.sampling == "none" else _drawn(fraction),
+        release.records_words,
         ceil(release.sensitivity),
         f"{release.noise_multiplier:.5g}",
         joined(noise) if noise else f"{release.stddev:.4g}",
     ]
-
-
-def _search(one: SearchRelease) -> str:
-    return (
-        f"The settings were chosen by a private random search over {one.settings:,}: this training "
-        f"had the largest score of K, a random number with mean {one.trials:.4g} and at most "
-        f"{one.cap:,}. The table holds the answers of each of the K; K and the others are secret."
-    )
-
-
-def _drawn(fraction: float | None) -> str:
-    return "a part" if fraction is None else f"each with probability {fraction:.4g}"
 
 
 def _history(facts: Facts) -> Iterator[Html]:
