@@ -3,9 +3,13 @@
 Most time of the suite was XLA's optimisation of programs that run once. What is about rounding or
 bits is marked ``optimised`` and is compiled as users' programs are; what computes for long, as an
 audit does, is marked ``computes`` and is optimised a little.
+
+JAX keeps what it traced and compiled in one mark, or with one planted bug, apart from the rest, so
+nothing has to be forgotten between tests.
 """
 
 import atexit
+import contextlib
 import functools
 import os
 import pathlib
@@ -15,16 +19,34 @@ import jax
 from jax._src import compiler  # jit takes compiler options of one function, nothing takes all's
 from jax._src.lru_cache import _CACHE_SUFFIX, LRUCache
 
-# Together they take four fifths off the time of compiling: the first two alone half of it.
+# Passes that find nothing to do in the programs of tests, or that only pay where a program is long.
+IDLE_PASSES = (
+    *("while-loop-invariant-code-motion", "while-loop-constant-sinking"),
+    *("apply-xla-transforms", "associative-scan-rewriter", "cpu-all-reduce-combiner"),
+    *("cpu-parallel-task-assigner", "dynamic-dimension-simplifier", "gemv-rewriter"),
+    *("optimize_input_output_buffer_alias", "reduce-window-resizer", "sub-byte-size-setter"),
+    *(f"float-normalization-{kind}" for kind in ("u4", "f4e2m1fn", "f8e3m4", "f8e4m3", "f8e4m3fn")),
+    *(f"float-normalization-{kind}" for kind in ("f8e4m3b11fnuz", "f8e5m2", "f8e8m0fnu")),
+)
+# Kernels are compiled in parallel by default, at a sixth more work; workers keep the cores busy.
+ONE_PART = "xla_cpu_parallel_codegen_split_count"
+# Together they take five sixths off the time of compiling: the first two alone half of it.
 FAST = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    ONE_PART: 1,
+    "xla_disable_hlo_passes": ",".join(IDLE_PASSES),
 }
 # By mark, None for a test that has none. Without any optimisation audits take three times as long.
-OPTIONS = {None: FAST, "computes": FAST | {"xla_backend_optimization_level": 1}, "optimised": {}}
+OPTIONS = {
+    None: FAST,
+    "computes": FAST | {"xla_backend_optimization_level": 1},
+    "optimised": {ONE_PART: 1},
+}
 FOLDER = "DPJAX_TESTS_COMPILED"  # where the workers of a session find its compiled programs
-_mark = None
+# The mark and the planted bug that programs are traced and compiled with, in all threads.
+_context = jax.make_user_context((None, None))
 
 
 def install():
@@ -36,7 +58,7 @@ def install():
 
     @functools.wraps(whole)
     def options(*args, env_options_overrides=None, **more):
-        chosen = OPTIONS[_mark] | (env_options_overrides or {})
+        chosen = OPTIONS[_context.value[0]] | (env_options_overrides or {})
         return whole(*args, env_options_overrides=chosen, **more)
 
     compiler.get_compile_options = options
@@ -66,8 +88,16 @@ def _put(self, key, value):
 
 
 def choose(mark):
-    """Compiles as a mark says; programs that were compiled otherwise are forgotten."""
-    global _mark
-    if mark != _mark:
-        _mark = mark
-        jax.clear_caches()
+    """Compiles as a mark says."""
+    _context.set_global((mark, _context.get_global()[1]))
+
+
+@contextlib.contextmanager
+def apart(bug):
+    """Uses no program that was traced before, and lets none be used that is traced within."""
+    before = _context.get_global()
+    _context.set_global((before[0], (bug, object())))
+    try:
+        yield
+    finally:
+        _context.set_global(before)

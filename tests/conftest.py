@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import contextlib
+import gc
 import itertools
 import os
 import pathlib
@@ -39,6 +40,13 @@ def pytest_collection_modifyitems(items):
         return order[item.path], mark_of(item) or "", name if item.path.stem in BY_NAME else ""
 
     items.sort(key=place)
+
+
+def pytest_collection_finish(session):
+    """Lets the collector of garbage look at what tests leave, and not at all modules each time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def mark_of(item):

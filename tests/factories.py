@@ -1,8 +1,10 @@
 """How the tests make any algorithm, the records they give it, and how they silence or kill it."""
 
 import dataclasses
+import functools
 from concurrent import futures
 
+import jax
 import numpy as np
 
 import dpjax
@@ -16,6 +18,9 @@ ANCHORED = [name for name, example in EXAMPLES.items() if example.objective == "
 PROXIMAL = dpjax.objectives.logistic_l2()
 # Those that read each record once, in order: no accounting where a record may leave.
 SPIDERS = [name for name, example in EXAMPLES.items() if example.single_pass]
+# Those that have another's class and queries, with other numbers: what is of the program, and takes
+# long, is tested of the other; tests/test_contract.py holds them to it.
+SAME_PROGRAM = ("dp-sgd", "dp-svrg++", "spider-fixed", "spider-boost")
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
 DELTA_ONLY = [name for name, example in EXAMPLES.items() if example.delta_only]
 
@@ -26,6 +31,30 @@ def make(name, budget=BUDGET, objective=None, **more):
     if objective is None:
         objective = dpjax.objectives.OBJECTIVES[example.objective]()
     return FACTORIES[name](objective, budget, **(example.required | more))
+
+
+# Files that train an algorithm of every name do so at one size, so that they share its programs.
+N, P, STEPS = 64, 4, 6
+
+
+def toy(name, budget=BUDGET, objective=None, **more):
+    """The algorithm of that name for ``toy_records()``, with the settings of its example."""
+    more = {"data_size": N, "dimension": P, "steps": STEPS} | EXAMPLES[name].settings | more
+    return make(name, budget, objective, **more)
+
+
+def toy_records(seed=0, n=N):
+    """Rows of length 1 with noisy labels."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, P)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.where(x[:, 0] + 0.3 * random.normal(size=n) > 0, 1.0, -1.0).astype(np.float32)
+
+
+@functools.cache
+def solved(name, seed=7):
+    """What the algorithm of that name trains."""
+    return dpjax.solve(toy(name), toy_records(), key=jax.random.key(seed))
 
 
 def spent(name, epsilon):

@@ -12,6 +12,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import os
 import pathlib
@@ -370,6 +371,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     begin = time.perf_counter()
+    gc.disable()  # every child would walk over, and so copy, all that the parent has imported
     with tempfile.TemporaryDirectory() as name:
         if arguments.compile_once:
             jax.config.update("jax_compilation_cache_dir", name)

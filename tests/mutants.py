@@ -11,6 +11,7 @@ import pathlib
 import sys
 import types
 
+import compiling
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,7 +76,7 @@ def mutant(name):
 def planted(name):
     """The product with one bug, and nothing compiled or cached on either side of it."""
     forget()
-    with pytest.MonkeyPatch.context() as patch:
+    with compiling.apart(name), pytest.MonkeyPatch.context() as patch:
         MUTANTS[name](patch)
         try:
             yield
@@ -84,10 +85,9 @@ def planted(name):
 
 
 def forget():
-    """Drops compiled programs, and every cache of the product and of the tests."""
-    jax.clear_caches()
+    """Drops every cache of the product and of the tests."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(("dpjax", "test_")):
+        if name.startswith(("dpjax", "test_", "factories")):
             for value in list(vars(module).values()):
                 if callable(value) and hasattr(value, "cache_clear"):
                     value.cache_clear()

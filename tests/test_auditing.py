@@ -6,6 +6,7 @@ import json
 import re
 import types
 
+import compiling
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -247,16 +248,17 @@ def test_runs_differ_and_a_seed_fixes_them():
 def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
     # Watched it is another configuration, which its key would be folded with.
     monkeypatch.setattr(loop, "own_key", lambda key, algorithm, examples, params: key)
-    jax.clear_caches()
     algorithm = dpjax.dp_gradient_descent(
         canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
         steps=5, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     without, canary, _ = canaries.records()
     watched = recorder.Recorder(algorithm, without, canary, 5)
-    solutions = [dpjax.solve(each, canary, key=jax.random.key(0)) for each in (algorithm, watched)]
-    np.testing.assert_array_equal(solutions[0].params, solutions[1].params)
-    jax.clear_caches()
+    with compiling.apart("a key of no configuration"):
+        first, second = (
+            dpjax.solve(a, canary, key=jax.random.key(0)) for a in (algorithm, watched)
+        )
+    np.testing.assert_array_equal(first.params, second.params)
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_or_remove_one"])
@@ -462,7 +464,6 @@ REFUTED = {
         lambda: games.sampled_gaussian(too_quiet, 0.8, 0.05, 50), 400_000,
     ),
     "radius x0.95, ball of 2": (lambda: games.ball(2, small_ball), 200_000),
-    "radius x0.95, ball of 10": (lambda: games.ball(10, small_ball), 200_000),
     "radius x0.95, ball of 100": (lambda: games.ball(100, small_ball), 200_000),
     "the sphere, 2": (lambda: games.ball(2, sphere), 5_000),
     "the sphere, 100": (lambda: games.ball(100, sphere), 5_000),

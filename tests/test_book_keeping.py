@@ -239,8 +239,12 @@ def distance(got, expected):
     return np.linalg.norm(got - expected) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("name", LOSSES)
+# Where rounding hides little; in float32 one loss for each kind of part.
+@pytest.mark.parametrize(
+    ("name", "x64"),
+    [(name, True) for name in LOSSES]
+    + [(name, False) for name in ("dense", "long rows", "embedded", "plain")],
+)
 def test_all_ways_agree(name, x64):
     with jax.enable_x64(x64):
         loss, params, records, ways = made(name, jnp.float64 if x64 else jnp.float32)
@@ -347,7 +351,7 @@ def test_a_convolution_inside_a_loop_mixes_no_records():
         images = jnp.asarray(normal(6, 4, 4, 2))
         assert bookkeeping.read(loss, params, images).plan.sequential
         how = {"clip_norm": 1.0, "method": "book_keeping"}
-        got = flat_sum(loss, params, images.at[2].set(jnp.nan), None, **how)
+        got = flat_sum(loss, params, images.at[2].set(jnp.nan), jnp.ones(6, bool), **how)
         expected = flat_sum(loss, params, images, jnp.arange(6) != 2, **how)
         assert np.array_equal(got, expected) and np.abs(got).max() > 0
 
@@ -378,8 +382,8 @@ def test_neighbours_in_any_order_are_summed_from_materialized_gradients():
     kinds = [type(part).__name__ for part in bookkeeping.read(loss, params, records, True).parts]
     assert kinds == ["Materialized", "Rank1", "Materialized"]
     total = clipped_grad(loss, clip_norm=1.0, method="book_keeping", any_order=True)
-    there = total.wide(params, records).leading
-    back = total.wide(params, records[::-1]).leading
+    wide = jax.jit(lambda records: total.wide(params, records).leading)
+    there, back = wide(records), wide(records[::-1])
     assert np.array_equal(there, back)
 
 
@@ -392,22 +396,22 @@ def test_two_passes_have_no_sensitivity():
 def test_a_layer_is_clipped_by_itself(name):
     loss, params, records, _ = made(name, jnp.float32)
     total = clipped_grad(loss, clip_norm=0.3, per_layer=True)
-    got = total(params, records)
+    each = jax.jit(total)
+    got = each(params, records)
     bound = 0.3 / np.sqrt(len(params))
+    gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, records)
     for key in params:
-        expected = 0.0
-        for record in records:
-            gradient = np.asarray(jax.grad(loss)(params, record)[key], np.float64)
-            expected = expected + gradient * min(1, bound / np.linalg.norm(gradient))
-        assert distance(np.asarray(got[key]).ravel(), expected.ravel()) < 1e-5
-    one = total(params, records[:1])
-    assert np.linalg.norm(jax.flatten_util.ravel_pytree(one)[0]) <= 0.3
+        rows = np.asarray(gradients[key], np.float64).reshape(len(records), -1)
+        clipped = np.minimum(1, bound / np.linalg.norm(rows, axis=1))
+        assert distance(np.ravel(got[key]), clipped @ rows) < 1e-5
+    one = each(params, records, jnp.arange(len(records)) == 0)
+    assert np.linalg.norm(np.concatenate([np.ravel(leaf) for leaf in one.values()])) <= 0.3
     assert total.sensitivity("zero_out", rows=1) == pytest.approx(0.3, rel=3e-3)
 
 
 def test_the_network_of_the_papers_takes_its_convolutions_as_arrays_and_no_others():
     objective = objectives.cross_entropy(CNN().apply)
-    params = CNN().init(jax.random.key(0), jnp.zeros((28, 28)))
+    params = jax.jit(CNN().init)(jax.random.key(0), jnp.zeros((28, 28)))
     batch = jnp.asarray(normal(4, 28, 28), jnp.float32), jnp.arange(4)
     reading = bookkeeping.read(objective, params, batch)
     assert [type(part).__name__ for part in reading.parts].count("Rank1") == 2
@@ -429,7 +433,7 @@ def test_flax_layers_are_found():
             return nn.Dense(3)(jax.nn.elu(x).mean(0))
 
     tokens = jnp.asarray(TOKENS, int)
-    params = Net().init(jax.random.key(0), tokens[0])
+    params = jax.jit(Net().init)(jax.random.key(0), tokens[0])
     objective = objectives.cross_entropy(Net().apply)
     batch = tokens, jnp.arange(ROWS) % 3
     assert not bookkeeping.read(objective, params, batch).plan.copied
@@ -440,7 +444,7 @@ def test_flax_layers_are_found():
 
 def test_half_precision_parameters_are_summed_in_float32():
     loss, params, records, _ = made("dense", jnp.bfloat16)
-    got = clipped_grad(loss, clip_norm=1.0, method="book_keeping")(params, records)
+    got = jax.jit(clipped_grad(loss, clip_norm=1.0, method="book_keeping"))(params, records)
     chex.assert_trees_all_equal_shapes_and_dtypes(got, made("dense", jnp.float32)[1])
     exact = flat_sum(*made("dense", jnp.float32)[:3], None, clip_norm=1.0)
     assert distance(np.asarray(jax.flatten_util.ravel_pytree(got)[0]), exact) < 0.05
@@ -448,7 +452,7 @@ def test_half_precision_parameters_are_summed_in_float32():
 
 def test_keys_and_parameters_may_be_vmapped():
     loss, params, records, _ = made("plain", jnp.float32)
-    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping")
+    total = jax.jit(clipped_grad(loss, clip_norm=1.0, method="book_keeping"))
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
     got = jax.vmap(lambda p: total(p, records))(both)
     for i in range(2):

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import BUDGET, DELTA_ONLY, FACTORIES, Crash, make, unit_records
+from factories import BUDGET, DELTA_ONLY, FACTORIES, STEPS, Crash, P, toy
+from factories import toy_records as records
 
 import dpjax
 from dpjax.accounting import Ledger, LedgerError
@@ -20,17 +21,15 @@ from dpjax.cli import main
 from dpjax.driver import ResumeMismatch, fingerprint, loop, progress, resume
 
 EVERY = list(FACTORIES)
-N, P, STEPS = 40, 3, 9
 # A key whose words would be seen in any file that holds them.
 WORDS = np.array([3_141_592_653, 2_718_281_828], np.uint32)
 KEY = jax.random.wrap_key_data(WORDS, impl="threefry2x32")
 
-records = functools.partial(unit_records, N, P)
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 
 
 def build(name="dp-gd", **more):
-    return make(name, **({"data_size": N, "dimension": P, "steps": STEPS} | more))
+    return toy(name, **more)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def exact_saddle(objective: Objective, examples: tuple[PyTree, PyTree]) -> Point
     with jax.enable_x64(True):
         x, y = _float64(examples)
         params = jnp.zeros(objective.parameters(x.shape[1]))
-        own = objective.regularize_hessian(jnp.zeros((params.size, params.size)), params)
+        own = _regularize(objective, jnp.zeros((params.size, params.size)), params)
         lowest = _data_curvature(objective, np.asarray(x), np.asarray(y)) + float(own[0, 0])
         value = float(exact_objective(objective, params, (x, y)))
         if not lowest < 0:
@@ -177,6 +177,10 @@ def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float
     return float(np.linalg.eigvalsh(weighted @ x[kept])[0]) / y.size
 
 
+_regularize = jax.jit(Objective.regularize_hessian)
+
+
+@jax.jit
 def _descend(objective: Objective, params: Array, examples: tuple[Array, Array]) -> Array:
     """Trust-region descent with exact derivatives, until steps are lost in rounding."""
     slope = jax.value_and_grad(exact_objective, argnums=1)
@@ -199,10 +203,12 @@ def _descend(objective: Objective, params: Array, examples: tuple[Array, Array])
 
     first = (params, jnp.asarray(_FIRST_RADIUS), jnp.asarray(0))
     params = lax.while_loop(going_on, one_step, first)[0]
+
     # The value is flat to half the digits around a minimum. Newton's steps find the others, and do
     # not move along a direction in which nothing changes.
-    for _ in range(_POLISHING_STEPS):
+    def polish(_: int, params: Array) -> Array:
         gradient = slope(objective, params, examples)[1]
         hessian = exact_hessian(objective, params, examples)
-        params = params - jnp.linalg.lstsq(hessian, gradient, rcond=_FLAT)[0]
-    return params
+        return params - jnp.linalg.lstsq(hessian, gradient, rcond=_FLAT)[0]
+
+    return lax.fori_loop(0, _POLISHING_STEPS, polish, params)

@@ -25,8 +25,7 @@ def exact_objective(objective: Objective, params: Params, examples: PyTree) -> A
     >>> print(exact_objective(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.6931472
     """
-    mean = _mean_loss(objective.data_term, params, examples)
-    return mean + _regularizer(objective, params)
+    return _value(objective, params, examples)
 
 
 def exact_gradient_norm(objective: Objective, params: Params, examples: PyTree) -> Array:
@@ -38,8 +37,7 @@ def exact_gradient_norm(objective: Objective, params: Params, examples: PyTree) 
     >>> print(exact_gradient_norm(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.5
     """
-    gradient = jax.grad(exact_objective, argnums=1)(objective, params, examples)
-    return jnp.linalg.norm(ravel_pytree(gradient)[0])
+    return _gradient_norm(objective, params, examples)
 
 
 def exact_min_eigenvalue(objective: Objective, params: Params, examples: PyTree) -> Array:
@@ -51,7 +49,7 @@ def exact_min_eigenvalue(objective: Objective, params: Params, examples: PyTree)
     >>> print(exact_min_eigenvalue(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.25
     """
-    return jnp.linalg.eigvalsh(exact_hessian(objective, params, examples))[0]
+    return _smallest_eigenvalue(exact_hessian(objective, params, examples))
 
 
 def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
@@ -63,6 +61,31 @@ def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> A
     >>> print(exact_accuracy(logistic(), jnp.ones(1), jnp.ones((2, 1)), jnp.array([1.0, -1.0])))
     0.5
     """
+    return _accuracy(objective, params, x, y)
+
+
+# Programs as a whole: one operation after another, each new shape would be compiled for each.
+
+
+@jax.jit
+def _value(objective: Objective, params: Params, examples: PyTree) -> Array:
+    mean = _mean_loss(objective.data_term, params, examples)
+    return mean + _regularizer(objective, params)
+
+
+@jax.jit
+def _gradient_norm(objective: Objective, params: Params, examples: PyTree) -> Array:
+    gradient = jax.grad(_value, argnums=1)(objective, params, examples)
+    return jnp.linalg.norm(ravel_pytree(gradient)[0])
+
+
+@jax.jit
+def _smallest_eigenvalue(hessian: Array) -> Array:
+    return jnp.linalg.eigvalsh(hessian)[0]
+
+
+@jax.jit
+def _accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
     return jnp.mean(objective.predict(params, x) == y)
 
 
@@ -92,11 +115,15 @@ def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Arr
     >>> print(exact_hessian(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     [[0.25]]
     """
+    return _hessian(objective, params, examples)
+
+
+@jax.jit
+def _hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     mean = _mean_hessian(objective.data_term, params, examples)
     return objective.regularize_hessian(mean, params)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _mean_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     flat, unravel = ravel_pytree(params)
     gradient = jax.grad(lambda w: _mean_loss(objective, unravel(w), examples))
