@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         objectives,
         oracles,
         plotting,
+        reporting,
         sampling,
         training,
         transforms,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from dpjax.linalg import trust_region_step
     from dpjax.mechanisms import random_key
     from dpjax.objectives import Objective
+    from dpjax.reporting import report
     from dpjax.training import Trained, fit
     from dpjax.tuning import Tuned, tune
 
@@ -110,6 +112,8 @@ __all__ = [
     "plotting",
     "pytree_dataclass",
     "random_key",
+    "report",
+    "reporting",
     "run",
     "sampling",
     "save",
@@ -153,6 +157,7 @@ _NAMES = {
     "linalg": ["trust_region_step"],
     "mechanisms": ["random_key"],
     "objectives": ["Objective"],
+    "reporting": ["report"],
     "training": ["Trained", "fit"],
     "tuning": ["Tuned", "tune"],
 }

@@ -20,7 +20,7 @@ FLOORS = [
     {"baselines"},
     {"driver"},
     {"training", "tuning"},
-    {"auditing", "experiments", "estimators"},
+    {"auditing", "experiments", "estimators", "reporting"},
     {"__init__"},
     {"cli"},
     {"__main__"},

@@ -549,6 +549,8 @@ BAD = {
     "clip norm 0": (["run", "--clip-norm", "0"], "--clip-norm must be"),
     "domain, radius of text": (["run", "dp-accmd", "--domain", "l1:x"], "must be a number"),
     "steps 0": (["run", "--steps", "0"], "steps must be"),
+    "report as a picture": (["run", "--report", "report.pdf"], "must end in .html"),
+    "report of several": (["run", "--report", "r.html", "--repeats", "2"], "for one training"),
     "repeats 0": (["run", "--repeats", "0"], "repeats must be"),
     "wrong n": (["run", "--data-size", "100"], "data_size=100 was declared"),
     "no such file": (["run", "--data", "absent.csv", "--label", "y"], "absent.csv"),
@@ -589,7 +591,7 @@ def test_argparse_refuses_what_is_no_command(argv, call, capsys):
     assert stop.value.code == 2 and "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--json", "--plot", "--save"])
+@pytest.mark.parametrize("flag", ["--json", "--plot", "--save", "--report"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_spent(
     flag, call, spends_nothing, tmp_path
 ):
@@ -597,7 +599,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_spent(
     assert status == 2 and "absent" in err and len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("flag", ["--json", "--plot", "--save", "--checkpoint"])
+@pytest.mark.parametrize("flag", ["--json", "--plot", "--save", "--report", "--checkpoint"])
 def test_a_folder_that_cannot_be_written_is_noticed_before_anything_is_spent(
     flag, call, spends_nothing
 ):

@@ -77,7 +77,7 @@ def test_intervals_cover_the_minimum_without_privacy(name):
 def bars_of(**more):
     given = {
         "estimate": jnp.zeros(2),
-        "stddev": jnp.ones(2),
+        "covariance": jnp.eye(2),
         "shift": 0.1,
         "travelled": 1.0,
         "interior": True,

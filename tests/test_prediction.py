@@ -1,6 +1,8 @@
 """From a trained model, saved or not, to labels of new records; nothing is scaled twice."""
 
+import csv
 import json
+import pathlib
 import re
 import shlex
 
@@ -14,7 +16,7 @@ from flax import nnx, serialization
 import dpjax
 from dpjax.cli import main
 from dpjax.datasets import Preprocessing, load
-from dpjax.driver import training_rows
+from dpjax.driver import predict_table, training_rows
 
 BOUNDS = {"age": [18, 90], "income": [0, 200]}
 COLUMNS = ("income", "id", "age")  # another order than trained on, and a column to pass over
@@ -202,14 +204,29 @@ def test_two_layers_predict_and_what_predicts_nothing_says_so(data, table, tmp_p
         sigmoid.predict_proba(table)
 
 
-def test_a_file_of_the_format_before_still_loads(models, tmp_path):
+WITHOUT = {
+    "dpjax-solution-1": ("preprocessing", "score", "error_bars", "accuracy", "description"),
+    "dpjax-solution-2": ("error_bars", "accuracy", "description"),
+}
+
+
+@pytest.mark.parametrize("version", WITHOUT)
+def test_a_file_of_a_format_before_still_loads(version, models, table, tmp_path):
     content = serialization.msgpack_restore((tmp_path / "model").read_bytes())
-    content["format"] = "dpjax-solution-1"
-    del content["preprocessing"], content["score"]
+    content["format"] = version
+    for field in WITHOUT[version]:
+        del content[field]
     (tmp_path / "old").write_bytes(serialization.msgpack_serialize(content))
     old = dpjax.load(tmp_path / "old")
     np.testing.assert_array_equal(old.params, models[1].params)
     assert old.guarantee() == models[0].guarantee()
+    assert old.description is None and old.error_bars is None
+    dpjax.report(old, tmp_path / "old.html")
+    assert str(models[0].guarantee()).splitlines()[-1] in (tmp_path / "old.html").read_text()
+    if version == "dpjax-solution-2":
+        np.testing.assert_array_equal(old.predict(table), models[1].predict(table))
+        assert "gradient and the Hessian of all records" in old.coefficients().refusal
+        return
     with pytest.raises(ValueError, match="Files in an older format of dpjax"):
         old.predict(np.zeros((1, 2)))
 
@@ -304,6 +321,91 @@ def test_training_rows_pass_over_what_is_no_table():
     assert training_rows(tree, None) is tree
 
 
+# The command line
+
+
+@pytest.fixture
+def call(models, tmp_path, monkeypatch, capsys):
+    """Runs a command in a folder with the file ``model``; what it returns, prints and warns of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        status = main(list(words))
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def test_predict_writes_a_line_for_each_record(call, models, tmp_path):
+    age, income, _ = records(50, seed=1)
+    path = write(tmp_path / "new.csv", COLUMNS, income, range(50), age)
+    labels, chances = models[1].predict(path), models[1].predict_proba(path)
+    status, out, err = call("predict", "model", "new.csv")
+    assert status == 0 and out.splitlines() == ["prediction", *labels]
+    assert "does not cover predictions for records that the model was trained on" in err
+    status, out, _ = call("predict", "model", "new.csv", "--probabilities", "--out", "p.csv")
+    assert (status, out) == (0, "wrote p.csv\n")
+    with open("p.csv", newline="") as file:
+        header, *lines = csv.reader(file)
+    assert header == ["prediction", "probability_No", "probability_Yes"]
+    assert [line[0] for line in lines] == labels.tolist()
+    found = np.array([line[1:] for line in lines], float)
+    np.testing.assert_allclose(found, chances, rtol=1e-8)
+    assert sorted(file.name for file in tmp_path.glob("p.csv*")) == ["p.csv"]
+
+
+def test_a_record_that_cannot_be_predicted_has_empty_cells(call):
+    cells = ("30", "", "old", "30"), ("50", "60", "70", "nan")
+    write(pathlib.Path("gaps.csv"), ("age", "income"), *cells)
+    status, out, err = call("predict", "model", "gaps.csv", "--probabilities")
+    first, *others = out.splitlines()[1:]
+    assert status == 0 and first.startswith("No,") and others == [",,"] * 3
+    assert "3 of 4 records have no prediction, and an empty cell in its place" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["predict", "model", "short.csv"], "'short.csv' lacks 'income', which the model was"),
+        (["predict", "model", "randhie"], "was scaled by other columns, bounds or intercept"),
+        (["predict", "model", "absent.csv"], "there is no file 'absent.csv'"),
+        (["predict", "model", "new.xlsx"], "must end in '.csv', '.npz', '.npy', '.parquet'"),
+        (["predict", "absent", "short.csv"], "there is no file 'absent'"),
+        (["predict", "short.csv", "short.csv"], "short.csv is not a solution saved by dpjax"),
+        (["predict", "model", "short.csv", "--out", "model"], "--out and MODEL both name model"),
+        (["predict", "model", "short.csv", "--out", "short.csv"], "--out and DATA both name"),
+        (["predict", "model", "short.csv", "--out", "no/p.csv"], "its folder does not exist"),
+        (["show", "absent"], "there is no file 'absent'"),
+        (["show", "short.csv"], "short.csv is not a solution saved by dpjax"),
+        (["show", "model", "--json", "model"], "--json and MODEL both name model"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused_by_name(words, message, call):
+    write(pathlib.Path("short.csv"), ("age", "more"), [30], [1])
+    before = pathlib.Path("model").read_bytes()
+    status, out, err = call(*words)
+    assert status == 2 and message in err and len(err.splitlines()) == 1 and not out
+    assert pathlib.Path("model").read_bytes() == before
+
+
+def test_a_column_of_words_where_numbers_were_trained_on_is_refused_by_name(models):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": ["old"], "income": [1.0]})
+    with pytest.raises(ValueError, match="the column 'age' of the table holds words"):
+        predict_table(models[1], frame)
+
+
+def test_what_predicts_no_label_is_refused(call, data, tmp_path):
+    bare = dpjax.Dataset(data.x, data.y, max_norm=1.0)
+    dpjax.save(tmp_path / "bare", trained(bare, steps=2))
+    status, _, err = call("predict", "bare", "customers.csv")
+    assert status == 2 and "trained on arrays, so the columns and bounds" in err
+    dpjax.save(tmp_path / "pca", trained(data, dpjax.objectives.pca(), steps=2))
+    status, _, err = call("predict", "pca", "customers.csv")
+    assert status == 2 and "not the code that predicts by them" in err
+
+
 # A new user
 
 
@@ -338,7 +440,11 @@ def test_a_new_user_gets_from_a_csv_with_words_to_predictions_by_messages_alone(
     assert "differentially private" in text and "wrote model" in text
     age, income, y = records(100, seed=2)
     write(tmp_path / "new.csv", COLUMNS, income, range(100), age)
-    line = re.search(r"predict in Python: (.*?\)), for a table with the columns age, income", text)
-    found = eval(line.group(1), {"dpjax": dpjax})
+    line = re.search(
+        r"predict: (dpjax .*), or in Python (.*\)), for a table with the columns age, income", text
+    )
+    found = eval(line.group(2), {"dpjax": dpjax})
     assert np.mean(found == y) > 0.8
+    status, text = say(line.group(1))
+    assert status == 0 and text.splitlines()[1:101] == found.tolist()
     assert json.loads(template) == BOUNDS

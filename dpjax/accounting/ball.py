@@ -288,6 +288,11 @@ class SubsetBallRelease(PoissonBallRelease):
     sampling: ClassVar[str] = "fixed_size"
     draw_error: ClassVar[str] = SUBSET_ERROR
 
+    @property
+    def records_words(self) -> str:
+        """Size of a subset."""
+        return f"a random {self.max_batch_size:,}"
+
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums."""
         del data_size, relation

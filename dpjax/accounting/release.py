@@ -234,6 +234,16 @@ class Release:
         """Returns what the guarantee says of ``sensitivity``, of a vector if of several parts."""
         return f"sensitivity {ceil(self.sensitivity)}" + f" of {vector}" * bool(vector)
 
+    @property
+    def records_words(self) -> str:
+        """Which records an answer uses, in a few words."""
+        return "all"
+
+    @property
+    def choice_words(self) -> str:
+        """How what is released was chosen from several, as sentences; empty where it was not."""
+        return ""
+
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums.
 

@@ -52,6 +52,11 @@ class BatchRelease(Release):
         probability = _validate.open_unit("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
+    @property
+    def records_words(self) -> str:
+        """The probability of a record, or the number of them in a subset."""
+        return f"each with probability {self.sampling_probability:.4g}"
+
     def bounded(self, vector: str) -> str:
         """Returns what the guarantee says of ``sensitivity``: the bound on one record's part."""
         return f"a drawn record adds at most {ceil(self.sensitivity)} to {vector or 'the mean'}"
@@ -170,6 +175,11 @@ class SubsetRelease(BatchRelease):
     sampling: ClassVar[str] = "fixed_size"
     draw_error: ClassVar[str] = SUBSET_ERROR
 
+    @property
+    def records_words(self) -> str:
+        """Size of a subset."""
+        return f"a random {self.max_batch_size:,}"
+
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums."""
         del data_size, relation
@@ -269,6 +279,11 @@ class SinglePassRelease(Release):
 
     sampling: ClassVar[str] = "single_pass"
     ends_early: ClassVar[bool] = True
+
+    @property
+    def records_words(self) -> str:
+        """Which records an answer uses."""
+        return "each in at most one answer"
 
     def validate(self) -> None:
         """Raises for a number out of range, or parts that do not fit."""

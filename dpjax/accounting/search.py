@@ -240,6 +240,17 @@ class SearchRelease(Release):
         ]
         return "\n  - ".join(lines)
 
+    @property
+    def choice_words(self) -> str:
+        """How the training was chosen."""
+        others = " Other settings have other noise." if len(self.trainings) > 1 else ""
+        return (
+            f"The settings were chosen by a private random search over {self.settings:,}: this "
+            "training had the largest score of K, a random number with mean "
+            f"{self.trials:.4g} and at most {self.cap:,}. K and the other trainings are secret. "
+            f"Listed are the answers of one training.{others}"
+        )
+
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums."""
         words = {

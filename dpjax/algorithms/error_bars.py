@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -39,7 +40,7 @@ class ErrorBars:
 
     Args:
       estimate: w~, (p,): the parameters but for damping, which moves them by less than the noise.
-      stddev: of each, (p,).
+      covariance: of the noise's effect on them, (p, p).
       shift: the bound on |r| over the noise's standard deviation, shape ().
       travelled: length of the last step, squared in the norm of B, over what noise makes of it.
       interior: whether the last step was not cut off by the trust region.
@@ -50,7 +51,7 @@ class ErrorBars:
     """
 
     estimate: Array
-    stddev: Array
+    covariance: Array
     shift: Array
     travelled: Array
     interior: Array
@@ -58,12 +59,36 @@ class ErrorBars:
     unclipped: Array
 
     @property
+    def stddev(self) -> np.ndarray:
+        """Standard deviation of each parameter, (p,) in float64; on the host."""
+        covariance = np.asarray(self.covariance, np.float64)
+        return np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
+
+    def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> ErrorBars:
+        """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,), in float64.
+
+        The bound on what is left out holds for each: |a^T B^-1 r| is at most |B^-1 a| |r|, and the
+        standard deviation of a^T w~ at least |B^-1 a| times the noise's.
+
+        >>> bars = ErrorBars(np.ones(2), np.eye(2), 0.0, 0.0, True, True, True)
+        >>> bars.mapped(np.array([[3.0, 4.0]]), np.array([10.0])).stddev
+        array([5.])
+        """
+        covariance = np.asarray(self.covariance, np.float64)
+        return dataclasses.replace(
+            self,
+            estimate=matrix @ np.asarray(self.estimate, np.float64) + offset,
+            covariance=matrix @ covariance @ matrix.T,
+        )
+
+    @property
     def refusal(self) -> str | None:
         """Why there are no intervals, or None if there are; on the host, of one training."""
         if not bool(self.unclipped):
             return (
                 "records may have been clipped at the last query: intervals need a loss with "
-                "proven constants, clip norms at them, and rows of norm at most 1"
+                "proven constants, clip norms at them, and rows of norm at most 1; of the squared "
+                "loss, a training of one step"
             )
         if not bool(self.interior):
             return "the last step was cut off by the trust region: raise final_radius or steps"
@@ -96,7 +121,7 @@ class ErrorBars:
         if (why := self.refusal) is not None:
             raise ValueError(f"no intervals for the effect of privacy noise: {why}.")
         level = (1 + _validate.open_unit("confidence", confidence)) / 2
-        half = float(ndtri(level)) * np.asarray(self.stddev, np.float64)
+        half = float(ndtri(level)) * self.stddev
         centre = np.asarray(self.estimate, np.float64)
         return centre - half, centre + half
 
@@ -149,12 +174,14 @@ def error_bars(
     along = step / jnp.sqrt(jnp.maximum(moved[1], jnp.finfo(step.dtype).tiny))
     of_product = of_hessian**2 * square / 2
     scale = (vectors * inverse[None]) @ vectors.T
-    variance = (of_gradient**2 + of_product) * jnp.sum(scale**2, axis=1)
-    variance = variance + of_product * (scale @ along) ** 2
-    rest = _third_order(objective, flat, noisy, of_gradient**2 * scale @ scale)
+    squared = scale @ scale
+    moving = scale @ along
+    covariance = (of_gradient**2 + of_product) * squared
+    covariance = covariance + of_product * moving[:, None] * moving[None]
+    rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)
     return ErrorBars(
         estimate=flat + step,
-        stddev=jnp.sqrt(variance),
+        covariance=covariance,
         shift=rest / of_gradient,
         travelled=jnp.where(rest > 0, moved[0] / (2 * noisy[0]), 0.0),
         interior=multiplier == 0,

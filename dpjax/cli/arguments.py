@@ -11,10 +11,12 @@ from dpjax.cli import (
     compare,
     data,
     ledger,
+    predict,
     problem,
     processes,
     reproduce,
     run,
+    show,
     tune,
 )
 from dpjax.cli.main import COMMANDS, overview
@@ -28,6 +30,8 @@ def parser() -> argparse.ArgumentParser:
     _run_parser(commands)
     _tune_parser(commands)
     _calibrate_parser(commands)
+    _predict_parser(commands)
+    _show_parser(commands)
     _data_parser(commands)
     _ledger_parser(commands)
     audit.add_parser(commands)
@@ -56,6 +60,11 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     )
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
     one.add_argument("--plot", metavar="FILE", help="draw the released history")
+    one.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write guarantee, releases, coefficients and certificate as one page, .html",
+    )
     one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
     one.add_argument(
         "--checkpoint",
@@ -143,6 +152,38 @@ def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
         "--dimension", type=int, help="number of parameters (default: that of the data)"
     )
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
+
+
+def _predict_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser(
+        "predict",
+        help=COMMANDS["predict"],
+        description="Predict labels by a saved model: CSV with one line for each record, in their "
+        "order. A record with a missing value or an undeclared level gets an empty cell. The "
+        "guarantee covers the model, but not predictions for the records it was trained on.",
+    )
+    one.set_defaults(command=predict.command)
+    one.add_argument("model", metavar="MODEL", help="a file that run --save wrote")
+    one.add_argument(
+        "data",
+        metavar="DATA",
+        help=f"{_FILES} with the columns trained on, with or without labels; or a name",
+    )
+    one.add_argument("--out", metavar="FILE", help="write to a file (default: standard output)")
+    one.add_argument(
+        "--probabilities", action="store_true", help="add a column for each class with its chance"
+    )
+
+
+def _show_parser(commands: argparse._SubParsersAction) -> None:
+    one = commands.add_parser(
+        "show",
+        help=COMMANDS["show"],
+        description="Print what a saved model is and guarantees, all of it released or public.",
+    )
+    one.set_defaults(command=show.command)
+    one.add_argument("model", metavar="MODEL", help="a file that run --save wrote")
+    one.add_argument("--json", metavar="FILE", help="write it as JSON")
 
 
 def _data_parser(commands: argparse._SubParsersAction) -> None:

@@ -12,6 +12,8 @@ COMMANDS = {
     "run": "train privately and print the guarantee",
     "tune": "choose settings by a private random search, whose whole cost is the budget",
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
+    "predict": "predict labels of a table by a saved model, as CSV",
+    "show": "print a saved model: guarantee, releases, certificate, coefficients",
     "data": "list the data sets, their sources and checksums",
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",

@@ -14,7 +14,7 @@ _EXAMPLES = {
     "dpjax run": """
         dpjax run
         dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
-        dpjax run --data people.csv --schema schema.toml --save model
+        dpjax run --data people.csv --schema schema.toml --save model --report report.html
         dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
         dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
         dpjax run dp-tr --epsilon 1 --estimate 0.1
@@ -28,6 +28,14 @@ _EXAMPLES = {
     "dpjax calibrate": """
         dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
         dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
+    """,
+    "dpjax predict": """
+        dpjax predict model new.csv --out predictions.csv
+        dpjax predict model new.csv --probabilities
+    """,
+    "dpjax show": """
+        dpjax show model
+        dpjax show model --json model.json
     """,
     "dpjax data": """
         dpjax data

@@ -3,12 +3,24 @@
 import argparse
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 
 import dpjax
+from dpjax.reporting.page import check_path
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check(
+    arguments: argparse.Namespace,
+    written: Sequence[str] = ("json", "save", "plot", "report"),
+    read: Mapping[str, str] | None = None,
+) -> None:
     """Raises if a file that the arguments name cannot be written at the end.
+
+    Args:
+      arguments: of the command.
+      written: names of the options that name a file to write.
+      read: arguments that name what is read, and how the command calls them; by default the options
+        of a training.
 
     Raises:
       ValueError: naming the option and what is wrong with its path, for a path that two options
@@ -16,14 +28,15 @@ def check(arguments: argparse.Namespace) -> None:
       ImportError: for a plot without matplotlib.
     """
     given = vars(arguments)
-    names = ("data", "bounds", "schema", "ledger", "public")
-    read = {name: given.get(name) for name in names}
+    if read is None:
+        names = ("data", "bounds", "schema", "ledger", "public")
+        read = {name: f"--{name}" for name in names}
     taken = {
-        os.path.realpath(path): f"--{name}"
-        for name, path in read.items()
-        if path and os.path.exists(path)
+        os.path.realpath(given[name]): shown
+        for name, shown in read.items()
+        if given.get(name) and os.path.exists(given[name])
     }
-    for name in ("json", "save", "plot"):
+    for name in written:
         path = given.get(name)
         if not path:
             continue
@@ -36,6 +49,8 @@ def check(arguments: argparse.Namespace) -> None:
         _check_folder("--checkpoint", arguments.checkpoint)
     if given.get("plot"):
         dpjax.plotting.check_path(arguments.plot)
+    if given.get("report"):
+        check_path(arguments.report)
 
 
 def _check_file(option: str, path: str) -> None:

@@ -3,6 +3,9 @@
 import argparse
 import contextlib
 import functools
+import math
+import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ from dpjax import _validate
 from dpjax._processes import Team
 from dpjax.algorithms import Algorithm
 from dpjax.cli import outputs, plan, problem, processes, report
+from dpjax.datasets.csv_files import few
 from dpjax.driver import check_data, guarantee, holds_run, root_key, starting_point
 
 _COMPILE_EVENT = "/jax/core/compile/"
@@ -54,7 +58,8 @@ def _work(arguments: argparse.Namespace) -> int:
     if not everyone.leads:
         return 0
     passed = time.perf_counter() - begin
-    seconds = (min(sum(compiling), passed), passed - min(sum(compiling), passed))
+    compiled = min(_covered(compiling), passed)
+    seconds = (compiled, passed - compiled)
     content = report.result(arguments, setting, data, solution, seconds)
     print("\n".join(report.summary(content)))
     if not content["releasable"]:
@@ -70,7 +75,7 @@ def _work(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.repeats is not None:
         _validate.positive_int("repeats", arguments.repeats)
-    for name in ("save", "checkpoint", "ledger", "distributed", "coordinator"):
+    for name in ("save", "report", "checkpoint", "ledger", "distributed", "coordinator"):
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
     outputs.check(arguments)
@@ -116,14 +121,26 @@ def _write(
         dpjax.save(arguments.save, solution)
         print(f"wrote {arguments.save}")
         scale = solution.preprocessing
-        if setting.algorithm.objective.predicts and scale is not None:
+        objective = setting.algorithm.objective
+        if scale is not None and (objective.predicts or objective.predicts_numbers):
             print(
-                f"predict in Python: dpjax.load({arguments.save!r}).predict('new.csv'), for a "
-                f"table with the columns {', '.join(scale.columns)}, with or without labels"
+                f"predict: {shlex.join(['dpjax', 'predict', arguments.save, 'new.csv'])}, or in "
+                f"Python dpjax.load({arguments.save!r}).predict('new.csv'), for a table with the "
+                f"columns {few(scale.columns, str)}, with or without labels"
             )
     if arguments.json:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
+    if arguments.report:
+        name = os.path.basename(arguments.data)
+        dpjax.report(
+            solution,
+            arguments.report,
+            title=f"{setting.algorithm.title} on {name}",
+            model=os.path.basename(arguments.save or "model"),
+            exact={field: content[field] for field in report.EXACT},
+        )
+        print(f"wrote {arguments.report}")
     if arguments.plot:
         budget = setting.budget
         title = (
@@ -134,17 +151,32 @@ def _write(
         print(f"wrote {arguments.plot}")
 
 
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Returns the length of a union of spans: a function is traced within another's trace.
+
+    >>> _covered([(2.0, 3.0), (1.0, 5.0), (6.0, 7.0)])
+    5.0
+    """
+    length, reached = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        length += max(end - max(begin, reached), 0.0)
+        reached = max(end, reached)
+    return length
+
+
 @contextlib.contextmanager
-def _compile_seconds() -> Iterator[list[float]]:
-    spent: list[float] = []
+def _compile_seconds() -> Iterator[list[tuple[float, float]]]:
+    """Yields a list that fills with begin and end of what is traced and compiled."""
+    spans: list[tuple[float, float]] = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         del kwargs
         if event.startswith(_COMPILE_EVENT):
-            spent.append(duration_secs)
+            end = time.perf_counter()
+            spans.append((end - duration_secs, end))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        yield spent
+        yield spans
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)

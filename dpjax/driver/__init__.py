@@ -2,14 +2,21 @@
 
 from dpjax.driver.checkpoint import ResumeMismatch, holds_run
 from dpjax.driver.checks import check_data
+from dpjax.driver.coefficients import Coefficients
+from dpjax.driver.description import Description
 from dpjax.driver.keys import root_key
 from dpjax.driver.loop import Trajectory, solve, starting_point, trajectory
 from dpjax.driver.persistence import SavedSolution, load, save
+from dpjax.driver.predict_table import PredictedRows, PredictedTable, predict_table
 from dpjax.driver.prediction import training_rows
 from dpjax.driver.progress import Watch, run, seconds_per_step
 from dpjax.driver.solution import Solution
 
 __all__ = [
+    "Coefficients",
+    "Description",
+    "PredictedRows",
+    "PredictedTable",
     "ResumeMismatch",
     "SavedSolution",
     "Solution",
@@ -18,6 +25,7 @@ __all__ = [
     "check_data",
     "holds_run",
     "load",
+    "predict_table",
     "root_key",
     "run",
     "save",

@@ -14,15 +14,18 @@ from flax import serialization
 from dpjax._cards import Card, HasCard
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
+from dpjax.algorithms import ErrorBars
 from dpjax.algorithms.base import Status, recount_accountant
 from dpjax.algorithms.cards import noise_words
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.schema import column_of
+from dpjax.driver.description import Description
 from dpjax.driver.guarantee import Guarantee, split_warning
 from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.solution import Solution
 
-_FORMAT = "dpjax-solution-2"
+_FORMAT = "dpjax-solution-3"
+_WITHOUT_DESCRIPTION = "dpjax-solution-2"
 _WITHOUT_PREPROCESSING = "dpjax-solution-1"
 
 
@@ -54,6 +57,10 @@ class SavedSolution(Predictions, HasCard):
       text: the guarantee as it was printed.
       preprocessing: columns, bounds or schema, intercept and classes that were declared, or None.
       score: how the parameters score rows.
+      error_bars: how privacy noise spread the parameters, or None.
+      accuracy: a noisy estimate of the final accuracy, or None.
+      description: what was trained; None in files of dpjax 0.2 and before, which have no error bars
+        either.
 
     Privacy: all of it is covered by the guarantee.
     """
@@ -69,6 +76,9 @@ class SavedSolution(Predictions, HasCard):
     text: str
     preprocessing: Preprocessing | None = None
     score: Score = Score()  # frozen
+    error_bars: ErrorBars | None = None
+    accuracy: float | None = None
+    description: Description | None = None
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
@@ -115,8 +125,9 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
     Raises:
       ValueError: for a batch of solutions.
 
-    Privacy: writes params, history, certificate, guarantee, and the columns, bounds or schema,
-      intercept and classes that were declared; no key, no data, no secret state.
+    Privacy: writes params with their error bars, (p, p), history, certificate, guarantee, and the
+      columns, bounds or schema, intercept and classes that were declared; no key, no data, no
+      secret state.
 
     >>> import jax, jax.numpy as jnp, dpjax, tempfile, os
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
@@ -134,7 +145,7 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
     event = solution.event
-    certificate = solution.certificate
+    certificate, bars = solution.certificate, solution.error_bars
     content = {
         "format": _FORMAT,
         "params": serialization.to_state_dict(_host(solution.params)),
@@ -149,6 +160,9 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "text": str(solution.guarantee()),
         "preprocessing": json.dumps(_fields(solution.preprocessing)),
         "score": json.dumps(_fields(score_of(solution.algorithm.objective))),
+        "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
+        "accuracy": None if solution.accuracy is None else float(solution.accuracy),
+        "description": json.dumps(solution.description._asdict()),
     }
     target = pathlib.Path(path)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -173,11 +187,15 @@ def load(path: str | os.PathLike) -> SavedSolution:
       ValueError: if the file is something else.
       FileNotFoundError: if there is none.
     """
-    raw = pathlib.Path(path).read_bytes()
+    try:
+        raw = pathlib.Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
     fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
         content: Any = serialization.msgpack_restore(raw)
-        if content["format"] not in (_FORMAT, _WITHOUT_PREPROCESSING):
+        version = content["format"]
+        if version not in (_FORMAT, _WITHOUT_DESCRIPTION, _WITHOUT_PREPROCESSING):
             raise KeyError
         releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
         return SavedSolution(
@@ -185,7 +203,8 @@ def load(path: str | os.PathLike) -> SavedSolution:
             event=Event(releases, content["relation"]),
             accountant=content["accountant"],
             text=content["text"],
-            **({} if content["format"] == _WITHOUT_PREPROCESSING else _prediction(content)),
+            **({} if version == _WITHOUT_PREPROCESSING else _prediction(content)),
+            **(_described(content) if version == _FORMAT else {}),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a solution saved by dpjax.") from error
@@ -212,6 +231,15 @@ def _prediction(content: dict[str, Any]) -> dict[str, Any]:
             held["encoders"] = tuple(column_of(*declared) for declared in held["encoders"])
         held = Preprocessing(**held)
     return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
+
+
+def _described(content: dict[str, Any]) -> dict[str, Any]:
+    bars = content["error_bars"]
+    return {
+        "error_bars": None if bars is None else ErrorBars(**bars),
+        "accuracy": content["accuracy"],
+        "description": Description(**json.loads(content["description"])),
+    }
 
 
 def _host(tree: Any) -> Any:

@@ -7,10 +7,12 @@ import numpy as np
 from scipy.special import softmax
 
 from dpjax._typing import Params, PyTree
+from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.raw import has_columns, is_table_path
+from dpjax.driver.coefficients import Coefficients, coefficients
 from dpjax.objectives import (
     LinearClassifier,
     LinearModel,
@@ -21,7 +23,7 @@ from dpjax.objectives import (
 )
 from dpjax.objectives.softmax_regression import Softmax
 
-_NO_COLUMNS = (
+NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "
     "pass rows (n, p) as in training."
 )
@@ -124,7 +126,7 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
         return x.x
     if preprocessing is None:
         if is_table_path(x):
-            raise ValueError(_NO_COLUMNS)
+            raise ValueError(NO_COLUMNS)
         return x
     if not preprocessing.columns and np.asarray(x).dtype.kind == "f":
         return x  # images: bytes are raw, floats scaled already
@@ -140,6 +142,52 @@ class Predictions:
 
     params: Params
     preprocessing: Preprocessing | None
+    error_bars: ErrorBars | None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their probabilities; of a regression, none.
+
+        Raises:
+          ValueError: if the model predicts no label.
+        """
+        score = self._score()
+        if score.kind == "numbers":
+            return ()
+        declared = None if self.preprocessing is None else self.preprocessing.classes
+        if declared is None:
+            declared = range(score.classes) if score.classes else (-1, 1)
+        return tuple(map(str, declared))
+
+    def coefficients(self, confidence: float = 0.95) -> Coefficients:
+        """Returns the coefficients of a linear model by name, with intervals where there are any.
+
+        Of a label that is a number and was declared in a schema, in the units of label and columns;
+        else the parameters of scaled features.
+
+        Args:
+          confidence: of each interval by itself, over the privacy noise.
+
+        Raises:
+          ValueError: if the model is not linear, or for a confidence out of range.
+
+        Privacy: post-processing.
+        """
+        score = self._score()
+        if score.kind == "two-layer":
+            raise ValueError("a network of two layers has no coefficients by name.")
+        if np.ndim(self.params) != 1:
+            raise ValueError(
+                "coefficients are of one solution; index a batch with jax.tree.map first."
+            )
+        return coefficients(
+            np.asarray(self.params),
+            self.preprocessing,
+            self.error_bars,
+            classes=self.class_names if score.kind == "classes" else (),
+            numeric=score.kind == "numbers",
+            confidence=confidence,
+        )
 
     def decision_function(self, x: Any) -> np.ndarray:
         """Returns the scores (n,); above 0 for the second class, of a logistic loss its log-odds.
@@ -160,9 +208,11 @@ class Predictions:
         score = self._score()
         if np.ndim(self.params) != 1:
             raise ValueError("predict takes one solution; index a batch with jax.tree.map.")
+        if not np.isfinite(np.asarray(self.params)).all():
+            raise ValueError("the parameters are not finite, so they predict nothing: train again.")
         rows = training_rows(x, self.preprocessing)
         if has_columns(rows):
-            raise ValueError(_NO_COLUMNS)
+            raise ValueError(NO_COLUMNS)
         rows = np.asarray(rows)
         features = score.features(np.size(self.params))
         if rows.ndim != 2 or rows.shape[1] != features or rows.dtype.kind not in "biuf":

@@ -17,6 +17,7 @@ from dpjax.algorithms.accounted import check_on_host, for_each
 from dpjax.algorithms.cards import noise_words, of_event, warning
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
+from dpjax.driver.description import Description, describe
 from dpjax.driver.prediction import Predictions, Score, score_of
 
 
@@ -61,6 +62,11 @@ class Solution(Predictions, HasCard):
     def releasable(self) -> bool:
         """Whether the guarantee may be relied on: no key that a seed may make, no unsafe noise."""
         return not self.reproducible and not _guarantee.unsafe(self.algorithm)
+
+    @property
+    def description(self) -> Description:
+        """What was trained, in names and declared numbers; of one run, on the host."""
+        return self._each(lambda algorithm: describe(algorithm, self.unit))
 
     @property
     def event(self) -> Any:

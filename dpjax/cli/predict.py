@@ -1,0 +1,103 @@
+"""``dpjax predict``: predictions of a saved model for a table, as CSV."""
+
+import argparse
+import contextlib
+import csv
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import dpjax
+from dpjax._bar import Bar
+from dpjax.cli import outputs
+from dpjax.driver import PredictedRows, predict_table
+
+# Before that a bar would only flicker.
+_QUIET_SECONDS = 2.0
+_NOTE = (
+    "note: the guarantee covers the model. It does not cover predictions for records that the "
+    "model was trained on."
+)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Writes the predictions and returns 0."""
+    outputs.check(arguments, ["out"], {"model": "MODEL", "data": "DATA"})
+    model = dpjax.load(arguments.model)
+    chances = arguments.probabilities
+    table = predict_table(model, arguments.data, probabilities=chances)
+    header = ["prediction", *(f"probability_{name}" for name in model.class_names if chances)]
+    with _writing(arguments.out) as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(header)
+        unknown = 0
+        # On a terminal a bar would stand among the predictions.
+        shown = None if arguments.out or not sys.stdout.isatty() else False
+        for block in _watched(table.blocks, table.size, shown):
+            lines.writerows(_cells(block, len(header)))
+            unknown += int((~block.known).sum())
+    if arguments.out:
+        print(f"wrote {arguments.out}")
+    if unknown:
+        print(
+            f"warning: {unknown:,} of {table.size:,} records have no prediction, and an empty cell "
+            "in its place: a value is missing or not a number, or a level is not declared",
+            file=sys.stderr,
+        )
+    print(_NOTE, file=sys.stderr)
+    return 0
+
+
+def _cells(block: PredictedRows, width: int) -> Iterator[list[str]]:
+    for at, (label, known) in enumerate(zip(block.labels.tolist(), block.known, strict=True)):
+        if not known:
+            yield [""] * width
+        elif block.probabilities is None:
+            yield [_text(label)]
+        else:
+            yield [_text(label), *map(_text, block.probabilities[at].tolist())]
+
+
+def _text(cell: Any) -> str:
+    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)
+
+
+def _watched(
+    blocks: Iterator[PredictedRows], size: int, shown: bool | None
+) -> Iterator[PredictedRows]:
+    """The blocks, with a progress bar once they have taken a while."""
+    begun, done = time.monotonic(), 0
+    with contextlib.ExitStack() as stack:
+        bar = None
+        for block in blocks:
+            yield block
+            done += len(block.known)
+            if bar is None and time.monotonic() - begun > _QUIET_SECONDS:
+                bar = stack.enter_context(Bar("predict", size, shown=shown, keep=False))
+            if bar is not None:
+                bar.update(done)
+
+
+@contextlib.contextmanager
+def _writing(path: str | None) -> Iterator[TextIO]:
+    """A new file that appears when all is written, or standard output."""
+    if path:
+        temporary = f"{path}.tmp"
+        try:
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                yield file
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads, such as head, has enough; Python would flush again at its end.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,114 @@
+"""``dpjax show``: what a saved model is, guarantees and found."""
+
+import argparse
+import textwrap
+from typing import Any
+
+import numpy as np
+
+import dpjax
+from dpjax.cli import outputs, report
+from dpjax.reporting import Facts, facts_of
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Prints what there is to say of the model, and returns 0."""
+    outputs.check(arguments, ["json"], {"model": "MODEL"})
+    facts = facts_of(dpjax.load(arguments.model))
+    print("\n".join(lines(facts)))
+    if arguments.json:
+        report.write_json(arguments.json, fields(facts))
+        print(f"wrote {arguments.json}")
+    return 0
+
+
+def lines(facts: Facts) -> list[str]:
+    """Returns what there is to say as lines for a person."""
+    found = [facts.warning] if facts.warning else []
+    found.append(f"model: {facts.title}, {facts.parameters:,} parameters")
+    found += [facts.claim, *_filled(facts.meaning)]
+    planned = "" if facts.description is None else f" of {facts.description.steps:,}"
+    status = "" if facts.status is None else f": {facts.status.message}"
+    found.append(f"steps: {facts.steps:,}{planned}{status}")
+    if facts.accuracy is not None:
+        estimate, low, high = facts.accuracy
+        found.append(
+            f"accuracy on the training records: {estimate:.3f} (95% confidence interval {low:.3f} "
+            f"to {high:.3f}; released with noise)"
+        )
+    found += ["", "released:", *(f"  - {release.describe()}" for release in facts.releases)]
+    found += ["", "certificate:", *_filled(facts.certificate_words, "  ")]
+    found += ["", "history, first to last step:", *_history(facts)]
+    found += ["", "coefficients:", *_coefficient_lines(facts)]
+    return [*found, "", facts.guarantee]
+
+
+def _coefficient_lines(facts: Facts) -> list[str]:
+    if (held := facts.coefficients) is None:
+        return ["  none by name: the model is not a linear one"]
+    rows = [f"  {line}" for line in repr(held).splitlines()]
+    return [*rows, *_filled(held.caption, "  "), *_filled(held.interval_caption, "  ")]
+
+
+def _filled(words: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(words, 100, initial_indent=indent, subsequent_indent=indent)
+
+
+def _history(facts: Facts) -> list[str]:
+    found = []
+    for name, values in facts.history.items():
+        known = values[np.isfinite(values)] if values.ndim == 1 else values[:0]
+        if len(known):
+            found.append(f"  {name.replace('_', ' ')}: {known[0]:.4g} to {known[-1]:.4g}")
+    return found
+
+
+def fields(facts: Facts) -> dict[str, Any]:
+    """Returns what there is to say as numbers, words and lists; None for what is not known."""
+    what = facts.description
+    named = {} if what is None else what._asdict()
+    certificate = facts.certificate
+    return {
+        "algorithm": named.get("algorithm"),
+        "objective": named.get("objective"),
+        "unit": named.get("unit"),
+        "n": named.get("records"),
+        "p": facts.parameters,
+        "epsilon": facts.epsilon,
+        "delta": named.get("delta"),
+        "relation": facts.relation,
+        "releasable": not facts.warning,
+        "noise": [release.to_json() for release in facts.releases],
+        "steps": facts.steps,
+        "planned_steps": named.get("steps"),
+        "status": None if facts.status is None else facts.status.name.lower(),
+        "certificate": certificate,
+        "accuracy": _accuracy(facts),
+        "classes": None if facts.classes is None else list(facts.classes),
+        "coefficients": _coefficients(facts),
+        "history": {name: values.tolist() for name, values in facts.history.items()},
+        "guarantee": facts.guarantee,
+    }
+
+
+def _accuracy(facts: Facts) -> dict[str, float] | None:
+    if facts.accuracy is None:
+        return None
+    return dict(zip(("estimate", "lower", "upper"), facts.accuracy, strict=True))
+
+
+def _coefficients(facts: Facts) -> dict[str, Any] | None:
+    found = facts.coefficients
+    if found is None:
+        return None
+    return {
+        "names": list(found.names),
+        "per": list(found.per),
+        "classes": None if found.classes is None else list(found.classes),
+        "values": found.values.tolist(),
+        "lower": None if found.lower is None else found.lower.tolist(),
+        "upper": None if found.upper is None else found.upper.tolist(),
+        "confidence": found.confidence,
+        "refusal": found.refusal,
+        "caption": found.caption,
+    }

@@ -1,0 +1,54 @@
+"""``Description``: what was trained and on what, in names and declared numbers."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax._units import UnitLoss
+from dpjax.algorithms import Algorithm
+
+
+class Description(NamedTuple):
+    """What was trained: names and declared numbers, none of them read off the data.
+
+    ``Solution.description`` is one, and ``save`` writes it.
+
+    Attributes:
+      algorithm: its name for people.
+      objective: its name.
+      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
+      records: the declared number of them, n.
+      delta: of the budget.
+      steps: how many were planned.
+      accuracy_stddev: standard deviation of the noise on a released accuracy, or None.
+    """
+
+    algorithm: str
+    objective: str
+    unit: str
+    records: int
+    delta: float
+    steps: int
+    accuracy_stddev: float | None = None
+
+
+def describe(algorithm: Algorithm, unit: str) -> Description:
+    """Returns the description of one training.
+
+    Args:
+      algorithm: configured, on the host.
+      unit: what one record stands for.
+
+    Privacy: holds public numbers only.
+    """
+    grouped = isinstance(algorithm.objective.loss, UnitLoss)
+    of_accuracy = [query for query in algorithm.queries if query.name == "accuracy"]
+    return Description(
+        algorithm=algorithm.title,
+        objective=algorithm.objective.name,
+        unit=f"{unit} with all its records" if grouped else unit,
+        records=algorithm.queries[0].data_size,
+        delta=float(np.asarray(algorithm.declared.delta)),
+        steps=int(algorithm.steps),
+        accuracy_stddev=float(of_accuracy[0].stddev) if of_accuracy else None,  # pyright: ignore
+    )

@@ -1,0 +1,187 @@
+"""``Facts``: what a report says of a trained model, saved or not; released and public values."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.special import ndtri
+
+from dpjax._typing import Relation
+from dpjax.accounting import Release
+from dpjax.accounting.wording import ceil
+from dpjax.algorithms import Status
+from dpjax.datasets import Preprocessing
+from dpjax.driver import Coefficients, Description, SavedSolution, Solution
+from dpjax.driver.guarantee import split_warning
+
+_CONFIDENCE = 0.95
+# From here on a factor e^epsilon is written as a power: as a number it says no more.
+_LARGE = 1e6
+_WITHOUT: dict[Relation, str] = {
+    "zero_out": "Had any one {unit} been left out (replaced by a null record)",
+    "add_or_remove_one": "Had any one {unit} been left out, or one more been added",
+    "replace_one": "Had any one {unit} been replaced by another",
+}
+_ITERATES = {"last_query": "the last iterate that was asked about", "output": "the output"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """What there is to say of one training.
+
+    Args:
+      claim: the first line of the guarantee.
+      meaning: the same in plain words; empty for files of dpjax 0.2 and before.
+      warning: why nothing of it may be released, or nothing.
+      guarantee: the whole, without the warning.
+      description: what was trained, or None for such files.
+      epsilon: spent at the declared delta, or None for such files.
+      relation: of neighbours.
+      releases: what was released, with its noise.
+      steps: how many were taken.
+      status: how the training ended; None if it is not known.
+      accuracy: a released estimate of the accuracy on the training records, and the ends of its
+        95 % interval; or None.
+      certificate: bounds on the gradient and the curvature, or None.
+      coefficients: of a linear model, or None.
+      preprocessing: what was declared of the data, or None.
+      classes: names of the classes that are predicted, empty for a number; None for what predicts
+        nothing by itself, such as the parameters of a network.
+      parameters: how many there are.
+      history: of each quantity, the released values of the steps that were taken.
+    """
+
+    claim: str
+    meaning: str
+    warning: str
+    guarantee: str
+    description: Description | None
+    epsilon: float | None
+    relation: Relation
+    releases: tuple[Release, ...]
+    steps: int
+    status: Status | None
+    accuracy: tuple[float, float, float] | None
+    certificate: dict[str, Any] | None
+    coefficients: Coefficients | None
+    preprocessing: Preprocessing | None
+    classes: tuple[str, ...] | None
+    parameters: int
+    history: dict[str, np.ndarray]
+
+    @property
+    def title(self) -> str:
+        """Algorithm and objective."""
+        if self.description is None:
+            return "a saved model"
+        return f"{self.description.algorithm}, {self.description.objective}"
+
+    @property
+    def certificate_words(self) -> str:
+        """The certificate as sentences, or why there is none."""
+        if self.certificate is None:
+            return "This training gives no bounds on the gradient and curvature at its end."
+        upper, lower = (
+            self.certificate[name] for name in ("gradient_norm_upper", "min_eigenvalue_lower")
+        )
+        curvature = (
+            "" if lower is None else f" and no eigenvalue of its Hessian is below {lower:.4g}"
+        )
+        return (
+            f"With probability {100 * (1 - self.certificate['beta']):.4g} % over the noise, at "
+            f"{_ITERATES[self.certificate['iterate']]} the exact gradient of the "
+            f"{self.certificate['scope']} has norm at most {upper:.4g}{curvature}. At a minimum "
+            "the gradient is 0 and no eigenvalue is negative. The bounds follow from released "
+            "values and the known noise."
+        )
+
+
+def facts_of(solution: Any) -> Facts:
+    """Returns what there is to say of a solution.
+
+    Args:
+      solution: a ``Solution``, what ``load`` or ``fit`` returned.
+
+    Raises:
+      ValueError: for a batch of solutions.
+
+    Privacy: released and public values only.
+    """
+    if not isinstance(solution, Solution | SavedSolution):
+        solution = solution.solution
+    if np.ndim(solution.steps):
+        raise ValueError("report takes one solution; index a batch with jax.tree.map first.")
+    warning, text = split_warning(str(solution.guarantee()))
+    steps, what = int(solution.steps), solution.description
+    spent: Any = None if what is None else solution.epsilon(what.delta)  # of one run
+    history = (
+        solution.history if isinstance(solution, SavedSolution) else solution.history._asdict()
+    )
+    return Facts(
+        claim=text.partition("\n")[0],
+        meaning="" if what is None or spent is None else _meaning(solution, what, spent, warning),
+        warning=warning,
+        guarantee=text,
+        description=what,
+        epsilon=spent,
+        relation=solution.event.relation,
+        releases=solution.event.releases,
+        steps=steps,
+        status=Status(int(solution.status)) if int(solution.status) in set(Status) else None,
+        accuracy=_accuracy(solution, what),
+        certificate=_certificate(solution.certificate),
+        coefficients=_coefficients(solution),
+        preprocessing=solution.preprocessing,
+        classes=_class_names(solution),
+        parameters=sum(map(np.size, jax.tree.leaves(solution.params))),
+        history={name: _of_steps(values, steps) for name, values in history.items()},
+    )
+
+
+def _meaning(solution: Any, what: Description, spent: float, warning: str) -> str:
+    factor = f"e^{spent:.4g}" if spent > math.log(_LARGE) else ceil(math.exp(spent))
+    changed = _WITHOUT[solution.event.relation].format(unit=what.unit)
+    assumed = "If the noise could be relied on: had" if warning else "Had"
+    return (
+        f"{changed.replace('Had', assumed, 1)}, the probability of any outcome of this training "
+        f"would be at most {factor} times what it is, plus {ceil(what.delta)}, and the other way "
+        "round."
+    )
+
+
+def _coefficients(solution: Any) -> Coefficients | None:
+    try:
+        return solution.coefficients(_CONFIDENCE)
+    except ValueError:
+        return None
+
+
+def _class_names(solution: Any) -> tuple[str, ...] | None:
+    try:
+        return solution.class_names
+    except ValueError:
+        return None
+
+
+def _accuracy(solution: Any, what: Description | None) -> tuple[float, float, float] | None:
+    if solution.accuracy is None or what is None or what.accuracy_stddev is None:
+        return None
+    half = float(ndtri((1 + _CONFIDENCE) / 2)) * what.accuracy_stddev
+    estimate = float(solution.accuracy)
+    return estimate, max(estimate - half, 0.0), min(estimate + half, 1.0)
+
+
+def _certificate(certificate: Any) -> dict[str, Any] | None:
+    if certificate is None:
+        return None
+    fields = certificate if isinstance(certificate, dict) else dataclasses.asdict(certificate)
+    return {
+        name: value if value is None or isinstance(value, str) else float(np.asarray(value))
+        for name, value in fields.items()
+    }
+
+
+def _of_steps(values: Any, steps: int) -> np.ndarray:
+    return np.asarray(values, np.float64)[:steps]

@@ -1,0 +1,318 @@
+"""What ``show`` prints and a report holds: all that was released, nothing else, and it is safe."""
+
+import csv
+import dataclasses
+import html.parser
+import json
+import re
+import types
+
+import jax
+import numpy as np
+import pytest
+from factories import FACTORIES, make
+
+import dpjax
+from dpjax.accounting import Event, NumberOfTrials, SearchRelease
+from dpjax.algorithms import ErrorBars
+from dpjax.cli import main
+from dpjax.datasets import load
+from dpjax.driver.prediction import Score
+from dpjax.reporting import facts_of, page
+
+EVIL = '<script>alert("1")</script>'
+NO, YES = "no<b>", "yes&amp;"
+# Cells that no schema declares, and that nobody may read in what is released.
+SECRETS = ["Guadeloupe", "37.4121", "88.4242"]
+N = 400
+ONE_PASS = "each in at most one answer"
+SCHEMA = {
+    "label": {"column": "y", "classes": [NO, YES]},
+    "columns": {
+        EVIL: {"bounds": [0, 100]},
+        "place": {"levels": ["oslo", "a & <i>b"], "other": True},
+    },
+}
+LABELS = {
+    "two": SCHEMA["label"],
+    "three": {"column": "k", "classes": ["x", EVIL, "z"]},
+    "number": {"column": "rent", "bounds": [0, 100]},
+}
+OBJECTIVES = {
+    "two": dpjax.objectives.logistic_l2(1e-2),
+    "three": dpjax.objectives.softmax(3, 3e-2),
+    "number": dpjax.objectives.least_squares(1e-2),
+}
+
+
+def table(folder):
+    """A table with secret cells, in a file."""
+    rng = np.random.default_rng(0)
+    size = rng.uniform(0, 100, N).round(2)
+    place = rng.choice(["oslo", "a & <i>b", SECRETS[0]], N)
+    rent = np.clip(size * 0.6 + 10 * (place == "oslo") + rng.normal(0, 5, N), 0, 100).round(2)
+    size[0], rent[0] = SECRETS[1:]
+    y = np.where(size + rng.normal(0, 20, N) > 50, YES, NO)
+    k = np.array(["x", EVIL, "z"])[np.digitize(size, [33, 66])]
+    with open(folder / "t.csv", "w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow([EVIL, "place", "rent", "y", "k"])
+        lines.writerows(zip(size.tolist(), place, rent.tolist(), y, k, strict=True))
+    return folder / "t.csv"
+
+
+def trained(path, label, key=None, **more):
+    ignored = {held["column"]: {"ignore": True} for name, held in LABELS.items() if name != label}
+    schema = {"label": LABELS[label], "columns": SCHEMA["columns"] | ignored}
+    data, objective = load(path, schema=schema), OBJECTIVES[label]
+    algorithm = dpjax.dp_trust_region(
+        objective,
+        dpjax.PrivacyBudget(8.0, 1e-4),
+        data_size=N,
+        dimension=objective.parameters(data.dimension),
+        **{"steps": 1 if label == "number" else 3} | more,
+    )
+    return dpjax.solve(algorithm, data, key=dpjax.random_key() if key is None else key)
+
+
+@pytest.fixture(scope="module")
+def solutions(tmp_path_factory):
+    """A training of each kind of label, without the intervals that depend on its noise."""
+    path = table(tmp_path_factory.mktemp("table"))
+    made = {name: trained(path, name) for name in LABELS}
+    return {name: dataclasses.replace(s, error_bars=bars_of(s.params)) for name, s in made.items()}
+
+
+def bars_of(params, **more):
+    given = {
+        "estimate": np.asarray(params, np.float64) + 0.125,
+        "covariance": np.eye(len(params)) / 64,
+        "shift": 0.0,
+        "travelled": 0.0,
+        "interior": True,
+        "definite": True,
+        "unclipped": True,
+    }
+    return ErrorBars(**given | more)
+
+
+class Page(html.parser.HTMLParser):
+    """Elements, attributes and text of a page, whose elements end in order."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source, self.open, self.words = source, [], []
+        self.elements, self.attributes = set(), []
+        assert source.startswith("<!DOCTYPE html>\n<html lang=")
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.add(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "wbr"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return one_line("".join(self.words))
+
+
+def one_line(text):
+    return " ".join(str(text).split())
+
+
+def page_of(solution, folder, **more):
+    dpjax.report(solution, folder / "r.html", **more)
+    assert sorted(file.name for file in folder.iterdir()) == ["r.html"]
+    return Page((folder / "r.html").read_text(encoding="utf-8"))
+
+
+# The page
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_page_holds_what_was_released(label, solutions, tmp_path):
+    solution = solutions[label]
+    found, held = page_of(solution, tmp_path), solution.coefficients()
+    facts = facts_of(solution)
+    assert one_line(solution.guarantee()) in found.text
+    for words in (facts.claim, facts.meaning, facts.certificate_words, held.caption):
+        assert one_line(words) in found.text
+    for name, _, values, ends in held.rows():
+        assert one_line(name) in found.text
+        for at, value in enumerate(values):
+            assert f"{value:+.4g}" in found.text
+            assert f"{ends[0, at]:.4g} to {ends[1, at]:.4g}" in found.text
+    assert "gradient and hessian" in found.text
+    assert f"{solution.event.releases[0].noise_multiplier:.5g}" in found.text
+    assert "NOT FOR RELEASE" not in found.text and "NOT PRIVATE" not in found.text
+    assert "dpjax predict model new.csv --out predictions.csv" in found.text
+    assert {"whisker", "dot"} <= {value for key, value in found.attributes if key == "class"}
+    # A saved model makes the same page.
+    dpjax.save(tmp_path / "r.html", solution)
+    saved = dpjax.load(tmp_path / "r.html")
+    assert page_of(saved, tmp_path).source == found.source
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_page_is_one_file_whose_names_are_text(label, solutions, tmp_path):
+    found = page_of(solutions[label], tmp_path, title=EVIL, model=f"{EVIL} & 'model'")
+    assert not found.elements & {"script", "link", "img", "iframe", "object", "base", "i", "form"}
+    keys = {key for key, _ in found.attributes}
+    assert not keys & {"src", "href", "xlink:href", "action", "data", "srcset"}
+    assert not any(key.startswith("on") for key in keys)
+    for loaded in ("http://", "https://", "url(", "@import"):
+        assert loaded not in found.source
+    assert ("http-equiv", "Content-Security-Policy") in found.attributes
+    assert EVIL in found.text and "a & <i>b" in found.text and EVIL not in found.source
+
+
+def test_neither_key_nor_records_are_in_what_is_written(tmp_path, capsys):
+    key, folder = jax.random.key(987_654_321), tmp_path / "page"
+    folder.mkdir()
+    solution = trained(table(tmp_path), "two", key=key)
+    dpjax.save(tmp_path / "model", solution)
+    found = page_of(solution, folder)
+    assert main(["show", str(tmp_path / "model"), "--json", str(tmp_path / "json")]) == 0
+    saved = (tmp_path / "model").read_bytes().decode("latin-1")
+    shown = capsys.readouterr().out + (tmp_path / "json").read_text()
+    for secret in (*SECRETS, "987654321", "987,654,321"):
+        assert not any(secret in text for text in (found.source, shown, saved))
+    # Noise that a seed may make is said before all else.
+    assert found.text.index("NOT FOR RELEASE") < found.text.index("differentially private")
+    assert shown.startswith("NOT FOR RELEASE")
+
+
+def test_exact_values_are_marked_and_make_the_page_one_that_is_not_for_release(solutions, tmp_path):
+    exact = {"exact_accuracy": 0.8125, "exact_objective": None}
+    found = page_of(solutions["two"], tmp_path, exact=exact)
+    assert "NOT FOR RELEASE: this page holds exact values" in found.text
+    assert "Exact values: NOT PRIVATE" in found.text and "0.8125" in found.text
+    assert "exact_objective" not in found.text
+    nothing = page_of(solutions["two"], tmp_path, exact={"exact_accuracy": None})
+    assert "NOT FOR RELEASE" not in nothing.text
+
+
+@pytest.mark.parametrize(
+    ("bars", "why"),
+    [
+        ({"interior": False}, "the last step was cut off by the trust region"),
+        ({"shift": 9.0}, "the loss is curved too much over the range of the noise"),
+        (None, "they need the gradient and the Hessian of all records at the last step"),
+    ],
+)
+def test_where_there_are_no_intervals_the_reason_is_said(bars, why, solutions, tmp_path, capsys):
+    held = solutions["two"]
+    bars = None if bars is None else bars_of(held.params, **bars)
+    solution = dataclasses.replace(held, error_bars=bars)
+    dpjax.save(tmp_path / "r.html", solution)
+    assert main(["show", str(tmp_path / "r.html")]) == 0
+    found = page_of(solution, tmp_path)
+    for text in (found.text, one_line(capsys.readouterr().out)):
+        assert f"No intervals for the effect of privacy noise: {why}" in text
+    assert "whisker" not in [value for key, value in found.attributes if key == "class"]
+
+
+def test_what_has_no_coefficients_says_so(solutions, tmp_path):
+    dpjax.save(tmp_path / "r.html", solutions["two"])
+    network = dataclasses.replace(dpjax.load(tmp_path / "r.html"), score=Score())
+    found = page_of(network, tmp_path)
+    assert "The model is not a linear one" in found.text
+    assert "The file of a network holds its parameters, not its code" in found.text
+
+
+def test_a_search_says_how_its_training_was_chosen(solutions, tmp_path):
+    dpjax.save(tmp_path / "r.html", solutions["two"])
+    saved = dpjax.load(tmp_path / "r.html")
+    search = SearchRelease.of([saved.event.releases], NumberOfTrials(3, 7), settings=12)
+    found = page_of(dataclasses.replace(saved, event=Event((search,), "zero_out")), tmp_path)
+    assert "private random search over 12: this training had the largest score" in found.text
+    assert "at most 7." in found.text and "gradient and hessian" in found.text
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_the_releases_of_every_algorithm_have_a_row(name):
+    algorithm = make(name, data_size=N, dimension=3, steps=4)
+    releases = algorithm.event.releases
+    rows = "".join(page._released(types.SimpleNamespace(releases=releases)))
+    for release in releases:
+        for part in release.parts():
+            assert page.joined([part.name.replace("_", " ")]) in rows
+            assert f"{part.noise_multiplier:.5g}" in rows
+            assert part.is_subsampled == (part.records_words not in ("all", ONE_PASS))
+            assert part.records_words in rows
+
+
+def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):
+    batch = jax.tree.map(lambda leaf: np.stack([leaf] * 2), solutions["two"])
+    with pytest.raises(ValueError, match="report takes one solution; index a batch"):
+        dpjax.report(batch, tmp_path / "r.html")
+    with pytest.raises(ValueError, match=r"a report must end in \.html, got 'r\.pdf'"):
+        dpjax.report(solutions["two"], "r.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_run_writes_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--steps", "2", "--report", "r.html", "--save", "m", "--estimate", "0.1"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    found = Page((tmp_path / "r.html").read_text())
+    assert "wrote r.html" in printed and "DP-TR on randhie" in found.text
+    assert "dpjax predict m new.csv" in found.text
+    assert "accuracy on the training records" in found.text
+    assert printed.partition("DP-TR is")[2].split()[0] in found.text
+
+
+# The command that prints
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp_path, capsys):
+    solution = solutions[label]
+    dpjax.save(tmp_path / "model", solution)
+    assert main(["show", str(tmp_path / "model"), "--json", str(tmp_path / "json")]) == 0
+    printed = one_line(capsys.readouterr().out)
+    content, held = json.loads((tmp_path / "json").read_text()), solution.coefficients()
+    assert f"model: DP-TR, {OBJECTIVES[label].name}, {solution.params.size}" in printed
+    assert one_line(solution.guarantee()) in printed and one_line(held.caption) in printed
+    assert one_line(facts_of(solution).certificate_words) in printed
+    assert all(release.describe() in printed for release in solution.event.releases)
+    for name, _, values, ends in held.rows():
+        assert one_line(name) in printed
+        assert f"{values[0]:+.4g} [{ends[0, 0]:.4g}, {ends[1, 0]:.4g}]" in printed
+    assert content["coefficients"]["names"] == list(held.names)
+    for field in ("values", "lower", "upper"):
+        np.testing.assert_array_equal(content["coefficients"][field], getattr(held, field))
+    assert content["epsilon"] == pytest.approx(solution.epsilon()) and content["releasable"]
+    assert content["n"] == N and content["unit"] == "row"
+    assert content["guarantee"] == str(solution.guarantee())
+
+
+def test_intervals_take_the_confidence_that_is_asked_for(solutions, tmp_path):
+    held = solutions["two"]
+    narrow, wide = held.coefficients(0.5), held.coefficients(0.99)
+    assert (narrow.upper - narrow.lower < wide.upper - wide.lower).all()
+    assert re.search("Each 50 % interval", narrow.interval_caption)
+    with pytest.raises(ValueError, match="confidence"):
+        held.coefficients(1.0)
+    batch = jax.tree.map(lambda leaf: np.stack([leaf] * 2), held)
+    with pytest.raises(ValueError, match="coefficients are of one solution"):
+        batch.coefficients()
+    dpjax.save(tmp_path / "model", held)
+    layers = dataclasses.replace(dpjax.load(tmp_path / "model"), score=Score("two-layer", 4))
+    with pytest.raises(ValueError, match="two layers has no coefficients"):
+        layers.coefficients()
