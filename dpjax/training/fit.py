@@ -33,8 +33,7 @@ from dpjax.training.records import (
     check_logits,
     class_numbers,
     example_shape,
-    in_units,
-    one_by_one,
+    given,
     records_of,
     sizes_of,
 )
@@ -172,29 +171,22 @@ def fit(
     data, mesh = mesh_of(data)
     if loss == "cross_entropy":
         data, held_out = class_numbers(data, data), class_numbers(held_out, data)
-    data = in_units(data, groups, max_records, bounds)
-    grouped = data if isinstance(data, Dataset) and data.present is not None else None
-    if grouped and team(mesh).size > 1:
-        raise ValueError("persons are trained in one process: pass data that are not distributed.")
-    records = records_of("data", one_by_one(grouped) if grouped else data, bounds)
-    units = grouped.examples if grouped else records
+    data, records, examples = given(data, groups, max_records, bounds, team(mesh).size)
     example = example_shape(records)
-    sizes = sizes_of(units, budget, data_size, batch_size, epochs, steps)
+    sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
     root = _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
     check_logits(loss, data, net, params, example[0])
-    check_closures(objective, params, example, _public_rows(units, sizes, budget))
-    objective = objective.of_units() if grouped else objective
+    check_closures(objective, params, example, _public_rows(examples, sizes, budget))
+    objective = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
-    sets = {"training": records} if exact else {}
-    if held_out is not None:
-        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    sets = _evaluated(records, exact, held_out, bounds)
     epoch = sizes["data_size"] / sizes["batch_size"]
     evaluator = Evaluator(net, measures, sets, epoch, _own(checkpoint, mesh), root, params)
     solution = run(
         algorithm,
-        _given(data, records, mesh),
+        data if mesh is None else Sharded(data, mesh),
         key=key,
         seed=seed,
         params=params,
@@ -205,13 +197,18 @@ def fit(
         watch=_watch(algorithm, evaluator, epoch, evaluate_every),
     )
     evaluator(int(solution.steps), solution.params)
-    tables = (evaluator.table(name) for name in ("held_out", "training"))
+    tables = map(evaluator.table, ("held_out", "training"))
     return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
 
 
-def _given(data: Dataset | PyTree, records: PyTree, mesh: Mesh | None) -> Dataset | PyTree:
-    given = data if isinstance(data, Dataset) else records
-    return given if mesh is None else Sharded(given, mesh)
+def _evaluated(
+    records: tuple[PyTree, PyTree], exact: bool, held_out: Any, bounds: tuple[float, float] | None
+) -> dict[str, tuple[PyTree, PyTree]]:
+    """Returns the records on which iterates are evaluated."""
+    sets = {"training": records} if exact else {}
+    if held_out is not None:
+        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    return sets
 
 
 def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:

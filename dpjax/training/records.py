@@ -1,7 +1,7 @@
 """Checks of the data of ``fit`` before a run: shapes, dtypes and public numbers."""
 
 import dataclasses
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -86,46 +86,62 @@ def records_of(
     return x, y
 
 
-def in_units(
-    data: Any, groups: Any, max_records: int | None, bounds: tuple[float, float] | None = None
-) -> Any:
-    """Returns ``data`` grouped into units, unchanged without ``groups``.
+class Given(NamedTuple):
+    """The training data of ``fit``.
 
     Args:
-      data: a ``Dataset``, or ``(x, y)``, one record a row.
-      groups: (n,) whose each record is, or None.
-      max_records: the declared largest number of records of a unit, or None.
+      data: what is trained on: a ``Dataset``, grouped if its examples are units, or arrays.
+      records: features and labels, one record a row.
+      examples: what is drawn and clipped; ``records`` themselves unless they are grouped.
+    """
+
+    data: Any
+    records: tuple[PyTree, PyTree]
+    examples: PyTree
+
+
+def given(
+    data: Any,
+    groups: Any = None,
+    max_records: int | None = None,
+    bounds: tuple[float, float] | None = None,
+    processes: int = 1,
+) -> Given:
+    """Returns checked training data, grouped into units where ``groups`` says so.
+
+    Args:
+      data: a ``Dataset``, one record or one unit a row; or ``(x, y)``, one record a row.
+      groups: as in ``fit``.
+      max_records: as in ``fit``.
       bounds: as in ``fit``.
+      processes: that hold the data.
 
     Raises:
-      ValueError: if only one of both is given, or as ``group``.
+      ValueError: as ``records_of`` and ``group``; if only one of ``groups`` and ``max_records`` is
+        given; or for units in several processes.
 
     >>> x, y = np.ones((3, 2)), np.ones(3)
-    >>> in_units((x, y), ["ann", "bob", "ann"], 2).present.tolist()
+    >>> given((x, y), ["ann", "bob", "ann"], 2).data.present.tolist()
     [[True, True], [True, False]]
     """
-    if groups is None and max_records is None:
-        return data
-    if groups is None or max_records is None:
+    if (groups is None) != (max_records is None):
         raise ValueError(
             "groups and max_records go together: whose each record is, and the declared largest "
             "number of records of one person."
         )
-    if not isinstance(data, Dataset):
-        data = Dataset(*records_of("data", data, bounds))
-    return group(data, groups, max_records)
-
-
-def one_by_one(data: Dataset) -> Dataset:
-    """Returns the records of units, one a row, without those that are absent.
-
-    >>> units = in_units((np.ones((3, 2)), np.ones(3)), ["ann", "bob", "ann"], 2)
-    >>> one_by_one(units).x.shape
-    (3, 2)
-    """
+    if groups is not None and max_records is not None:
+        if not isinstance(data, Dataset):
+            data = Dataset(*records_of("data", data, bounds))
+        data = group(data, groups, max_records)
+    if not isinstance(data, Dataset) or data.present is None:
+        records = records_of("data", data, bounds)
+        return Given(data if isinstance(data, Dataset) else records, records, records)
+    if processes > 1:
+        raise ValueError("units are trained in one process: pass data that are not distributed.")
     present = np.asarray(data.present)
     x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[present], (data.x, data.y))
-    return dataclasses.replace(data, x=x, y=y, present=None)
+    alone = dataclasses.replace(data, x=x, y=y, present=None)
+    return Given(data, records_of("data", alone, bounds), data.examples)
 
 
 def class_numbers(data: Any, like: Any) -> Any:
