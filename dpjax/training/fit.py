@@ -169,8 +169,7 @@ def fit(
     (16, (200,), True)
     """
     data, mesh = mesh_of(data)
-    if loss == "cross_entropy":
-        data, held_out = class_numbers(data, data), class_numbers(held_out, data)
+    data, held_out = _coded(loss, data, held_out)
     data, records, examples = given(data, groups, max_records, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
@@ -179,8 +178,8 @@ def fit(
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
     check_logits(loss, data, net, params, example[0])
     check_closures(objective, params, example, _public_rows(examples, sizes, budget))
-    objective = objective if examples is records else objective.of_units()
-    algorithm = _algorithm(optimizer, objective, budget, params, clip_norm, sizes, options)
+    lifted = objective if examples is records else objective.of_units()
+    algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
     sets = _evaluated(records, exact, held_out, bounds)
     epoch = sizes["data_size"] / sizes["batch_size"]
     evaluator = Evaluator(net, measures, sets, epoch, _own(checkpoint, mesh), root, params)
@@ -199,6 +198,12 @@ def fit(
     evaluator(int(solution.steps), solution.params)
     tables = map(evaluator.table, ("held_out", "training"))
     return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
+
+
+def _coded(loss: Any, data: Any, held_out: Any) -> tuple[Any, Any]:
+    if loss != "cross_entropy":
+        return data, held_out
+    return class_numbers(data, data), class_numbers(held_out, data)
 
 
 def _evaluated(
