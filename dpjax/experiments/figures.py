@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax import plotting
 from dpjax.experiments.looks import look, mark
-from dpjax.experiments.results import Results, quartiles
+from dpjax.experiments.results import Results, quartiles, untuned
 from dpjax.experiments.spec import Problem
 
 # Accuracies that an axis of errors is labelled with.
@@ -82,42 +82,41 @@ class Lines(Panel):
         table, sign = results.where(**self.where), -1 if self.percent else 1
         # The legend lists the lines as they lie.
         labels = best_first(table, self.y, sign)[::-sign]
+        every = {label: self._series(table.where(method=label)) for label in labels}
+        every = {label: series for label, series in every.items() if len(series[0])}
         levels = [(results.where(metric=metric), name) for metric, name in self.levels.items()]
         styles = (("-.", "black"), (":", "grey")) if self.x != "rows" else ()
         for (level, name), (line, color) in zip(levels, styles, strict=False):
             axes.axhline(level.column("value")[0], color=color, linestyle=line, label=name)
-        every = {label: self._series(table.where(method=label)) for label in labels}
-        ends = {}
         for place, (label, (x, values, middle)) in enumerate(every.items()):
             if self.only and label not in self.only:
                 axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
-            elif len(x):
-                shift = 0.25 * (place / max(1, len(labels) - 1) - 0.5) if self.beside else 0.0
+            else:
+                shift = 0.25 * (place / max(1, len(every) - 1) - 0.5) if self.beside else 0.0
                 self._line(axes, label, x * np.exp(shift), middle, values, table)
-                ends[label] = middle[-1]
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
-        every = {label: series for label, series in every.items() if len(series[0])}
         if every:
             self._axes(axes, every)
             for level, name in levels if self.x == "rows" else ():
                 _level_by_n(axes, level, name)
             if self.yscale == "error" or self.centre == "median":
-                self._named(axes, ends)
+                self._named(axes, {label: middle[-1] for label, (*_, middle) in every.items()
+                                   if not self.only or label in self.only})  # fmt: skip
 
     def _series(self, table: Results) -> Series:
-        rows, path = table.where(metric=self.y), self.x in ("step", "seconds")
-        kept = (np.isnan(rows.column("step")) != path) & ~(rows.column("seed") < 0)
-        y = rows.column("value")[kept]
-        if self.x in ("epsilon", "step", "rows"):
-            x = rows.column(self.x)[kept]
-        elif self.x == "settings":
-            x = np.array([float(words.split()[-1]) for words in rows.column("settings")[kept]])
-        else:
+        path = self.x in ("step", "seconds")
+        at = (lambda step: ~np.isnan(step)) if path else np.isnan
+        rows = table.where(metric=self.y, step=at, seed=untuned)
+        if self.x == "settings":
+            x = np.array([float(words.split()[-1]) for words in rows.column("settings")])
+        elif self.x == "seconds":
             other = table.where(metric=self.x)
-            at = dict(zip(other.column("step").tolist(), other.column("value"), strict=True))
-            x = np.array([at.get(cell, np.nan) for cell in rows.column("step")[kept].tolist()])
-        y = 1 - y if self.yscale == "error" else y
+            spent = dict(zip(other.column("step"), other.column("value"), strict=True))
+            x = np.array([spent.get(step, np.nan) for step in rows.column("step")])
+        else:
+            x = rows.column(self.x)
+        y = 1 - rows.column("value") if self.yscale == "error" else rows.column("value")
         if self.yscale != "linear":
             y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
         where = np.unique(x[~np.isnan(x) & ~np.isnan(y)])

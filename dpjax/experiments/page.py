@@ -12,15 +12,15 @@ Cell = Callable[[Results], str]
 """From the rows of one method, at one epsilon or n, to a cell of a table."""
 
 
-def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Returns rows as lines of a Markdown table.
+def table(rows: Sequence[Mapping[str, object]], words: str = "") -> list[str]:
+    """Returns rows as lines of a Markdown table, with words above it.
 
     >>> table([{"a": 1, "b": "x"}])
-    ['| a | b |', '|---|---|', '| 1 | x |']
+    ['| a | b |', '|---|---|', '| 1 | x |', '']
     """
-    head = list(rows[0])
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return lines + [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
+    above, head = [words, ""] if words else [], list(rows[0])
+    body = [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
+    return [*above, f"| {' | '.join(head)} |", "|" + "---|" * len(head), *body, ""]
 
 
 def mean(metric: str, form: Callable[[float], str] = number, error: bool = False) -> Cell:
@@ -71,8 +71,7 @@ class Grid:
                 row |= {head.format(value): self.cell(own.where(**{self.columns: value}))
                         for value in own.each(self.columns)}  # fmt: skip
                 rows.append(row | {name: cell(own) for name, cell in self.more})
-            words = self.words.format(problem=problem.name)
-            lines += [*([words, ""] if words else []), *table(rows), ""]
+            lines += table(rows, self.words.format(problem=problem.name))
         return lines
 
 

@@ -100,19 +100,15 @@ def _bench_rows(bench: Bench) -> list[Row]:
             for name, value in reference.items()]  # fmt: skip
     for method, epsilon, settings, found in cells:
         words = in_words(method.arguments(problem, bench.data.size, settings))
-        values = {seed: v for seed, step, name, v in found if name == _VALUES[0] and step is None}
+        values = {seed: v for seed, step, name, v in found
+                  if name == "exact_value" and math.isnan(step)}  # fmt: skip
         for seed, step, name, value in found:
             if name == "exact_local_value":
                 name, value = "exact_gap_to_local_minimum", values[seed] - value
             elif name == "exact_value" and "optimum" in reference:
                 name, value = "exact_gap", value - reference["optimum"]
-            rows.append(Row(*place, method.label, words, epsilon, _nan(seed), _nan(step), name,
-                            value))  # fmt: skip
+            rows.append(Row(*place, method.label, words, epsilon, seed, step, name, value))
     return rows
-
-
-def _nan(value: float | None) -> float:
-    return _NAN if value is None else value
 
 
 def _tuned(
@@ -186,7 +182,7 @@ def _trained(
         trained = Trained(algorithm(), method.private, problem, bench.data, bench.whole,
                           bench.reference, path)  # fmt: skip
         found = measured(trained, [m for m in metrics if m not in left_out], on_the_way)
-        return [(None if s is None else s + first, t, name, v) for s, t, name, v in found]
+        return [(seed + first, step, name, value) for seed, step, name, value in found]
 
     # In a quick run one program for many seeds would be one more to compile.
     alone = problem.start is not None or bench.plan.quick
@@ -200,7 +196,10 @@ def _trained(
         key = configuration | {"seeds": list(group)}
         found += bench.cache.found(key, functools.partial(train, group))
         bench.advance(words, len(group))
-    return [(-1.0 - (s or 0), t, name, v) for s, t, name, v in found] if tuning else found
+    if not tuning:
+        return found
+    # Their seeds are -1, -2, ...; what belongs to all of them stands with the first.
+    return [(-1.0 - np.nan_to_num(s), step, name, value) for s, step, name, value in found]
 
 
 def build(bench: Bench, method: Method, epsilon: float, arguments: Settings) -> Algorithm:
@@ -298,7 +297,7 @@ def _timed(bench: Bench, chosen: list[tuple[Method, Settings]]) -> list[Measured
     key = jax.random.key(SEED)[None]
     configuration = bench.shared | {"timed": [[m.label, repr(given)] for m, given in cells]}
     found = bench.cache.found(configuration, lambda: [seconds(*cell) for cell in cells])
-    return [[(None, step, "seconds", value) for step, value in one] for one in found]
+    return [[(_NAN, step, "seconds", value) for step, value in one] for one in found]
 
 
 def in_words(settings: Settings) -> str:

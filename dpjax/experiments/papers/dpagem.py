@@ -49,20 +49,15 @@ MADE = "made-images"
 
 @functools.cache
 def network(name: str) -> tuple[Any, Objective]:
-    """Returns a flax module and its loss; the same objects each time: none compiles twice."""
+    """Returns how a network is drawn, and its loss; the same objects each time: one program."""
     module: Any = ResNet20() if name == "ResNet20" else CNN(activation="elu")
-    return module, cross_entropy(module.apply)
+    return jax.jit(module.init), cross_entropy(module.apply)
 
 
 def start(name: str, seed: int, data: Dataset) -> Params:
     """Returns the network's first parameters, drawn anew for each seed; public."""
     key = jax.random.fold_in(jax.random.key(SEED), seed + 1)
-    return _init(network(name)[0], key, jnp.asarray(data.x[0]) * 0)
-
-
-@functools.partial(jax.jit, static_argnames="module")
-def _init(module: Any, key: Array, image: Array) -> Params:
-    return module.init(key, image)
+    return network(name)[0](key, jnp.asarray(data.x[0]) * 0)
 
 
 def keys(root: Array, seeds: int, tuning: bool | None) -> Array:
@@ -176,10 +171,10 @@ TUNING = Tuning("exact_train_accuracy", seeds=1, largest=True, further=3)
 
 
 def published(n: int, batch: float, steps: int, asked: float) -> dict[str, float]:
-    """Returns what the paper's noise, with c2 = 2, would really give.
+    """Returns the paper's noise multiplier with c2 = 2, and the epsilons it would really give.
 
-    ``noise_multiplier`` over the clip norm, as Poisson batches have it, and the exact epsilons of
-    Poisson batches under ``zero_out`` and ``replace_one``, if the formula is asked for ``asked``.
+    They are exact, of Poisson batches under both relations, where its formula is asked for
+    ``asked``.
 
     Reference: Zhang et al. (2021), equation 4, for L = 1.
     """
@@ -213,9 +208,7 @@ def _step(words: str) -> float:
 
 
 def _chosen(found: Results) -> float:
-    return _step(
-        next(row.settings for row in found.where(metric="steps").rows() if not row.seed < 0)
-    )
+    return _step(found.taken("steps"))
 
 
 def _privacy(found: Results) -> str:
@@ -262,36 +255,33 @@ def _noise(found: Results, problem: Problem) -> list[str]:
             "its true epsilon, replace_one": number(theirs["replace_one"]),
             "zero_out": number(theirs["zero_out"]),
         })  # fmt: skip
-    return [
+    return page.table(
+        rows,
         "The noise, as standard deviation over the clip norm on the sum of a batch, and what the "
         f"paper's own accounting would really give at delta = {DELTA:g}: the noise of its equation "
         "4 with c2 = 2, in Poisson batches of the same expected size, by an exact accountant. The "
         "accounting known for batches of fixed size, as the paper draws them, gives more still.",
-        "", *page.table(rows), "",
-    ]  # fmt: skip
+    )
 
 
 def _behind(found: Results, method: str, field: str) -> Difference:
     return difference(_final(found, NOISELESS, field), _final(found, method, field))
 
 
-@per_problem
-def _gaps(found: Results, problem: Problem) -> list[str]:
-    def points(label: str, field: str) -> str:
-        one = _behind(found, label, field)
-        return f"{100 * one.value:.2f} +- {100 * one.error:.2f}".replace(" +- nan", "")
-
-    corner = f"{problem.name}, epsilon {found.each('epsilon')[-1]:g}"
-    rows = [{corner: label} | {field: points(label, field) for field in _FIELDS}
-            for label in found.each("method") if label != NOISELESS]  # fmt: skip
-    return [*page.table(rows), ""] if rows else []
-
-
-def _behind_words(results: Results, problems: Sequence[Problem]) -> list[str]:
-    return [
+def _gaps(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
+    yield (
         f"Points of exact accuracy (NOT PRIVATE) by which each method is behind {NOISELESS} at the "
-        "paper's epsilon, last iterates, +- the standard error of the difference:", "",
-    ]  # fmt: skip
+        "paper's epsilon, last iterates, +- the standard error of the difference:"
+    )
+    yield ""
+    for problem in problems:
+        found = results.where(problem=problem.name)
+        corner, rows = f"{problem.name}, epsilon {found.each('epsilon')[-1]:g}", []
+        for label in (one for one in found.each("method") if one != NOISELESS):
+            gaps = {field: _behind(found, label, field) for field in _FIELDS}
+            words = {f: f"{100 * d.value:.2f} +- {100 * d.error:.2f}" for f, d in gaps.items()}
+            rows.append({corner: label} | {f: w.replace(" +- nan", "") for f, w in words.items()})
+        yield from page.table(rows) if rows else ()
 
 
 # Claims: what is said, and the pairs of which the first is above the second.
@@ -374,7 +364,7 @@ EXPERIMENT = Experiment(
         "fig2": Figure("Accuracy of ResNet-20 on CIFAR-10 against iterations.", (_CIFAR,),
                        _ACCURACY, (_ACCURACIES, _tried, _noise), (_order,)),
         "gap": Figure("How far private training is behind, on both.", (_MNIST, _CIFAR), None,
-                      (_behind_words, _gaps), (_distance,)),
+                      (_gaps,), (_distance,)),
     },
     "Zhang, Ma, Lou and Xiong, 2021, figures 1 and 2 and section 4.2",
     "Neighbours are replace_one, as in the paper, and delta = 1e-5. The noise is what an exact "
