@@ -15,12 +15,13 @@ import dpjax
 from dpjax import experiments
 from dpjax.cli import main
 from dpjax.experiments import Experiment, Method, Problem, Results, Row, Tuning, metrics, runner
-from dpjax.experiments.cache import Cache
+from dpjax.experiments.cache import cached
 from dpjax.experiments.papers import dpagem, erm, spider
 from dpjax.objectives import logistic, logistic_l2, welsch
 
 PAPERS = experiments.PAPERS
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-3)
+_NAN = float("nan")
 
 
 def records(n=300, p=3, seed=0):
@@ -219,12 +220,12 @@ def test_a_cache_is_used_until_something_changes(change, more, trainings, tmp_pa
 
 
 def test_the_cache_gives_back_what_belongs_to_a_configuration_alone(tmp_path):
-    cache, one = Cache(tmp_path), {"epsilon": 1.0, "arguments": {"steps": 3}}
-    assert cache.found(one, lambda: [1.5]) == cache.found(one, lambda: [2.5]) == [1.5]
+    one = {"epsilon": 1.0, "arguments": {"steps": 3}}
+    assert cached(tmp_path, one, lambda: [1.5]) == cached(tmp_path, one, lambda: [2.5]) == [1.5]
     (file,) = tmp_path.glob("*.json")
-    assert cache.found(one | {"epsilon": 2.0}, lambda: [3.5]) == [3.5]
+    assert cached(tmp_path, one | {"epsilon": 2.0}, lambda: [3.5]) == [3.5]
     file.write_text(file.read_text()[:20])  # torn
-    assert cache.found(one, lambda: [4.5]) == [4.5]
+    assert cached(tmp_path, one, lambda: [4.5]) == [4.5]
 
 
 def test_the_table_is_read_back_as_it_was_written(tmp_path):
@@ -301,16 +302,16 @@ def test_a_batch_is_counted_as_its_share_of_a_pass(name, settings, passes):
     ],
 )
 def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, left, tried, monkeypatch):
-    def trained(bench, method, epsilon, settings, tuning=0):
-        return [(-1.0, None, "exact_value", abs(settings["step_size"] - best))]
+    def trained(cell, tuning=0):
+        return [(-1.0, _NAN, "exact_value", abs(cell.settings["step_size"] - best))]
 
     monkeypatch.setattr(runner, "_trained", trained)
     plan = experiments.plan(own(tuning=Tuning(seeds=1, further=left)))
     grid = tuple({"step_size": step} for step in (1.0, 2.0, 4.0))
     bench = runner.Bench(plan, Problem("m", "logistic"), *[None] * 6)
     every, taken = runner._tuned(bench, Method("GD", "dp-gd", grids={"": grid}), 1.0)
-    assert sorted(one["step_size"] for one, _ in every) == tried
-    assert abs(taken["step_size"] - best) == min(abs(step - best) for step in tried)
+    assert sorted(one.settings["step_size"] for one, _ in every) == tried
+    assert abs(taken.settings["step_size"] - best) == min(abs(step - best) for step in tried)
 
 
 def test_the_best_setting_is_taken_on_seeds_of_the_tuning(tmp_path):
@@ -329,14 +330,14 @@ def test_the_best_setting_is_taken_on_seeds_of_the_tuning(tmp_path):
 
 def test_a_step_size_above_the_theorem_is_taken_in_silence():
     (method,) = (one for one in erm.METHODS if one.label == erm.SVRG)
-    settings = {"epochs": 2, "epoch_length": 5, "step_size": 99.0, "batch_size": 50}
-    problem = Problem("made", logistic_l2(), records=records(500))
+    settings, batch = {"epochs": 2, "epoch_length": 5, "step_size": 99.0}, {"batch_size": 50}
+    problem = Problem("made", logistic_l2(), records=records(500), settings=batch)
     bench = runner.Bench(experiments.plan(two()), problem, problem.load(), *[None] * 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        runner.build(bench, method, 1.0, settings)
+        assert runner.Cell(bench, method, 1.0, settings).algorithm.step_size == 99.0
     with pytest.warns(UserWarning, match="step_size"):
-        dpjax.dp_svrg(logistic_l2(), BUDGET, data_size=500, dimension=3, **settings)
+        dpjax.dp_svrg(logistic_l2(), BUDGET, data_size=500, dimension=3, **batch, **settings)
 
 
 # Networks.
