@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -170,24 +171,19 @@ TUNING = Tuning("exact_train_accuracy", seeds=1, largest=True, further=3)
 # Tables.
 
 
-def published(n: int, batch: float, steps: int, asked: float) -> dict[str, float]:
-    """Returns the paper's noise multiplier with c2 = 2, and the epsilons it would really give.
-
-    They are exact, of Poisson batches under both relations, where its formula is asked for
-    ``asked``.
-
-    Reference: Zhang et al. (2021), equation 4, for L = 1.
-    """
+def _published(n: int, batch: float, steps: int, asked: float) -> dict[str, str]:
+    """The noise of the paper's equation 4 with c2 = 2, L = 1, and its exact epsilons."""
     noise = PAPER_CONSTANT * batch / n * math.sqrt(steps * math.log(1 / DELTA)) / asked
-    found = {"noise_multiplier": noise}
-    for relation in ("zero_out", "replace_one"):
+    cells = {"the paper's, c2 = 2": f"{noise:.4f}"}
+    for head, relation in (("its true epsilon, replace_one", "replace_one"),
+                           ("zero_out", "zero_out")):  # fmt: skip
         # Only so that the sampler can be made: what is spent is computed. A batch that holds all
         # records never overflows, so delta is charged nothing.
         budget = PrivacyBudget(200.0, DELTA, relation)
         sampler = poisson(int(batch), n, budget=budget, count=steps, capacity=n)
         one = sampler.release("gradient", steps, noise_multiplier=noise, relation=relation)
-        found[relation] = epsilon(Event((one,), relation), DELTA, relation)
-    return found
+        cells[head] = number(epsilon(Event((one,), relation), DELTA, relation))
+    return cells
 
 
 def _final(found: Results, method: str, field: str) -> np.ndarray:
@@ -243,18 +239,15 @@ def _tried(found: Results, problem: Problem) -> list[str]:
 
 @per_problem
 def _noise(found: Results, problem: Problem) -> list[str]:
-    (n, _), asked, own, rows = found.shape, found.each("epsilon")[-1], found.where(method=STAGE), []
+    (n, _), asked, own = found.shape, found.each("epsilon")[-1], found.where(method=STAGE)
     steps, batch, ours = (own.mean(m) for m in ("steps", "batch_size", "noise_multiplier"))
     whole = problem.data == "mnist" and problem.rows is None
-    for count in [int(steps)] + [PAPER_STEPS] * whole:
-        theirs = published(n, batch, count, asked)
-        rows.append({
-            "epsilon asked for": f"{asked:g}", "steps": f"{count:,}",
-            "our noise multiplier": f"{ours:.4f}" if count == steps else "",
-            "the paper's, c2 = 2": f"{theirs['noise_multiplier']:.4f}",
-            "its true epsilon, replace_one": number(theirs["replace_one"]),
-            "zero_out": number(theirs["zero_out"]),
-        })  # fmt: skip
+    rows = [
+        {"epsilon asked for": f"{asked:g}", "steps": f"{count:,}",
+         "our noise multiplier": f"{ours:.4f}" if count == steps else ""}
+        | _published(n, batch, count, asked)
+        for count in [int(steps)] + [PAPER_STEPS] * whole
+    ]  # fmt: skip
     return page.table(
         rows,
         "The noise, as standard deviation over the clip norm on the sum of a batch, and what the "
@@ -307,10 +300,10 @@ def _order(found: Results, problem: Problem) -> Iterator[Verdict]:
                      "of its private methods, by test accuracy.", ((RECIPE, best),)))  # fmt: skip
     for text, pairs in said:
         compared = {}
-        for field in _FIELDS:
-            for first, second in (pair for pair in pairs if {*pair} <= {*there}):
-                a, b = (_final(found, method, field) for method in (first, second))
-                words = f"{first} {100 * a.mean():.2f} %, {second} {100 * b.mean():.2f} %"
+        for field, pair in itertools.product(_FIELDS, pairs):
+            if {*pair} <= {*there}:
+                a, b = (_final(found, method, field) for method in pair)
+                words = f"{pair[0]} {100 * a.mean():.2f} %, {pair[1]} {100 * b.mean():.2f} %"
                 compared[f"{field}: {words}"] = a, b
         if compared:
             yield ordered(f"Epsilon {found.each('epsilon')[-1]:g}{text}", compared)
@@ -320,14 +313,13 @@ def _distance(results: Results, problems: Sequence[Problem]) -> Iterator[Verdict
     if len(problems) < 2:
         return
     small, large = (results.where(problem=problem.name) for problem in problems)
-    names, compared = [problem.where for problem in problems], {}
+    (near, far), compared = [problem.where for problem in problems], {}
     shared = [m for m in _PRIVATE if m in small.each("method") and m in large.each("method")]
-    for field in _FIELDS:
-        for method in shared:
-            near, far = (100 * _behind(rows, method, field).value for rows in (small, large))
-            words = f"{near:.2f} points behind on {names[0]}, {far:.2f} on {names[1]}"
-            pairs = ((rows, m) for rows in (large, small) for m in (NOISELESS, method))
-            compared[f"{field}, {method}: {words}"] = [_final(*one, field) for one in pairs]
+    for field, method in itertools.product(_FIELDS, shared):
+        gaps = [100 * _behind(rows, method, field).value for rows in (small, large)]
+        words = f"{gaps[0]:.2f} points behind on {near}, {gaps[1]:.2f} on {far}"
+        pairs = itertools.product((large, small), (NOISELESS, method))
+        compared[f"{field}, {method}: {words}"] = [_final(*one, field) for one in pairs]
     if compared:
         yield ordered(
             f"Private training is less far behind {NOISELESS} on {problems[0].name}, than on "

@@ -193,22 +193,19 @@ def cheapest(found: Results, method: str, epsilon: float) -> float:
 
     Infinite if no setting tried gets there; NaN if the table does not have what was tried.
     """
-    at = {"method": method, "epsilon": epsilon}
     if not found.tried("gradients", epsilon=epsilon):
         return math.nan
+    at = {"method": method, "epsilon": epsilon}
     risk = 1.5 * found.mean("exact_gap", method=GD, epsilon=epsilon)
     costs = found.tried("gradients", **at)
     there = [costs[words] for words, gap in found.tried("exact_gap", **at).items() if gap <= risk]
-    if found.mean("exact_gap", **at) <= risk:
-        there.append(found.mean("gradients", **at))
+    there += [found.mean("gradients", **at)] if found.mean("exact_gap", **at) <= risk else []
     return min(there, default=math.inf)
 
 
-def _against_best(found: Results, method: str, epsilon: float) -> float:
+def _best_of_descent(found: Results, method: str, epsilon: float) -> float:
     """The same, but for DP-GD the gradients of its best setting."""
-    if method == GD:
-        return found.mean("gradients", method=GD, epsilon=epsilon)
-    return cheapest(found, method, epsilon)
+    return (mean("gradients") if method == GD else cheapest)(found, method, epsilon)
 
 
 def _claims(best: str, *others: str) -> tuple[Any, ...]:
@@ -219,11 +216,12 @@ def _claims(best: str, *others: str) -> tuple[Any, ...]:
         ]  # fmt: skip
     if best != ACCMD:
         there = f"Some setting tried of {best} has at most 1.5 times DP-GD's excess risk at"
-        said += [(f"{there} a quarter of its gradients at most.", _against_best, GD, 0.25),
+        said += [(f"{there} a quarter of its gradients at most.", _best_of_descent, GD, 0.25),
                  (f"{there} fewer gradients than any setting of DP-GD that has.", cheapest, GD, 1.0)
         ]  # fmt: skip
-    return (*(Smaller(text, read, best, other, limit=limit, ratios=True)
-              for text, read, other, limit in said), _exponents)  # fmt: skip
+    smaller = (Smaller(text, read, best, other, limit=limit, ratios=True)
+               for text, read, other, limit in said)  # fmt: skip
+    return (*smaller, _exponents)
 
 
 def unbeaten(found: Results, epsilon: float) -> list[str]:
