@@ -86,7 +86,7 @@ def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
 
 def _local(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
     some = params[: DESCENTS if data.size > _MANY_ROWS else None]
-    return np.array([diagnostics.exact_descent(problem.loss, w, data.examples)[1] for w in some])
+    return _each(lambda w: diagnostics.exact_descent(problem.loss, w, data.examples)[1], some)
 
 
 def _accuracy(part: str, problem: Problem, data: Dataset, params: Params) -> np.ndarray:

@@ -60,9 +60,7 @@ def noise(dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
 def computed(draws: int, points: int) -> list[Row]:
     """Returns the table: delta by what it is of, dimension and distance, and after steps.
 
-    Args:
-      draws: of noise in each dimension, for the check.
-      points: distances in each dimension that it is made at.
+    It is checked by so many draws of noise in each dimension, at so many distances.
     """
     rows, even = [], 2 * np.arange(1, points + 1) / (points + 1)
     fine = sorted({*even.tolist(), *np.geomspace(1e-3, 1.999, 61).tolist()})
