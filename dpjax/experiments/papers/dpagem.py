@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import algorithms, datasets
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event, PrivacyBudget, epsilon
 from dpjax.datasets import Dataset
 from dpjax.datasets.images import IMAGES
@@ -175,8 +175,9 @@ def _published(n: int, batch: float, steps: int, asked: float) -> dict[str, str]
     """The noise of the paper's equation 4 with c2 = 2, L = 1, and its exact epsilons."""
     noise = PAPER_CONSTANT * batch / n * math.sqrt(steps * math.log(1 / DELTA)) / asked
     cells = {"the paper's, c2 = 2": f"{noise:.4f}"}
-    for head, relation in (("its true epsilon, replace_one", "replace_one"),
-                           ("zero_out", "zero_out")):  # fmt: skip
+    heads: dict[Relation, str] = {"replace_one": "its true epsilon, replace_one",
+                                  "zero_out": "zero_out"}  # fmt: skip
+    for relation, head in heads.items():
         # Only so that the sampler can be made: what is spent is computed. A batch that holds all
         # records never overflows, so delta is charged nothing.
         budget = PrivacyBudget(200.0, DELTA, relation)
