@@ -37,8 +37,10 @@ def _problem(data: str, objective: Any, methods: tuple[str, ...], keys: tuple[st
 
 def _problems(objective: str, methods: tuple[str, ...], large: tuple[float, ...]):
     quick = {"rows": 4_000, "methods": tuple(name for name in methods if name in _QUICK)}
+    # Settings for no regularizer serve the non-smooth one too.
+    smooth = objective.removesuffix("-l1")
     return tuple(
-        _problem(data, objective, methods, (f"{data} {objective}", objective), batch, epsilons,
+        _problem(data, objective, methods, (f"{data} {smooth}", smooth, objective), batch, epsilons,
                  quick, title="{data}, " + objective)
         for data, batch, epsilons in (
             ("randhie", 1_000, _EPSILONS), ("ijcnn1", 1_000, _EPSILONS), ("covtype", 4_000, large),
@@ -59,9 +61,8 @@ _BALL = _problem(
 
 
 def _grids(names: str, by_key: Mapping[str, str]) -> dict[str, tuple[Settings, ...]]:
-    """The settings by problem; those for no regularizer serve the non-smooth one too."""
-    found = {key: grid(names, every) for key, every in by_key.items()}
-    return found | {f"{key}-l1": one for key, one in found.items() if key.endswith("logistic")}
+    """The settings by problem, or by kind of problem."""
+    return {key: grid(names, every) for key, every in by_key.items()}
 
 
 _DESCENT = _grids("steps step_size", {
