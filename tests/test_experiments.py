@@ -1,6 +1,5 @@
 """Experiments: one runner that goes on where it was, one table, pages and pictures from it."""
 
-import csv
 import dataclasses
 import json
 import warnings
@@ -15,12 +14,12 @@ import dpjax
 from dpjax import experiments
 from dpjax.cli import main
 from dpjax.experiments import Experiment, Method, Problem, Results, Row, Tuning, metrics, runner
-from dpjax.experiments.cache import Cache
 from dpjax.experiments.papers import dpagem, erm, spider
-from dpjax.objectives import logistic, logistic_l2, welsch
+from dpjax.objectives import OBJECTIVES, logistic, logistic_l2, welsch
 
 PAPERS = experiments.PAPERS
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-3)
+_NAN = float("nan")
 
 
 def records(n=300, p=3, seed=0):
@@ -44,8 +43,8 @@ def trainings(monkeypatch):
         first = np.zeros(algorithm.dimension, np.float32) if start is None else start
 
         def drawn(leaf):
-            more = random.normal(size=(len(keys), len(at), *leaf.shape))
-            return (np.asarray(leaf) + 0.01 * more).astype(np.float32)
+            moved = 0.01 * random.normal(size=(len(keys), len(at), *leaf.shape))
+            return (np.asarray(leaf) + moved).astype(np.float32)
 
         params, steps = jax.tree.map(drawn, first), np.broadcast_to(at, (len(keys), len(at)))
         return metrics.Path(params, steps, 9.0 * steps, jax.tree.map(lambda v: v[:, -1], params))
@@ -118,13 +117,12 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
     text = (tmp_path / f"{name}.md").read_text()
     assert "NOT PRIVATE" in text.splitlines()[0] and "A quick run" in text and absent in text
     assert f"dpjax reproduce {name} all --quick" in text
-    rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
-    assert list(rows[0]) == list(Row._fields)
-    noise = [r for r in rows if r["metric"] == "epsilon_of_the_noise"]
-    private = [r for r in noise if r["method"] != dpagem.NOISELESS]
-    assert private and all(float(r["value"]) <= float(r["epsilon"]) for r in private)
-    assert {r["value"] for r in noise} - {r["value"] for r in private} <= {"inf"}
-    assert all(float(r["value"]) >= 0 for r in rows if r["metric"] == "exact_gap")
+    results = experiments.read(tmp_path / f"{name}.csv")
+    noise = results.where(metric="epsilon_of_the_noise").rows()
+    private = [row for row in noise if row.method != dpagem.NOISELESS]
+    assert private and all(row.value <= row.epsilon for row in private)
+    assert {row.value for row in noise} - {row.value for row in private} <= {np.inf}
+    assert (results.where(metric="exact_gap").column("value") >= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -179,11 +177,9 @@ def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
 
 
 def test_what_is_refused_is_refused_by_the_library():
-    objectives = {"logistic": logistic(), "logistic-l1": dpjax.objectives.logistic_l1()}
-    for method in erm.METHODS:
-        for kind in method.refused:
-            with pytest.raises(ValueError):
-                method.make(objectives[kind], BUDGET, data_size=1_000, dimension=3)
+    for make, kind in [(method.make, kind) for method in erm.METHODS for kind in method.refused]:
+        with pytest.raises(ValueError):
+            make(OBJECTIVES[kind](), BUDGET, data_size=1_000, dimension=3)
 
 
 # Cells.
@@ -194,6 +190,11 @@ def own(*methods, tuning=None, seeds=2, **problem):
     fields = {"objective": logistic_l2(), "records": records(), "epsilons": (1.0,)} | problem
     figures = {"gap": experiments.against_epsilon(Problem("made", **fields))}
     return Experiment("own", "Mine", methods, figures, tuning=tuning, seeds=seeds)
+
+
+def calibrated(problem, method, epsilon, **settings):
+    bench = runner.Bench(experiments.plan(two()), problem, problem.load(), *[None] * 5)
+    return runner.Cell(bench, method, epsilon, settings).algorithm
 
 
 def two(steps=2, **more):
@@ -213,18 +214,13 @@ def two(steps=2, **more):
     ],
 )  # fmt: skip
 def test_a_cache_is_used_until_something_changes(change, more, trainings, tmp_path):
-    for experiment, calls in ((two(), 4), (two(), 4), (two(**change), 4 + more)):
+    for experiment, calls in ((two(), 4), (two(), 4), (two(**change), 4 + more), (two(), 4 + more)):
         experiments.run(experiment, tmp_path)
         assert trainings.calls == calls
-
-
-def test_the_cache_gives_back_what_belongs_to_a_configuration_alone(tmp_path):
-    cache, one = Cache(tmp_path), {"epsilon": 1.0, "arguments": {"steps": 3}}
-    assert cache.found(one, lambda: [1.5]) == cache.found(one, lambda: [2.5]) == [1.5]
-    (file,) = tmp_path.glob("*.json")
-    assert cache.found(one | {"epsilon": 2.0}, lambda: [3.5]) == [3.5]
-    file.write_text(file.read_text()[:20])  # torn
-    assert cache.found(one, lambda: [4.5]) == [4.5]
+    for file in (tmp_path / "cache").iterdir():
+        file.write_text(file.read_text()[:20])  # torn
+    experiments.run(two(), tmp_path)
+    assert trainings.calls == 8 + more
 
 
 def test_the_table_is_read_back_as_it_was_written(tmp_path):
@@ -301,16 +297,16 @@ def test_a_batch_is_counted_as_its_share_of_a_pass(name, settings, passes):
     ],
 )
 def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, left, tried, monkeypatch):
-    def trained(bench, method, epsilon, settings, tuning=0):
-        return [(-1.0, None, "exact_value", abs(settings["step_size"] - best))]
+    def trained(cell, tuning=0):
+        return [(-1.0, _NAN, "exact_value", abs(cell.settings["step_size"] - best))]
 
     monkeypatch.setattr(runner, "_trained", trained)
     plan = experiments.plan(own(tuning=Tuning(seeds=1, further=left)))
     grid = tuple({"step_size": step} for step in (1.0, 2.0, 4.0))
-    bench = runner.Bench(plan, Problem("m", "logistic"), *[None] * 6)
+    bench = runner.Bench(plan, plan.problems[0], *[None] * 6)
     every, taken = runner._tuned(bench, Method("GD", "dp-gd", grids={"": grid}), 1.0)
-    assert sorted(one["step_size"] for one, _ in every) == tried
-    assert abs(taken["step_size"] - best) == min(abs(step - best) for step in tried)
+    assert sorted(one.settings["step_size"] for one, _ in every) == tried
+    assert abs(taken.settings["step_size"] - best) == min(abs(step - best) for step in tried)
 
 
 def test_the_best_setting_is_taken_on_seeds_of_the_tuning(tmp_path):
@@ -329,33 +325,26 @@ def test_the_best_setting_is_taken_on_seeds_of_the_tuning(tmp_path):
 
 def test_a_step_size_above_the_theorem_is_taken_in_silence():
     (method,) = (one for one in erm.METHODS if one.label == erm.SVRG)
-    settings = {"epochs": 2, "epoch_length": 5, "step_size": 99.0, "batch_size": 50}
-    problem = Problem("made", logistic_l2(), records=records(500))
-    bench = runner.Bench(experiments.plan(two()), problem, problem.load(), *[None] * 5)
+    settings, batch = {"epochs": 2, "epoch_length": 5, "step_size": 99.0}, {"batch_size": 50}
+    problem = Problem("made", logistic_l2(), records=records(500), settings=batch)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        runner.build(bench, method, 1.0, settings)
+        assert calibrated(problem, method, 1.0, **settings).step_size == 99.0
     with pytest.warns(UserWarning, match="step_size"):
-        dpjax.dp_svrg(logistic_l2(), BUDGET, data_size=500, dimension=3, **settings)
+        dpjax.dp_svrg(logistic_l2(), BUDGET, data_size=500, dimension=3, **batch, **settings)
 
 
 # Networks.
 
 
-def network(problem, method, n=60_000, **settings):
-    arguments = method.arguments(problem, n, settings)
-    budget = problem.budget(8.0, n)
-    return method.make(problem.loss, budget, data_size=n, dimension=26_010, **arguments)
-
-
 def test_without_privacy_the_step_is_the_plain_mean_gradient():
     images = dpagem.made(64)
     settings = dpagem._MNIST.settings | {"batch_size": 8, "first_steps": 1}
-    problem = dataclasses.replace(dpagem._MNIST, settings=settings)
+    problem = dataclasses.replace(dpagem._MNIST, records=images, settings=settings)
     # Records that say much more than the clip norm of the private methods.
     examples = 3 * jnp.asarray(images.x), jnp.asarray(images.y)
     params = problem.first_params(0, images)
-    query = network(problem, dpagem.METHODS[0], 64, step_size=0.1).query
+    query = calibrated(problem, dpagem.METHODS[0], 8.0, step_size=0.1).query
     assert dpagem.METHODS[0].label == dpagem.NOISELESS and not dpagem.METHODS[0].private
     key = jax.random.key(1)
     answer = jax.jit(query.answer)(key, examples, params)
@@ -369,7 +358,8 @@ def test_without_privacy_the_step_is_the_plain_mean_gradient():
 
 
 def test_one_program_serves_all_methods_but_two():
-    made = [network(dpagem._MNIST, method, step_size=0.5) for method in dpagem.METHODS[:8]]
+    problem = dataclasses.replace(dpagem._MNIST, records=dpagem.made)
+    made = [calibrated(problem, method, 8.0, step_size=0.5) for method in dpagem.METHODS[:8]]
     assert {int(algorithm.steps) for algorithm in made} == {1_050}
     assert len({jax.tree.structure(algorithm) for algorithm in made}) == 3  # stages, 1/t, 1/sqrt(t)
     (_, stage, *_) = there = dpagem.EXPERIMENT.methods_on(dpagem._CIFAR)

@@ -34,10 +34,8 @@ def counted(text: str, held: Iterable[bool | np.bool_], measured: str = "") -> V
     ('agrees in 1 of 2', 'does not agree')
     """
     every = [bool(one) for one in held]
-    if all(every):
-        return Verdict("agrees", text, measured)
     some = f"agrees in {sum(every)} of {len(every)}" if any(every) else "does not agree"
-    return Verdict(some, text, measured)
+    return Verdict("agrees" if all(every) else some, text, measured)
 
 
 def number(value: float | np.floating) -> str:
@@ -142,11 +140,8 @@ def slope(found: Results, metric: str, method: str) -> tuple[float, float, float
 def ordered(text: str, compared: Mapping[str, Sequence[np.ndarray]]) -> Verdict:
     """Returns the verdict on means that are each said to be above another, as their seeds spread.
 
-    Each difference is held against its standard error by Welch's t-test at 5 %.
-
-    Args:
-      text: what is said.
-      compared: by what they are, samples as ``results.difference`` takes them.
+    Each difference of samples, as ``results.difference`` takes them, is held against its standard
+    error by Welch's t-test at 5 %.
 
     >>> ordered("a is more than b.", {"a, b": (np.array([3.0, 3.1]), np.array([1.0, 1.1]))}).word
     'holds'
@@ -156,15 +151,12 @@ def ordered(text: str, compared: Mapping[str, Sequence[np.ndarray]]) -> Verdict:
     for what, d in zip(compared, found, strict=True):
         spread = "" if math.isnan(d.error) else f", standard error {100 * d.error:.2f}"
         words.append(f"{what} ({100 * d.value:+.2f} points{spread})")
-    alone = any(math.isnan(d.error) for d in found)
-    if all(d.value > 0 for d in found):
-        clear = all(d.clear() for d in found)
-        word = "holds" if clear else "holds by the means, within their spread"
-        word = "holds (one seed)" if alone else word
-    elif alone:
-        word = "does not hold (one seed)"
-    elif any(d.clear() and d.value <= 0 for d in found):
-        word = "does not hold"
-    else:
-        word = "does not hold by the means, but within their spread"
+    above = all(d.value > 0 for d in found)
+    word = "holds" if above else "does not hold"
+    if any(math.isnan(d.error) for d in found):
+        word += " (one seed)"
+    elif above:
+        word += "" if all(d.clear() for d in found) else " by the means, within their spread"
+    elif not any(d.clear() and d.value <= 0 for d in found):
+        word += " by the means, but within their spread"
     return Verdict(word, text, "; ".join(words) + ".")

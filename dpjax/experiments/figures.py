@@ -9,7 +9,7 @@ import numpy as np
 
 from dpjax import plotting
 from dpjax.experiments.looks import look, mark
-from dpjax.experiments.results import Results, quartiles
+from dpjax.experiments.results import Results, quartiles, untuned
 from dpjax.experiments.spec import Problem
 
 # Accuracies that an axis of errors is labelled with.
@@ -82,42 +82,44 @@ class Lines(Panel):
         table, sign = results.where(**self.where), -1 if self.percent else 1
         # The legend lists the lines as they lie.
         labels = best_first(table, self.y, sign)[::-sign]
+        every = {label: self._series(table.where(method=label)) for label in labels}
+        every = {label: series for label, series in every.items() if len(series[0])}
         levels = [(results.where(metric=metric), name) for metric, name in self.levels.items()]
         styles = (("-.", "black"), (":", "grey")) if self.x != "rows" else ()
         for (level, name), (line, color) in zip(levels, styles, strict=False):
             axes.axhline(level.column("value")[0], color=color, linestyle=line, label=name)
-        every = {label: self._series(table.where(method=label)) for label in labels}
-        ends = {}
         for place, (label, (x, values, middle)) in enumerate(every.items()):
             if self.only and label not in self.only:
                 axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
-            elif len(x):
-                shift = 0.25 * (place / max(1, len(labels) - 1) - 0.5) if self.beside else 0.0
+            else:
+                shift = 0.25 * (place / max(1, len(every) - 1) - 0.5) if self.beside else 0.0
                 self._line(axes, label, x * np.exp(shift), middle, values, table)
-                ends[label] = middle[-1]
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
-        every = {label: series for label, series in every.items() if len(series[0])}
         if every:
             self._axes(axes, every)
             for level, name in levels if self.x == "rows" else ():
-                _level_by_n(axes, level, name)
+                n, values = level.column("rows"), level.column("value")
+                if values.min() > min(axes.get_ylim()):
+                    axes.plot(n, values, color="grey", linestyle=(0, (1, 1)), linewidth=2)
+                    _note(axes, name, (n[0], values[0]), -11)
             if self.yscale == "error" or self.centre == "median":
-                self._named(axes, ends)
+                self._named(axes, {label: middle[-1] for label, (*_, middle) in every.items()
+                                   if not self.only or label in self.only})  # fmt: skip
 
     def _series(self, table: Results) -> Series:
-        rows, path = table.where(metric=self.y), self.x in ("step", "seconds")
-        kept = (np.isnan(rows.column("step")) != path) & ~(rows.column("seed") < 0)
-        y = rows.column("value")[kept]
-        if self.x in ("epsilon", "step", "rows"):
-            x = rows.column(self.x)[kept]
-        elif self.x == "settings":
-            x = np.array([float(words.split()[-1]) for words in rows.column("settings")[kept]])
-        else:
+        path = self.x in ("step", "seconds")
+        at = (lambda step: ~np.isnan(step)) if path else np.isnan
+        rows = table.where(metric=self.y, step=at, seed=untuned)
+        if self.x == "settings":
+            x = np.array([float(words.split()[-1]) for words in rows.column("settings")])
+        elif self.x == "seconds":
             other = table.where(metric=self.x)
-            at = dict(zip(other.column("step").tolist(), other.column("value"), strict=True))
-            x = np.array([at.get(cell, np.nan) for cell in rows.column("step")[kept].tolist()])
-        y = 1 - y if self.yscale == "error" else y
+            spent = dict(zip(other.column("step"), other.column("value"), strict=True))
+            x = np.array([spent.get(step, np.nan) for step in rows.column("step")])
+        else:
+            x = rows.column(self.x)
+        y = 1 - rows.column("value") if self.yscale == "error" else rows.column("value")
         if self.yscale != "linear":
             y = np.where(y < self.least, np.nan if self.centre == "line" else self.least, y)
         where = np.unique(x[~np.isnan(x) & ~np.isnan(y)])
@@ -180,14 +182,6 @@ class Lines(Panel):
             text += f": {value:.1e}\n(out of view)" * bool(below)
             named[text] = (value, look(label).color)
         plotting.name_ends(axes, named)
-
-
-def _level_by_n(axes: Any, found: Results, name: str) -> None:
-    """A dotted line of the problem's own numbers, where it is in view."""
-    n, values = found.column("rows"), found.column("value")
-    if values.min() > min(axes.get_ylim()):
-        axes.plot(n, values, color="grey", linestyle=(0, (1, 1)), linewidth=2)
-        _note(axes, name, (n[0], values[0]), -11)
 
 
 def _note(axes: Any, text: str, at: tuple[float, float], above: float, **more: Any) -> None:
@@ -314,18 +308,17 @@ class Dots(Panel):
         for row, label in enumerate(order):
             heights = row + 0.6 * (np.arange(len(epsilons)) / max(1, len(epsilons) - 1) - 0.5)
             tables = [results.where(method=label, epsilon=epsilon) for epsilon in epsilons]
-            three = [self._three(table.values(self.y)) for table in tables]
-            low, middle, high = np.array(three, float).T
-            color = look(label).color
-            # A quartile of runs that never get there has no end: the bar is drawn to the median.
-            high = np.where(np.isfinite(high), high, middle)
-            axes.plot(_finite(middle), heights, color=color, linewidth=1, alpha=0.6)
-            axes.hlines(heights, _finite(low), _finite(high), color=color, linewidth=1.5, alpha=0.7)
+            three = np.array([self._three(table.values(self.y)) for table in tables], float)
+            # Of runs that never get there nothing is drawn; a bar to them ends at the median.
+            low, middle, high = np.where(np.isfinite(three), three, np.nan).T
+            high, color = np.where(np.isnan(high), middle, high), look(label).color
+            axes.plot(middle, heights, color=color, linewidth=1, alpha=0.6)
+            axes.hlines(heights, low, high, color=color, linewidth=1.5, alpha=0.7)
             for i, table in enumerate(tables):
                 size, solid = 4 + 4 * i / max(1, len(tables) - 1), table.mean("exact_escaped") > 0.5
-                place = _finite(middle[i : i + 1]), heights[i : i + 1]
-                axes.plot(*place, **mark(label, size, solid), linestyle="none")
-            if not np.isfinite(middle).any():
+                at = middle[i : i + 1], heights[i : i + 1]
+                axes.plot(*at, **mark(label, size, solid), linestyle="none")
+            if np.isnan(middle).all():
                 never = {"transform": axes.get_yaxis_transform(), "va": "center"}
                 axes.text(0.02, row, "never", **never, fontsize="x-small", color=color)
         axes.set_yticks(range(len(order)), order, fontsize="small")
@@ -351,10 +344,6 @@ class Dots(Panel):
             return (float(values.mean()),) * 3
         # A logarithm cannot show 0.
         return quartiles(np.where(values > 0, values, np.inf) if self.xscale == "log" else values)
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), values, np.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -383,12 +372,7 @@ class Picture:
 def draw(
     picture: Picture, problems: tuple[Problem, ...], results: Results, path: str | os.PathLike
 ) -> None:
-    """Writes a picture of problems, or of all rows at once where there are none. NOT PRIVATE.
-
-    Raises:
-      ImportError: if matplotlib is not installed.
-      ValueError: if the path's ending names no format.
-    """
+    """Writes a picture of problems, or of all rows at once where there are none. NOT PRIVATE."""
     every: list[tuple[Problem | None, Results]] = [(None, results)]
     tables = [(p, results.where(problem=p.name)) for p in problems] or every
     # A quick run leaves epsilons out.

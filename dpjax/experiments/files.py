@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from dpjax import _validate, plotting
 from dpjax.experiments import figures, page, results
-from dpjax.experiments.cache import Cache
 from dpjax.experiments.papers import PAPERS
 from dpjax.experiments.results import Results
 from dpjax.experiments.runner import problem_rows
@@ -86,11 +85,13 @@ def run(
     Privacy: NOT PRIVATE; gaps, gradient norms and accuracies are exact values of the records.
     """
     chosen = chosen if isinstance(chosen, Plan) else plan(chosen)
-    cache = Cache(None if out is None else pathlib.Path(out, "cache"))
+    folder = None if out is None else pathlib.Path(out, "cache")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     computed = chosen.experiment.computed
     rows = [] if computed is None else computed(chosen.quick)
     for problem in chosen.problems:
-        rows += problem_rows(chosen, problem, cache, advance)
+        rows += problem_rows(chosen, problem, folder, advance)
     found = Results(rows)
     if out is not None:
         results.write(chosen.paths(out)[-2], found)

@@ -54,14 +54,12 @@ _LOOKS = {
 }
 _COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, PURPLE, GREY, BLACK, BROWN)
 _MARKERS = "osD^vP*XdhpH<>"
-_PUBLISHED = ", published noise"
 
 
 def look(label: str) -> Look:
     """Returns the look of a curve: that of its method, dashed where its noise is as published.
 
-    Args:
-      label: a method's name, perhaps with what its noise is; one of your own has a look of its own.
+    A method of your own has a look of its own.
 
     >>> look("DP-TR, dpjax") == look("dp-tr"), look("DP-TR, published noise").line
     (True, '--')
@@ -75,7 +73,7 @@ def look(label: str) -> Look:
 
 def published(label: str) -> bool:
     """Returns whether a curve's noise is the formula of its paper, perhaps corrected."""
-    return _PUBLISHED in label
+    return ", published noise" in label
 
 
 def mark(label: str, size: float = 6.0, filled: bool = True) -> dict[str, Any]:

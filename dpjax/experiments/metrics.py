@@ -52,6 +52,10 @@ class Trained:
     reference: dict[str, float]
     path: Path
 
+    def of_outputs(self, name: str, data: Dataset | None = None) -> np.ndarray:
+        """Returns a metric of the outputs, (seeds,), on the records or on others."""
+        return POINT[name](self.problem, self.data if data is None else data, self.path.output)
+
     def on_the_way(self, name: str) -> np.ndarray:
         """Returns a metric of the iterates, (seeds, m)."""
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.path.params)
@@ -62,6 +66,17 @@ class Trained:
         """Which iterates are below the value halfway to the minimum."""
         return self.on_the_way("exact_value") < self.reference["halfway"]
 
+    def until_out(self, counted: np.ndarray) -> np.ndarray:
+        """Returns what each seed had counted when it was first below that value."""
+        first = counted[np.arange(len(counted)), self.below.argmax(axis=1)]
+        return np.where(self.below.any(axis=1), first, np.inf)
+
+    def alpha(self, data: Dataset) -> np.ndarray:
+        """Returns the least alpha of each output on some records."""
+        names = ("exact_gradient_norm", "exact_min_eigenvalue")
+        norms, lowest = (self.of_outputs(name, data) for name in names)
+        return least_alpha(norms, lowest, self.reference["hessian_lipschitz"])
+
 
 def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
     count = len(jax.tree.leaves(params)[0])
@@ -71,7 +86,7 @@ def _each(function: Callable[[Params], Any], params: Params) -> np.ndarray:
 
 def _local(problem: Problem, data: Dataset, params: Params) -> np.ndarray:
     some = params[: DESCENTS if data.size > _MANY_ROWS else None]
-    return np.array([diagnostics.exact_descent(problem.loss, w, data.examples)[1] for w in some])
+    return _each(lambda w: diagnostics.exact_descent(problem.loss, w, data.examples)[1], some)
 
 
 def _accuracy(part: str, problem: Problem, data: Dataset, params: Params) -> np.ndarray:
@@ -120,19 +135,6 @@ POINT: dict[str, Callable[[Problem, Dataset, Params], np.ndarray]] = {
 }
 
 
-def _until_out(trained: Trained, counted: np.ndarray) -> np.ndarray:
-    """What each seed had counted when it was first below the value halfway to the minimum."""
-    below = trained.below
-    first = counted[np.arange(len(below)), below.argmax(axis=1)]
-    return np.where(below.any(axis=1), first, np.inf)
-
-
-def _alpha(trained: Trained, data: Dataset) -> np.ndarray:
-    norms, lowest = (POINT[name](trained.problem, data, trained.path.output)
-                     for name in ("exact_gradient_norm", "exact_min_eigenvalue"))  # fmt: skip
-    return least_alpha(norms, lowest, trained.reference["hessian_lipschitz"])
-
-
 def least_alpha(norms: Any, lowest: Any, hessian_lipschitz: float) -> Any:
     """Returns the least alpha with |g| <= alpha and lambda_min >= -sqrt(rho alpha).
 
@@ -144,13 +146,11 @@ def least_alpha(norms: Any, lowest: Any, hessian_lipschitz: float) -> Any:
 
 # Of trainings: (seeds,) numbers.
 RUN: dict[str, Callable[[Trained], np.ndarray]] = {
-    "exact_escaped": lambda t: (
-        POINT["exact_value"](t.problem, t.data, t.path.output) < t.reference["halfway"]
-    ),
-    "exact_iterations_until_out": lambda t: _until_out(t, t.path.steps),
-    "exact_passes_until_out": lambda t: _until_out(t, t.path.read / t.data.size),
-    "exact_alpha": lambda t: _alpha(t, t.data),
-    "exact_alpha_on_all_records": lambda t: _alpha(t, t.whole),
+    "exact_escaped": lambda t: t.of_outputs("exact_value") < t.reference["halfway"],
+    "exact_iterations_until_out": lambda t: t.until_out(t.path.steps),
+    "exact_passes_until_out": lambda t: t.until_out(t.path.read / t.data.size),
+    "exact_alpha": lambda t: t.alpha(t.data),
+    "exact_alpha_on_all_records": lambda t: t.alpha(t.whole),
     "records": lambda t: t.path.read[:, -1],
 }
 
@@ -177,8 +177,8 @@ _NOISELESS = {"epsilon_of_the_noise": math.inf, "noise_multiplier": 0.0, "gradie
 METRICS = (*POINT, *RUN, *COST)
 """The names of what can be measured; ``exact_gap`` is ``exact_value`` minus the best one known."""
 
-Measured = list[tuple[float | None, float | None, str, float]]
-"""Seed, step, metric and value; None where a seed or a step means nothing."""
+Measured = list[tuple[float, float, str, float]]
+"""Seed, step, metric and value; NaN where a seed or a step means nothing."""
 
 
 def measured(trained: Trained, metrics: Iterable[str], on_the_way: Iterable[str]) -> Measured:
@@ -188,11 +188,10 @@ def measured(trained: Trained, metrics: Iterable[str], on_the_way: Iterable[str]
         if name in COST:
             known = {} if trained.private else _NOISELESS
             value = known[name] if name in known else COST[name](trained.algorithm)
-            found.append((None, None, name, float(value)))
+            found.append((math.nan, math.nan, name, float(value)))
         else:
-            values = RUN[name](trained) if name in RUN else (
-                POINT[name](trained.problem, trained.data, trained.path.output))  # fmt: skip
-            found += [(seed, None, name, float(value)) for seed, value in enumerate(values)]
+            values = RUN[name](trained) if name in RUN else trained.of_outputs(name)
+            found += [(seed, math.nan, name, float(value)) for seed, value in enumerate(values)]
     for name in on_the_way:
         for (seed, place), value in np.ndenumerate(trained.on_the_way(name)):
             found.append((seed, float(trained.path.steps[seed, place]), name, float(value)))

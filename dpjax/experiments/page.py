@@ -4,23 +4,23 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from dpjax.diagnostics.optimum import WIDEST
-from dpjax.experiments.claims import Verdict, number, reference
+from dpjax.experiments.claims import number
 from dpjax.experiments.results import Results
-from dpjax.experiments.spec import Figure, Plan, Problem
+from dpjax.experiments.spec import Plan, Problem
 
 Cell = Callable[[Results], str]
 """From the rows of one method, at one epsilon or n, to a cell of a table."""
 
 
-def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Returns rows as lines of a Markdown table.
+def table(rows: Sequence[Mapping[str, object]], words: str = "") -> list[str]:
+    """Returns rows as lines of a Markdown table, with words above it.
 
     >>> table([{"a": 1, "b": "x"}])
-    ['| a | b |', '|---|---|', '| 1 | x |']
+    ['| a | b |', '|---|---|', '| 1 | x |', '']
     """
-    head = list(rows[0])
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return lines + [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
+    above, head = [words, ""] if words else [], list(rows[0])
+    body = [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
+    return [*above, f"| {' | '.join(head)} |", "|" + "---|" * len(head), *body, ""]
 
 
 def mean(metric: str, form: Callable[[float], str] = number, error: bool = False) -> Cell:
@@ -58,22 +58,20 @@ class Grid:
 
     def __call__(self, results: Results, problems: Sequence[Problem]) -> list[str]:
         """Returns the lines, problem after problem."""
-        lines = []
-        for problem in problems:
-            found, rows = results.where(problem=problem.name), []
-            found = found.where(epsilon=self.epsilons) if self.epsilons else found
-            head = "epsilon {:g}" if self.columns == "epsilon" else "n = {:,.0f}"
-            for label in found.each("method"):
-                own = found.where(method=label)
-                row = {self.corner: label}
-                if self.about is not None:
-                    row[self.about[0]] = self.about[1].get(label, "")
-                row |= {head.format(value): self.cell(own.where(**{self.columns: value}))
-                        for value in own.each(self.columns)}  # fmt: skip
-                rows.append(row | {name: cell(own) for name, cell in self.more})
-            words = self.words.format(problem=problem.name)
-            lines += [*([words, ""] if words else []), *table(rows), ""]
-        return lines
+        return [line for problem in problems for line in self._of(problem, results)]
+
+    def _of(self, problem: Problem, results: Results) -> list[str]:
+        only = {"epsilon": self.epsilons} if self.epsilons else {}
+        found, rows = results.where(problem=problem.name, **only), []
+        head = "epsilon {:g}" if self.columns == "epsilon" else "n = {:,.0f}"
+        for label in found.each("method"):
+            own = found.where(method=label)
+            about = {} if self.about is None else {self.about[0]: self.about[1].get(label, "")}
+            cells = {head.format(value): self.cell(own.where(**{self.columns: value}))
+                     for value in own.each(self.columns)}  # fmt: skip
+            more = {name: cell(own) for name, cell in self.more}
+            rows.append({self.corner: label} | about | cells | more)
+        return table(rows, self.words.format(problem=problem.name))
 
 
 def write(plan: Plan, results: Results) -> str:
@@ -83,15 +81,10 @@ def write(plan: Plan, results: Results) -> str:
         lines += [f"## {name}: {figure.caption}", ""]
         lines += [] if figure.picture is None else [f"![{name}]({name}.png)", ""]
         lines += [line for part in figure.sections for line in part(results, figure.problems)]
-        said = verdicts(results, figure)
+        said = [str(one) for claim in figure.claims for one in claim(results, figure.problems)]
         if said:
-            lines += ["What the paper says, held against these numbers:", "", *map(str, said), ""]
+            lines += ["What the paper says, held against these numbers:", "", *said, ""]
     return "\n".join(lines) + "\n"
-
-
-def verdicts(results: Results, figure: Figure) -> list[Verdict]:
-    """Returns the verdicts on what is claimed of a figure."""
-    return [one for claim in figure.claims for one in claim(results, figure.problems)]
 
 
 def _head(plan: Plan, results: Results) -> list[str]:
@@ -118,42 +111,33 @@ def _head(plan: Plan, results: Results) -> list[str]:
         words = f"- {problem.name}: n = {n:,}, p = {p}. {about_reference(problem, found)} {note}"
         lines.append(words.rstrip().replace("  ", " "))
         if problem.stands_for:
-            lines.append(
-                f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
-                f"{problem.data} stands in for it."
-            )
+            absent = f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
+            lines.append(f"{absent}{problem.data} stands in for it.")
     return [*lines, ""]
+
+
+# By the name of the reference, what its numbers are.
+_REFERENCES = {
+    "certified": "The optimum{among} is {optimum:.8f} (float64), proven to be the least value up "
+    "to {slack:.0e}.",
+    "landscape": "The saddle has the value {saddle:.5f} and lambda_min {saddle_min_eigenvalue:.4f},"
+    " the minimum {optimum:.5f} and {minimum_min_eigenvalue:.4f}; rho = {hessian_lipschitz:.3g}, so"
+    " the saddle itself is an alpha-SOSP for alpha = {saddle_alpha:.2g}.",
+    "descents": "L* = {optimum:.5f}, the least value found by {starts} exact descents from fixed "
+    "starts ({searched:.5f}) and from every output.",
+}
 
 
 def about_reference(problem: Problem, found: Results) -> str:
     """Returns where the best value comes from, and whether it is the one known before."""
-    best = reference(found, "exact_optimum")
-    if problem.reference == "certified":
-        slack = reference(found, "exact_slack")
-        among = "" if problem.loss.regularizer else f" of all points of norm at most {WIDEST:g}"
-        return (
-            f"The optimum{among} is {best:.8f} (float64), proven to be the least value up to "
-            f"{max(slack, 1e-12):.0e}."
-        )
-    if problem.reference == "landscape":
-        at = {name: reference(found, f"exact_{name}") for name in (
-            "saddle", "saddle_min_eigenvalue", "minimum_min_eigenvalue", "hessian_lipschitz",
-            "saddle_alpha")}  # fmt: skip
-        return (
-            f"The saddle has the value {at['saddle']:.5f} and lambda_min "
-            f"{at['saddle_min_eigenvalue']:.4f}, the minimum {best:.5f} and "
-            f"{at['minimum_min_eigenvalue']:.4f}; rho = {at['hessian_lipschitz']:.3g}, so the "
-            f"saddle itself is an alpha-SOSP for alpha = {at['saddle_alpha']:.2g}."
-        )
-    if problem.reference != "descents":
-        return ""
-    text = (
-        f"L* = {best:.5f}, the least value found by {problem.starts} exact descents from fixed "
-        f"starts ({reference(found, 'exact_searched'):.5f}) and from every output."
-    )
+    at = {row.metric.removeprefix("exact_"): row.value for row in found.where(method="").rows()}
+    # What is less is rounding.
+    at["slack"] = max(at.get("slack", 0.0), 1e-12)
+    among = "" if problem.loss.regularizer else f" of all points of norm at most {WIDEST:g}"
+    words = _REFERENCES.get(problem.reference, "").format(among=among, starts=problem.starts, **at)
     if problem.known is None:
-        return text
-    off = best - problem.known
+        return words
+    off = at["optimum"] - problem.known
     if abs(off) <= 1e-4:
-        return f"{text} It agrees with the known {problem.known:.5f}."
-    return f"{text} It does NOT agree with the known {problem.known:.5f}: off by {off:+.5f}."
+        return f"{words} It agrees with the known {problem.known:.5f}."
+    return f"{words} It does NOT agree with the known {problem.known:.5f}: off by {off:+.5f}."

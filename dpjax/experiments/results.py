@@ -69,13 +69,13 @@ class Results:
         """Returns the rows."""
         return [Row(*cells) for cells in zip(*self._columns.values(), strict=True)]
 
-    def where(self, **cells: str | float | tuple) -> "Results":
-        """Returns the rows with these cells; of a tuple with any of them."""
+    def where(self, **cells: Any) -> "Results":
+        """Returns the rows with these cells: with any of a tuple, or where a function is true."""
         kept = np.ones(len(self), bool)
         for name, wanted in cells.items():
             column = self._columns[name]
             every = wanted if isinstance(wanted, tuple) else (wanted,)
-            kept &= np.any([column == one for one in every], axis=0)
+            kept &= wanted(column) if callable(wanted) else np.isin(column, every)
         found = Results(())
         found._columns = {name: column[kept] for name, column in self._columns.items()}
         return found
@@ -97,36 +97,41 @@ class Results:
         n, p = (max(self.each(name), default=0.0) for name in ("rows", "dimension"))
         return int(n), int(p)
 
-    def values(self, metric: str, **cells: str | float | tuple) -> np.ndarray:
+    def values(self, metric: str, **cells: Any) -> np.ndarray:
         """Returns the values of outputs, by seed, without those of the tuning."""
-        found = self.where(metric=metric, **cells)
-        kept = np.isnan(found.column("step")) & ~(found.column("seed") < 0)
-        return found.column("value")[kept]
+        return self.where(metric=metric, step=np.isnan, seed=untuned, **cells).column("value")
 
-    def mean(self, metric: str, **cells: str | float | tuple) -> float:
+    def mean(self, metric: str, **cells: Any) -> float:
         """Returns the mean of ``values`` that are not NaN; NaN if there are none."""
         found = self.values(metric, **cells)
-        return float(np.mean(found[~np.isnan(found)])) if (~np.isnan(found)).any() else float("nan")
+        known = found[~np.isnan(found)]
+        return float(known.mean()) if len(known) else float("nan")
 
-    def median(self, metric: str, **cells: str | float | tuple) -> float:
+    def median(self, metric: str, **cells: Any) -> float:
         """Returns the median of ``values``; where some are infinite that of ``quartiles``."""
         found = self.values(metric, **cells)
         return float(np.median(found)) if np.isfinite(found).all() else quartiles(found)[1]
 
-    def error(self, metric: str, **cells: str | float | tuple) -> float:
+    def error(self, metric: str, **cells: Any) -> float:
         """Returns the standard error of ``mean``; NaN with one seed, or one that diverged."""
         found = self.values(metric, **cells)
         known = len(found) > 1 and np.isfinite(found).all()
         return float(found.std(ddof=1) / len(found) ** 0.5) if known else float("nan")
 
-    def tried(self, metric: str, **cells: str | float | tuple) -> dict[str, float]:
+    def tried(self, metric: str, **cells: Any) -> dict[str, float]:
         """Returns the mean over the seeds of the tuning, by settings."""
-        found = self.where(metric=metric, **cells)
-        found = Results(row for row in found.rows() if row.seed < 0)
-        return {
-            words: float(found.where(settings=words).column("value").mean())
-            for words in found.each("settings")
-        }
+        found = self.where(metric=metric, seed=lambda seed: seed < 0, **cells)
+        every = found.each("settings")
+        return {one: float(found.where(settings=one).column("value").mean()) for one in every}
+
+    def taken(self, metric: str) -> str:
+        """Returns the settings of the outputs, in words: the best of those that were tried."""
+        return self.where(metric=metric, seed=untuned).each("settings")[0]
+
+
+def untuned(seed: np.ndarray) -> np.ndarray:
+    """Returns which rows are not of the tuning."""
+    return ~(seed < 0)
 
 
 def per_problem(part: Callable[[Results, Any], Iterable]) -> Callable[[Results, Sequence], list]:
@@ -156,9 +161,9 @@ class Difference(NamedTuple):
     error: float
     freedom: float
 
-    def clear(self, luck: float = 0.05) -> bool:
-        """Returns whether Student's t puts it beyond the spread, on two sides."""
-        return abs(self.value) > float(student_t.ppf(1 - luck / 2, self.freedom)) * self.error
+    def clear(self) -> bool:
+        """Returns whether Student's t at 5 % puts it beyond the spread, on two sides."""
+        return abs(self.value) > float(student_t.ppf(0.975, self.freedom)) * self.error
 
 
 def difference(*samples: np.ndarray) -> Difference:

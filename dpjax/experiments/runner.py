@@ -5,6 +5,7 @@ import functools
 import hashlib
 import importlib.metadata
 import math
+import pathlib
 import time
 import warnings
 from collections.abc import Callable
@@ -16,10 +17,11 @@ import numpy as np
 
 from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import trajectory
-from dpjax.experiments.cache import Cache
+from dpjax.experiments.cache import cached
 from dpjax.experiments.metrics import COST, DESCENTS, REFERENCES, Measured, Path, Trained, measured
 from dpjax.experiments.results import Row
 from dpjax.experiments.spec import SEED, Method, Plan, Problem, Settings
@@ -40,7 +42,8 @@ class Bench(NamedTuple):
     data: Dataset
     """The records, or a random subset of them."""
     whole: Dataset
-    cache: Cache
+    folder: pathlib.Path | None
+    """Where results are kept."""
     advance: Advance
     shared: dict[str, Any]
     """What every result depends on."""
@@ -53,12 +56,40 @@ class Bench(NamedTuple):
         return sum(leaf.size for leaf in jax.tree.leaves(first))
 
 
-def problem_rows(plan: Plan, problem: Problem, cache: Cache, advance: Advance) -> list[Row]:
-    """Returns the rows of one problem, computing what the cache does not hold. NOT PRIVATE.
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A method with one setting at one epsilon; calibrated when it is first needed."""
 
-    Raises:
-      FileNotFoundError: if the data are not on this machine.
-    """
+    bench: Bench
+    method: Method
+    epsilon: float
+    settings: Settings
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the factory is given besides budget and sizes."""
+        return self.method.arguments(self.bench.problem, self.bench.data.size, self.settings)
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """What all releases of one training may spend."""
+        return self.bench.problem.budget(self.epsilon, self.bench.data.size)
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        """The calibrated algorithm."""
+        sizes = {"data_size": self.bench.data.size, "dimension": self.bench.dimension}
+        loss, make = self.bench.problem.loss, self.method.make
+        with warnings.catch_warnings():
+            # A step size above a theorem's bound may be the best; the page says which was taken.
+            warnings.filterwarnings("ignore", message="step_size", category=UserWarning)
+            return make(loss, self.budget, **sizes, **self.arguments)
+
+
+def problem_rows(
+    plan: Plan, problem: Problem, folder: pathlib.Path | None, advance: Advance
+) -> list[Row]:
+    """Returns the rows of one problem, computing what the folder does not hold. NOT PRIVATE."""
     whole, rows = problem.load(), []
     order = np.random.default_rng(SEED).permutation(whole.size)
     for size in problem.sizes:
@@ -72,68 +103,61 @@ def problem_rows(plan: Plan, problem: Problem, cache: Cache, advance: Advance) -
         }
         advance(f"{problem.name}: n = {data.size:,}, what outputs are held against", 0)
         find = REFERENCES.get(problem.reference, lambda problem, data: {})
-        reference = cache.found(shared, functools.partial(find, problem, data))
-        bench = Bench(plan, problem, data, whole, cache, advance, shared, reference)
-        rows += _bench_rows(bench)
+        reference = cached(folder, shared, functools.partial(find, problem, data))
+        rows += _bench_rows(Bench(plan, problem, data, whole, folder, advance, shared, reference))
     return rows
 
 
 def _bench_rows(bench: Bench) -> list[Row]:
     problem, reference = bench.problem, dict(bench.reference)
-    cells: list[tuple[Method, float, Settings, Measured]] = []
-    chosen: list[tuple[Method, Settings]] = []
+    cells: list[tuple[Cell, Measured]] = []
+    timed: list[Cell] = []
     for method in bench.plan.experiment.methods_on(problem):
         for epsilon in bench.plan.epsilons(problem):
             tried, best = _tuned(bench, method, epsilon)
-            tried.append((best, _trained(bench, method, epsilon, best)))
-            cells += [(method, epsilon, *one) for one in tried]
-            chosen += [(method, best)] if problem.timed and epsilon == problem.traced[0] else []
+            cells += [*tried, (best, _trained(best))]
+            timed += [best] if problem.timed and epsilon == problem.traced[0] else []
     if problem.reference == "descents":
         # No search is sure to find the global minimum: an output may lie below what was found.
-        values = [value for *_, found in cells for *_, name, value in found if name in _VALUES]
+        values = [value for _, found in cells for *_, name, value in found if name in _VALUES]
         reference["optimum"] = float(np.nanmin([reference["optimum"], *values]))
-    if chosen:
-        spent = zip(chosen, _timed(bench, chosen), strict=True)
-        cells += [(method, problem.traced[0], best, found) for (method, best), found in spent]
+    cells += zip(timed, _timed(timed), strict=True) if timed else []
     place = (bench.plan.experiment.name, problem.name, bench.data.size, bench.dimension)
     rows = [Row(*place, "", "", _NAN, _NAN, _NAN, f"exact_{name}", value)
             for name, value in reference.items()]  # fmt: skip
-    for method, epsilon, settings, found in cells:
-        words = in_words(method.arguments(problem, bench.data.size, settings))
-        values = {seed: v for seed, step, name, v in found if name == _VALUES[0] and step is None}
+    for cell, found in cells:
+        settings = (cell.method.label, in_words(cell.arguments), cell.epsilon)
+        values = {seed: value for seed, step, name, value in found
+                  if name == "exact_value" and math.isnan(step)}  # fmt: skip
         for seed, step, name, value in found:
             if name == "exact_local_value":
                 name, value = "exact_gap_to_local_minimum", values[seed] - value
             elif name == "exact_value" and "optimum" in reference:
                 name, value = "exact_gap", value - reference["optimum"]
-            rows.append(Row(*place, method.label, words, epsilon, _nan(seed), _nan(step), name,
-                            value))  # fmt: skip
+            rows.append(Row(*place, *settings, seed, step, name, value))
     return rows
-
-
-def _nan(value: float | None) -> float:
-    return _NAN if value is None else value
 
 
 def _tuned(
     bench: Bench, method: Method, epsilon: float
-) -> tuple[list[tuple[Settings, Measured]], Settings]:
-    """What was tried, and the setting taken."""
-    grid, tuning = list(method.grid(bench.problem)), bench.plan.experiment.tuning
+) -> tuple[list[tuple[Cell, Measured]], Cell]:
+    """What was tried, and what is taken."""
+    tuning = bench.plan.experiment.tuning
+    grid = [Cell(bench, method, epsilon, settings) for settings in method.grid(bench.problem)]
     if len(grid) < 2 or tuning is None:
         return [], grid[0]
     tried, reached = [], []
     left = 0 if bench.problem.tries else tuning.further
     while grid:
-        settings = grid.pop(0)
-        found = _trained(bench, method, epsilon, settings, tuning.seeds)
-        mean = np.mean([value for *_, name, value in found if name == tuning.metric])
-        tried.append((settings, found))
+        cell = grid.pop(0)
+        tried.append((cell, _trained(cell, tuning.seeds)))
+        mean = np.mean([value for *_, name, value in tried[-1][1] if name == tuning.metric])
         reached.append(float(np.nan_to_num(-mean if tuning.largest else mean, nan=np.inf)))
         if not grid and left:
-            (name, _), *_ = settings.items()
-            beyond = further([one[name] for one, _ in tried], reached)
-            grid, left = [] if beyond is None else [{name: beyond}], left - 1
+            (name, _), *_ = cell.settings.items()
+            beyond = further([one.settings[name] for one, _ in tried], reached)
+            grid = [] if beyond is None else [Cell(bench, method, epsilon, {name: beyond})]
+            left -= 1
     return tried, tried[int(np.argmin(reached))][0]
 
 
@@ -149,68 +173,59 @@ def further(numbers: list[float], reached: list[float]) -> float | None:
     return best * grown[0] / grown[1] if best == grown[0] else None
 
 
-def _trained(
-    bench: Bench, method: Method, epsilon: float, settings: Settings, tuning: int = 0
-) -> Measured:
-    """What trainings with one setting gave, each group of seeds read from disk or put there."""
-    problem, tuned = bench.problem, bench.plan.experiment.tuning
+def _trained(cell: Cell, tuning: int = 0) -> Measured:
+    """What trainings of a cell gave, each group of seeds read from disk or put there."""
+    bench, method, problem = cell.bench, cell.method, cell.bench.problem
+    tuned = bench.plan.experiment.tuning
     seeds = tuning or min(bench.plan.seeds, problem.most_seeds or bench.plan.seeds)
-    arguments = method.arguments(problem, bench.data.size, settings)
     metrics, on_the_way, looks = problem.metrics, problem.path_metrics, problem.checkpoints
     if tuned and tuning:
         metrics, on_the_way, looks = (tuned.metric, "gradients"), (), 0
-    elif looks and problem.traced and epsilon not in problem.traced:
+    elif looks and problem.traced and cell.epsilon not in problem.traced:
         metrics = tuple(name for name in metrics if name != "exact_local_value")
         on_the_way, looks = (), 0
     make_keys = bench.plan.experiment.keys
     keys = make_keys(jax.random.key(SEED), seeds, tuning > 0 if tuned else None)
-    made = [_place(method.factory), method.private, {n: repr(v) for n, v in arguments.items()}]
+    given = {name: repr(value) for name, value in cell.arguments.items()}
     configuration = bench.shared | {
-        "method": made,
-        "budget": repr(problem.budget(epsilon, bench.data.size)),
+        "method": [_place(method.factory), method.private, given],
+        "budget": repr(cell.budget),
         "start": _place(problem.start),
         "keys": np.asarray(jax.random.key_data(keys)).tolist(),
         "measured": [metrics, on_the_way, problem.counted, looks, problem.spacing],
     }
-    algorithm = functools.cache(lambda: build(bench, method, epsilon, arguments))
 
     def train(group: range) -> Measured:
         first = group[0]
         start = None if problem.start is None else (
             problem.first_params(-1 if tuning else first, bench.data))  # fmt: skip
-        at = checkpoints(int(algorithm().steps), looks, problem.spacing)
-        path = follow(algorithm(), bench.data.examples, keys[first : group[-1] + 1], at, start,
+        at = checkpoints(int(cell.algorithm.steps), looks, problem.spacing)
+        path = follow(cell.algorithm, bench.data.examples, keys[first : group[-1] + 1], at, start,
                       problem.checkpoints, method.private)  # fmt: skip
         # What belongs to all seeds is known from the first, and few descents do.
         left_out = {*(COST if first else ()), *(_VALUES[1:] if first >= DESCENTS else ())}
-        trained = Trained(algorithm(), method.private, problem, bench.data, bench.whole,
+        trained = Trained(cell.algorithm, method.private, problem, bench.data, bench.whole,
                           bench.reference, path)  # fmt: skip
         found = measured(trained, [m for m in metrics if m not in left_out], on_the_way)
-        return [(None if s is None else s + first, t, name, v) for s, t, name, v in found]
+        return [(seed + first, step, name, value) for seed, step, name, value in found]
 
     # In a quick run one program for many seeds would be one more to compile.
     alone = problem.start is not None or bench.plan.quick
     if not alone and bench.data.size > _BUSY_ROWS:
-        alone = not all(isinstance(q, GradientQuery | MinimizerQuery) for q in algorithm().queries)
-    words = f"{problem.name}: {method.label}, epsilon {epsilon:g}{', tuning' * (tuning > 0)}"
+        first_order = GradientQuery | MinimizerQuery
+        alone = not all(isinstance(query, first_order) for query in cell.algorithm.queries)
+    words = f"{problem.name}: {method.label}, epsilon {cell.epsilon:g}{', tuning' * (tuning > 0)}"
     found: Measured = []
     for first in range(0, seeds, 1 if alone else seeds):
         group = range(first, first + 1 if alone else seeds)
         bench.advance(words, 0)
         key = configuration | {"seeds": list(group)}
-        found += bench.cache.found(key, functools.partial(train, group))
+        found += cached(bench.folder, key, functools.partial(train, group))
         bench.advance(words, len(group))
-    return [(-1.0 - (s or 0), t, name, v) for s, t, name, v in found] if tuning else found
-
-
-def build(bench: Bench, method: Method, epsilon: float, arguments: Settings) -> Algorithm:
-    """Returns the calibrated algorithm of one cell."""
-    sizes = {"data_size": bench.data.size, "dimension": bench.dimension}
-    budget = bench.problem.budget(epsilon, bench.data.size)
-    with warnings.catch_warnings():
-        # A step size above a theorem's bound may well be the best; the page says which was taken.
-        warnings.filterwarnings("ignore", message="step_size", category=UserWarning)
-        return method.make(bench.problem.loss, budget, **sizes, **arguments)
+    if not tuning:
+        return found
+    # Their seeds are -1, -2, ...; what belongs to all of them stands with the first.
+    return [(-1.0 - np.nan_to_num(s), step, name, value) for s, step, name, value in found]
 
 
 def follow(
@@ -228,15 +243,6 @@ def follow(
     serves up to ``most`` steps. Of a run without noise, records are not counted.
 
     Privacy: iterates and outputs are covered by the guarantee of the run.
-
-    >>> import dpjax
-    >>> examples = jnp.ones((50, 2)) / 2 ** 0.5, jnp.ones(50)
-    >>> algorithm = dpjax.dp_trust_region(
-    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3),
-    ...     data_size=50, dimension=2, steps=4)
-    >>> path = follow(algorithm, examples, jax.random.split(jax.random.key(0), 3), [1, 4])
-    >>> path.read[0].tolist()
-    [50.0, 200.0]
     """
     each = algorithm.evaluations.declared / int(algorithm.steps) if private else _NAN
     padded = jnp.asarray(at + at[-1:] * (most - len(at)))
@@ -273,32 +279,31 @@ def checkpoints(steps: int, count: int, spacing: str = "log") -> list[int]:
     return sorted({round(float(one)) for one in np.geomspace(1, steps, count)} | {steps})
 
 
-def _timed(bench: Bench, chosen: list[tuple[Method, Settings]]) -> list[Measured]:
+def _timed(cells: list[Cell]) -> list[Measured]:
     """The seconds of one training to each checkpoint, the best of two.
 
     All methods in turn, and anew when one is added: times compare only within one run.
     """
-    problem, size = bench.problem, bench.data.size
-    cells = [(method, method.arguments(problem, size, settings)) for method, settings in chosen]
-    bench.advance(f"{problem.name}: the times", 0)
+    bench, key = cells[0].bench, jax.random.key(SEED)[None]
+    looks = bench.problem.checkpoints
+    bench.advance(f"{bench.problem.name}: the times", 0)
 
-    def seconds(method: Method, arguments: Settings) -> list:
-        algorithm, spent = build(bench, method, problem.traced[0], arguments), []
-        at = checkpoints(int(algorithm.steps), problem.checkpoints)
+    def seconds(cell: Cell) -> list:
+        algorithm, spent = cell.algorithm, []
+        at = checkpoints(int(algorithm.steps), looks)
         for until in [at[-1], *at, *at]:  # the first one compiles
             # The same program, stopped earlier: the number of steps is a leaf.
             steps = type(algorithm.steps)(until)
             short = dataclasses.replace(algorithm, steps=steps)  # pyright: ignore[reportArgumentType]
             begin = time.perf_counter()
-            follow(short, bench.data.examples, key, [until], None, problem.checkpoints)
+            follow(short, bench.data.examples, key, [until], None, looks)
             spent.append(time.perf_counter() - begin)
         best = np.maximum.accumulate(np.minimum(*np.reshape(spent[1:], (2, -1))))
         return list(zip(at, best.tolist(), strict=True))
 
-    key = jax.random.key(SEED)[None]
-    configuration = bench.shared | {"timed": [[m.label, repr(given)] for m, given in cells]}
-    found = bench.cache.found(configuration, lambda: [seconds(*cell) for cell in cells])
-    return [[(None, step, "seconds", value) for step, value in one] for one in found]
+    configuration = bench.shared | {"timed": [[c.method.label, repr(c.arguments)] for c in cells]}
+    every = cached(bench.folder, configuration, lambda: [*map(seconds, cells)])
+    return [[(_NAN, step, "seconds", value) for step, value in one] for one in every]
 
 
 def in_words(settings: Settings) -> str:

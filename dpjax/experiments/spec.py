@@ -21,7 +21,6 @@ FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
 """Name on the command line -> factory of every method that can be compared."""
 
 Settings = Mapping[str, Any]
-NOTHING: Settings = {}
 SEED, QUICK_SEEDS = 2020, 2
 
 
@@ -110,16 +109,12 @@ class Problem:
 
     @property
     def loss(self) -> Objective:
-        """The objective.
-
-        Raises:
-          ValueError: for a name that there is not.
-        """
+        """The objective, or a ValueError for a name that there is not."""
         if isinstance(self.objective, str):
             return OBJECTIVES[_validate.choice("objective", self.objective, OBJECTIVES)]()
-        if isinstance(self.objective, Objective):
-            return self.objective
-        return self.objective(self.data)
+        return (
+            self.objective if isinstance(self.objective, Objective) else self.objective(self.data)
+        )
 
     def load(self) -> Dataset:
         """Returns the records as JAX arrays.
@@ -185,19 +180,14 @@ class Method:
 
     @property
     def make(self) -> Callable[..., Algorithm]:
-        """The factory.
-
-        Raises:
-          ValueError: for a name that there is not.
-        """
+        """The factory, or a ValueError for a name that there is not."""
         if callable(self.factory):
             return self.factory
         return FACTORIES[_validate.choice("algorithm", self.factory, FACTORIES)]
 
     def grid(self, problem: Problem) -> tuple[Settings, ...]:
         """Returns the settings of which the best is taken; one of them may be empty."""
-        grid = _found(self.grids, (*problem.keys, "")) or (NOTHING,)
-        return grid[: problem.tries]
+        return (_found(self.grids, (*problem.keys, "")) or ({},))[: problem.tries]
 
     def arguments(self, problem: Problem, size: int, chosen: Settings) -> dict[str, Any]:
         """Returns what the factory is given, with ``size`` records and one setting of the grid."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import algorithms, datasets
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, Relation
 from dpjax.accounting import Event, PrivacyBudget, epsilon
 from dpjax.datasets import Dataset
 from dpjax.datasets.images import IMAGES
@@ -49,20 +50,15 @@ MADE = "made-images"
 
 @functools.cache
 def network(name: str) -> tuple[Any, Objective]:
-    """Returns a flax module and its loss; the same objects each time: none compiles twice."""
+    """Returns how a network is drawn, and its loss; the same objects each time: one program."""
     module: Any = ResNet20() if name == "ResNet20" else CNN(activation="elu")
-    return module, cross_entropy(module.apply)
+    return jax.jit(module.init), cross_entropy(module.apply)
 
 
 def start(name: str, seed: int, data: Dataset) -> Params:
     """Returns the network's first parameters, drawn anew for each seed; public."""
     key = jax.random.fold_in(jax.random.key(SEED), seed + 1)
-    return _init(network(name)[0], key, jnp.asarray(data.x[0]) * 0)
-
-
-@functools.partial(jax.jit, static_argnames="module")
-def _init(module: Any, key: Array, image: Array) -> Params:
-    return module.init(key, image)
+    return network(name)[0](key, jnp.asarray(data.x[0]) * 0)
 
 
 def keys(root: Array, seeds: int, tuning: bool | None) -> Array:
@@ -175,24 +171,20 @@ TUNING = Tuning("exact_train_accuracy", seeds=1, largest=True, further=3)
 # Tables.
 
 
-def published(n: int, batch: float, steps: int, asked: float) -> dict[str, float]:
-    """Returns what the paper's noise, with c2 = 2, would really give.
-
-    ``noise_multiplier`` over the clip norm, as Poisson batches have it, and the exact epsilons of
-    Poisson batches under ``zero_out`` and ``replace_one``, if the formula is asked for ``asked``.
-
-    Reference: Zhang et al. (2021), equation 4, for L = 1.
-    """
+def _published(n: int, batch: float, steps: int, asked: float) -> dict[str, str]:
+    """The noise of the paper's equation 4 with c2 = 2, L = 1, and its exact epsilons."""
     noise = PAPER_CONSTANT * batch / n * math.sqrt(steps * math.log(1 / DELTA)) / asked
-    found = {"noise_multiplier": noise}
-    for relation in ("zero_out", "replace_one"):
+    cells = {"the paper's, c2 = 2": f"{noise:.4f}"}
+    heads: dict[Relation, str] = {"replace_one": "its true epsilon, replace_one",
+                                  "zero_out": "zero_out"}  # fmt: skip
+    for relation, head in heads.items():
         # Only so that the sampler can be made: what is spent is computed. A batch that holds all
         # records never overflows, so delta is charged nothing.
         budget = PrivacyBudget(200.0, DELTA, relation)
         sampler = poisson(int(batch), n, budget=budget, count=steps, capacity=n)
         one = sampler.release("gradient", steps, noise_multiplier=noise, relation=relation)
-        found[relation] = epsilon(Event((one,), relation), DELTA, relation)
-    return found
+        cells[head] = number(epsilon(Event((one,), relation), DELTA, relation))
+    return cells
 
 
 def _final(found: Results, method: str, field: str) -> np.ndarray:
@@ -213,9 +205,7 @@ def _step(words: str) -> float:
 
 
 def _chosen(found: Results) -> float:
-    return _step(
-        next(row.settings for row in found.where(metric="steps").rows() if not row.seed < 0)
-    )
+    return _step(found.taken("steps"))
 
 
 def _privacy(found: Results) -> str:
@@ -250,48 +240,42 @@ def _tried(found: Results, problem: Problem) -> list[str]:
 
 @per_problem
 def _noise(found: Results, problem: Problem) -> list[str]:
-    (n, _), asked, own, rows = found.shape, found.each("epsilon")[-1], found.where(method=STAGE), []
+    (n, _), asked, own = found.shape, found.each("epsilon")[-1], found.where(method=STAGE)
     steps, batch, ours = (own.mean(m) for m in ("steps", "batch_size", "noise_multiplier"))
     whole = problem.data == "mnist" and problem.rows is None
-    for count in [int(steps)] + [PAPER_STEPS] * whole:
-        theirs = published(n, batch, count, asked)
-        rows.append({
-            "epsilon asked for": f"{asked:g}", "steps": f"{count:,}",
-            "our noise multiplier": f"{ours:.4f}" if count == steps else "",
-            "the paper's, c2 = 2": f"{theirs['noise_multiplier']:.4f}",
-            "its true epsilon, replace_one": number(theirs["replace_one"]),
-            "zero_out": number(theirs["zero_out"]),
-        })  # fmt: skip
-    return [
+    rows = [
+        {"epsilon asked for": f"{asked:g}", "steps": f"{count:,}",
+         "our noise multiplier": f"{ours:.4f}" if count == steps else ""}
+        | _published(n, batch, count, asked)
+        for count in [int(steps)] + [PAPER_STEPS] * whole
+    ]  # fmt: skip
+    return page.table(
+        rows,
         "The noise, as standard deviation over the clip norm on the sum of a batch, and what the "
         f"paper's own accounting would really give at delta = {DELTA:g}: the noise of its equation "
         "4 with c2 = 2, in Poisson batches of the same expected size, by an exact accountant. The "
         "accounting known for batches of fixed size, as the paper draws them, gives more still.",
-        "", *page.table(rows), "",
-    ]  # fmt: skip
+    )
 
 
 def _behind(found: Results, method: str, field: str) -> Difference:
     return difference(_final(found, NOISELESS, field), _final(found, method, field))
 
 
-@per_problem
-def _gaps(found: Results, problem: Problem) -> list[str]:
-    def points(label: str, field: str) -> str:
-        one = _behind(found, label, field)
-        return f"{100 * one.value:.2f} +- {100 * one.error:.2f}".replace(" +- nan", "")
-
-    corner = f"{problem.name}, epsilon {found.each('epsilon')[-1]:g}"
-    rows = [{corner: label} | {field: points(label, field) for field in _FIELDS}
-            for label in found.each("method") if label != NOISELESS]  # fmt: skip
-    return [*page.table(rows), ""] if rows else []
-
-
-def _behind_words(results: Results, problems: Sequence[Problem]) -> list[str]:
-    return [
+def _gaps(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
+    yield (
         f"Points of exact accuracy (NOT PRIVATE) by which each method is behind {NOISELESS} at the "
-        "paper's epsilon, last iterates, +- the standard error of the difference:", "",
-    ]  # fmt: skip
+        "paper's epsilon, last iterates, +- the standard error of the difference:"
+    )
+    yield ""
+    for problem in problems:
+        found = results.where(problem=problem.name)
+        corner, rows = f"{problem.name}, epsilon {found.each('epsilon')[-1]:g}", []
+        for label in (one for one in found.each("method") if one != NOISELESS):
+            gaps = {field: _behind(found, label, field) for field in _FIELDS}
+            words = {f: f"{100 * d.value:.2f} +- {100 * d.error:.2f}" for f, d in gaps.items()}
+            rows.append({corner: label} | {f: w.replace(" +- nan", "") for f, w in words.items()})
+        yield from page.table(rows) if rows else ()
 
 
 # Claims: what is said, and the pairs of which the first is above the second.
@@ -317,10 +301,10 @@ def _order(found: Results, problem: Problem) -> Iterator[Verdict]:
                      "of its private methods, by test accuracy.", ((RECIPE, best),)))  # fmt: skip
     for text, pairs in said:
         compared = {}
-        for field in _FIELDS:
-            for first, second in (pair for pair in pairs if {*pair} <= {*there}):
-                a, b = (_final(found, method, field) for method in (first, second))
-                words = f"{first} {100 * a.mean():.2f} %, {second} {100 * b.mean():.2f} %"
+        for field, pair in itertools.product(_FIELDS, pairs):
+            if {*pair} <= {*there}:
+                a, b = (_final(found, method, field) for method in pair)
+                words = f"{pair[0]} {100 * a.mean():.2f} %, {pair[1]} {100 * b.mean():.2f} %"
                 compared[f"{field}: {words}"] = a, b
         if compared:
             yield ordered(f"Epsilon {found.each('epsilon')[-1]:g}{text}", compared)
@@ -330,14 +314,13 @@ def _distance(results: Results, problems: Sequence[Problem]) -> Iterator[Verdict
     if len(problems) < 2:
         return
     small, large = (results.where(problem=problem.name) for problem in problems)
-    names, compared = [problem.where for problem in problems], {}
+    (near, far), compared = [problem.where for problem in problems], {}
     shared = [m for m in _PRIVATE if m in small.each("method") and m in large.each("method")]
-    for field in _FIELDS:
-        for method in shared:
-            near, far = (100 * _behind(rows, method, field).value for rows in (small, large))
-            words = f"{near:.2f} points behind on {names[0]}, {far:.2f} on {names[1]}"
-            pairs = ((rows, m) for rows in (large, small) for m in (NOISELESS, method))
-            compared[f"{field}, {method}: {words}"] = [_final(*one, field) for one in pairs]
+    for field, method in itertools.product(_FIELDS, shared):
+        gaps = [100 * _behind(rows, method, field).value for rows in (small, large)]
+        words = f"{gaps[0]:.2f} points behind on {near}, {gaps[1]:.2f} on {far}"
+        pairs = itertools.product((large, small), (NOISELESS, method))
+        compared[f"{field}, {method}: {words}"] = [_final(*one, field) for one in pairs]
     if compared:
         yield ordered(
             f"Private training is less far behind {NOISELESS} on {problems[0].name}, than on "
@@ -374,7 +357,7 @@ EXPERIMENT = Experiment(
         "fig2": Figure("Accuracy of ResNet-20 on CIFAR-10 against iterations.", (_CIFAR,),
                        _ACCURACY, (_ACCURACIES, _tried, _noise), (_order,)),
         "gap": Figure("How far private training is behind, on both.", (_MNIST, _CIFAR), None,
-                      (_behind_words, _gaps), (_distance,)),
+                      (_gaps,), (_distance,)),
     },
     "Zhang, Ma, Lou and Xiong, 2021, figures 1 and 2 and section 4.2",
     "Neighbours are replace_one, as in the paper, and delta = 1e-5. The noise is what an exact "

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm, dp_accelerated_mirror_descent
@@ -23,20 +23,25 @@ OUTPUT, PERTURBED, ACCMD = "output perturbation", "objective perturbation", "DP-
 _TABLE_1 = (GD, SGD, SVRG, EXACT, OUTPUT, PERTURBED, NEWTON, TR, STR)
 _TABLE_2 = (GD, SGD, SVRG, PLUS, OUTPUT, PERTURBED, NEWTON, TR, STR)
 _QUICK = (GD, SVRG, SGD, OUTPUT, ACCMD, TR)
-_SHARED: dict[str, Any] = {
-    "delta_times_n": 1.0,
-    "reference": "certified",
-    "metrics": ("exact_value", "gradients", "gradients_computed", "steps", "epsilon_of_the_noise"),
-}
+
+
+def _problem(data: str, objective: Any, methods: tuple[str, ...], keys: tuple[str, ...], batch: int,
+             epsilons: tuple[float, ...], quick: Settings, **more: Any) -> Problem:  # fmt: skip
+    return Problem(
+        data, objective, delta_times_n=1.0, reference="certified", epsilons=epsilons,
+        methods=methods, settings={"batch_size": batch}, keys=keys,
+        metrics=("exact_value", "gradients", "gradients_computed", "steps", "epsilon_of_the_noise"),
+        quick={"epsilons": (0.5, 1.0), "tries": 2, **quick}, **more,
+    )  # fmt: skip
 
 
 def _problems(objective: str, methods: tuple[str, ...], large: tuple[float, ...]):
-    small = {"epsilons": (0.5, 1.0), "tries": 2, "rows": 4_000}
-    small["methods"] = tuple(name for name in methods if name in _QUICK)
+    quick = {"rows": 4_000, "methods": tuple(name for name in methods if name in _QUICK)}
+    # Settings for no regularizer serve the non-smooth one too.
+    smooth = objective.removesuffix("-l1")
     return tuple(
-        Problem(data, objective, "{data}, " + objective, epsilons=epsilons, methods=methods,
-                settings={"batch_size": batch}, keys=(f"{data} {objective}", objective),
-                quick=small, **_SHARED)
+        _problem(data, objective, methods, (f"{data} {smooth}", smooth, objective), batch, epsilons,
+                 quick, title="{data}, " + objective)
         for data, batch, epsilons in (
             ("randhie", 1_000, _EPSILONS), ("ijcnn1", 1_000, _EPSILONS), ("covtype", 4_000, large),
         )
@@ -45,25 +50,19 @@ def _problems(objective: str, methods: tuple[str, ...], large: tuple[float, ...]
 
 # As many informative words as the data have, each of their weight: the ball holds the truth.
 _RADIUS = 40.0
-_BALL = Problem(
+_BALL = _problem(
     "made",
     dataclasses.replace(logistic(), regularizer=L1Ball(_RADIUS),
                         name=f"logistic on the l1 ball of radius {_RADIUS:g}"),
+    (GD, SGD, ACCMD), ("ball",), 200, _EPSILONS,
+    {"records": functools.partial(sparse_high_dimensional, 2017, 300, 600)},
     records=functools.partial(sparse_high_dimensional, 2017, 2_000, 4_000),
-    epsilons=_EPSILONS,
-    methods=(GD, SGD, ACCMD),
-    settings={"batch_size": 200},
-    keys=("ball",),
-    quick={"records": functools.partial(sparse_high_dimensional, 2017, 300, 600),
-           "epsilons": (0.5, 1.0), "tries": 2},
-    **_SHARED,
 )  # fmt: skip
 
 
 def _grids(names: str, by_key: Mapping[str, str]) -> dict[str, tuple[Settings, ...]]:
-    """The settings by problem; those for no regularizer serve the non-smooth one too."""
-    found = {key: grid(names, every) for key, every in by_key.items()}
-    return found | {f"{key}-l1": one for key, one in found.items() if key.endswith("logistic")}
+    """The settings by problem, or by kind of problem."""
+    return {key: grid(names, every) for key, every in by_key.items()}
 
 
 _DESCENT = _grids("steps step_size", {
@@ -139,57 +138,52 @@ METHODS = (
 )
 
 
-class Bound(NamedTuple):
-    """A row of the paper's tables, of a method that there are numbers of."""
-
-    method: str
-    source: str
-    risk: str
-    exponent: float
-    evaluations: str
-    non_smooth: str
-
-
+_BOUND = ("method", "whose bound", "excess risk", "exponent", "measured", "gradient evaluations",
+          "non-smooth")  # fmt: skip
 # Without constants and log(1/delta). kappa = L / mu is the condition number, G_C the Gaussian width
-# of the set C and diam its diameter. Theorem 6.2 stands for DP-GD, of which the table has no row.
-_BOUNDS_STRONG = (
-    Bound(PERTURBED, "Chaudhuri et al. 2011", "p / (n eps)^2", -2, "not given", "no"),
-    Bound(SGD, "Bassily et al. 2014", "p log(n)^2 / (n eps)^2", -2, "n^2", "yes"),
-    Bound(OUTPUT, "Zhang et al. 2017", "p / (n eps)^2", -2, "n kappa log(n eps / kappa)", "no"),
-    Bound(SVRG, "theorem 4.2", "p log(n) / (n eps)^2", -2, "(n + kappa) log(n eps mu / p)", "yes"),
-    Bound(GD, "theorem 6.2", "p log(n)^2 / (n eps)^2", -2, "n log(n eps / p)", "not said"),
-)
-_BOUNDS_CONVEX = (
-    Bound(PERTURBED, "Kifer et al. 2012", "sqrt(p) / (n eps)", -1, "not given", "yes"),
-    Bound(SGD, "Bassily et al. 2014", "sqrt(p) log(n)^1.5 / (n eps)", -1, "n^2", "yes"),
-    Bound(OUTPUT, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3,
-          "n (n eps / p)^(2/3)", "no"),
-    Bound(PLUS, "theorem 4.4", "sqrt(p) / (n eps)", -1, "n eps / sqrt(p) + n log(n eps / p)",
-          "yes"),
-)  # fmt: skip
-# The first is of noisy mirror descent on one record a step; projected DP-SGD stands for it.
-_BOUNDS_WIDE = (
-    Bound(SGD, "Talwar et al. 2014", "sqrt(G_C^2 + diam^2) log(n) / (n eps)", -1,
-          "n^3 eps^2 / ((G_C^2 + diam^2) log(n)^2)", "yes"),
-    Bound(ACCMD, "theorem 5.4", "sqrt(G_C^2 + diam^2) / (n eps)", -1,
-          "n^1.5 sqrt(eps) / (G_C^2 + diam^2)^(1/4)", "no"),
-)  # fmt: skip
+# of the set C and diam its diameter. Theorem 6.2 stands for DP-GD, of which the table has no row;
+# in a ball projected DP-SGD stands for noisy mirror descent on one record a step.
+_BOUNDS = {
+    "logistic-l2": (
+        (PERTURBED, "Chaudhuri et al. 2011", "p / (n eps)^2", -2, "not given", "no"),
+        (SGD, "Bassily et al. 2014", "p log(n)^2 / (n eps)^2", -2, "n^2", "yes"),
+        (OUTPUT, "Zhang et al. 2017", "p / (n eps)^2", -2, "n kappa log(n eps / kappa)", "no"),
+        (SVRG, "theorem 4.2", "p log(n) / (n eps)^2", -2, "(n + kappa) log(n eps mu / p)", "yes"),
+        (GD, "theorem 6.2", "p log(n)^2 / (n eps)^2", -2, "n log(n eps / p)", "not said"),
+    ),
+    "logistic": (
+        (PERTURBED, "Kifer et al. 2012", "sqrt(p) / (n eps)", -1, "not given", "yes"),
+        (SGD, "Bassily et al. 2014", "sqrt(p) log(n)^1.5 / (n eps)", -1, "n^2", "yes"),
+        (OUTPUT, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3, "n (n eps / p)^(2/3)",
+         "no"),
+        (PLUS, "theorem 4.4", "sqrt(p) / (n eps)", -1, "n eps / sqrt(p) + n log(n eps / p)", "yes"),
+    ),
+    "ball": (
+        (SGD, "Talwar et al. 2014", "sqrt(G_C^2 + diam^2) log(n) / (n eps)", -1,
+         "n^3 eps^2 / ((G_C^2 + diam^2) log(n)^2)", "yes"),
+        (ACCMD, "theorem 5.4", "sqrt(G_C^2 + diam^2) / (n eps)", -1,
+         "n^1.5 sqrt(eps) / (G_C^2 + diam^2)^(1/4)", "no"),
+    ),
+}  # fmt: skip
+_BOUNDS["logistic-l1"] = _BOUNDS["logistic"]
 # A measured exponent this near to the bound's counts as agreeing.
 _NEAR = 1 / 3
 
 
-def _bounds(found: Results, problem: Problem) -> list[tuple[Bound, float | None]]:
-    kind = problem.keys[-1]
-    every = {"logistic-l2": _BOUNDS_STRONG, "ball": _BOUNDS_WIDE}.get(kind, _BOUNDS_CONVEX)
-    there = [bound for bound in every if bound.method in found.each("method")]
-    return [(bound, exponent(found, "exact_gap", bound.method)) for bound in there]
+def _bounds(found: Results, problem: Problem) -> Iterator[dict[str, Any]]:
+    """The bounds of methods that there are numbers of, each with the exponent measured."""
+    for method, source, risk, bound, *more in _BOUNDS[problem.keys[-1]]:
+        if method in found.each("method"):
+            measured = exponent(found, "exact_gap", method)
+            yield dict(zip(_BOUND, (method, source, risk, bound, measured, *more), strict=True))
 
 
 @per_problem
 def _exponents(found: Results, problem: Problem) -> Iterator[Verdict]:
-    known = [(bound, slope) for bound, slope in _bounds(found, problem) if slope is not None]
-    held = [abs(slope - bound.exponent) <= _NEAR * abs(bound.exponent) for bound, slope in known]
-    words = ", ".join(f"{b.method} {slope:.2f} (bound {b.exponent:.2g})" for b, slope in known)
+    known = [(b["method"], b["measured"], b["exponent"])
+             for b in _bounds(found, problem) if b["measured"] is not None]  # fmt: skip
+    held = [abs(slope - bound) <= _NEAR * abs(bound) for _, slope, bound in known]
+    words = ", ".join(f"{m} {slope:.2f} (bound {bound:.2g})" for m, slope, bound in known)
     text = f"{problem.name}: the excess risk falls with epsilon as the bound does."
     if held:
         yield counted(text, held, f"Exponent of epsilon: {words}.")
@@ -200,22 +194,19 @@ def cheapest(found: Results, method: str, epsilon: float) -> float:
 
     Infinite if no setting tried gets there; NaN if the table does not have what was tried.
     """
-    at = {"method": method, "epsilon": epsilon}
     if not found.tried("gradients", epsilon=epsilon):
         return math.nan
+    at = {"method": method, "epsilon": epsilon}
     risk = 1.5 * found.mean("exact_gap", method=GD, epsilon=epsilon)
     costs = found.tried("gradients", **at)
     there = [costs[words] for words, gap in found.tried("exact_gap", **at).items() if gap <= risk]
-    if found.mean("exact_gap", **at) <= risk:
-        there.append(found.mean("gradients", **at))
+    there += [found.mean("gradients", **at)] if found.mean("exact_gap", **at) <= risk else []
     return min(there, default=math.inf)
 
 
-def _against_best(found: Results, method: str, epsilon: float) -> float:
+def _best_of_descent(found: Results, method: str, epsilon: float) -> float:
     """The same, but for DP-GD the gradients of its best setting."""
-    if method == GD:
-        return found.mean("gradients", method=GD, epsilon=epsilon)
-    return cheapest(found, method, epsilon)
+    return (mean("gradients") if method == GD else cheapest)(found, method, epsilon)
 
 
 def _claims(best: str, *others: str) -> tuple[Any, ...]:
@@ -226,11 +217,12 @@ def _claims(best: str, *others: str) -> tuple[Any, ...]:
         ]  # fmt: skip
     if best != ACCMD:
         there = f"Some setting tried of {best} has at most 1.5 times DP-GD's excess risk at"
-        said += [(f"{there} a quarter of its gradients at most.", _against_best, GD, 0.25),
+        said += [(f"{there} a quarter of its gradients at most.", _best_of_descent, GD, 0.25),
                  (f"{there} fewer gradients than any setting of DP-GD that has.", cheapest, GD, 1.0)
         ]  # fmt: skip
-    return (*(Smaller(text, read, best, other, limit=limit, ratios=True)
-              for text, read, other, limit in said), _exponents)  # fmt: skip
+    smaller = (Smaller(text, read, best, other, limit=limit, ratios=True)
+               for text, read, other, limit in said)  # fmt: skip
+    return (*smaller, _exponents)
 
 
 def unbeaten(found: Results, epsilon: float) -> list[str]:
@@ -255,14 +247,13 @@ def _tables(found: Results, problem: Problem) -> Iterator[str]:
     yield from (f"- {label}: n/a, {why}." for label, why in refused.items()
                 if why and label in problem.methods)  # fmt: skip
     rows = [
-        {"method": b.method, "whose bound": b.source, "excess risk": b.risk,
-         "exponent": f"{b.exponent:.2g}", "measured": "" if slope is None else f"{slope:.2f}",
-         "gradient evaluations": b.evaluations, "non-smooth": b.non_smooth}
-        for b, slope in _bounds(found, problem)
+        bound | {"exponent": f"{bound['exponent']:.2g}",
+                 "measured": "" if bound["measured"] is None else f"{bound['measured']:.2f}"}
+        for bound in _bounds(found, problem)
     ]  # fmt: skip
     if rows:
         words = "The paper's bounds, and the exponent of epsilon measured here:"
-        yield from ("", words, "", *page.table(rows), "")
+        yield from ("", *page.table(rows, words))
 
 
 def _passes(found: Results) -> str:
@@ -272,10 +263,9 @@ def _passes(found: Results) -> str:
 
 
 def _taken(found: Results) -> str:
-    rows = found.where(epsilon=1.0, metric="gradients").rows()
-    words = next(row.settings for row in rows if not row.seed < 0)
-    words = words.replace("defaults", "from theory")
-    tried = len(found.tried("exact_gap", epsilon=1.0))
+    at = found.where(epsilon=1.0)
+    words = at.taken("gradients").replace("defaults", "from theory")
+    tried = len(at.tried("exact_gap"))
     return f"{words} (best of {tried})" if tried else words
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dpjax.accounting import ball_composition, ball_delta
+from dpjax.accounting import Event, Release, ball_composition, ball_delta
+from dpjax.accounting.events import deltas
 from dpjax.experiments import page
 from dpjax.experiments.claims import Verdict, counted, number
 from dpjax.experiments.figures import Lines, Picture
@@ -34,9 +35,8 @@ def gaussian_delta(distance: float, dimension: int, epsilon: float) -> float:
     >>> round(gaussian_delta(0.5, 10, 0.0), 4)
     0.6135
     """
-    mu = distance * math.sqrt(dimension + 2)
-    tail = math.exp(epsilon) * stats.norm.cdf(-epsilon / mu - mu / 2)
-    return float(stats.norm.cdf(-epsilon / mu + mu / 2) - tail)
+    noise = Release("gradient", 1, noise_multiplier=1 / (distance * math.sqrt(dimension + 2)))
+    return float(deltas(Event((noise,), "replace_one"), np.array(epsilon)))
 
 
 def noise(dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,9 +60,7 @@ def noise(dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
 def computed(draws: int, points: int) -> list[Row]:
     """Returns the table: delta by what it is of, dimension and distance, and after steps.
 
-    Args:
-      draws: of noise in each dimension, for the check.
-      points: distances in each dimension that it is made at.
+    It is checked by so many draws of noise in each dimension, at so many distances.
     """
     rows, even = [], 2 * np.arange(1, points + 1) / (points + 1)
     fine = sorted({*even.tolist(), *np.geomspace(1e-3, 1.999, 61).tolist()})
@@ -93,42 +91,39 @@ def computed(draws: int, points: int) -> list[Row]:
     return rows
 
 
-def _deltas(results: Results, what: str) -> np.ndarray:
-    """A row a dimension, a column a distance."""
-    found = [results.where(problem=what, dimension=float(d)).column("value") for d in DIMENSIONS]
-    return np.array(found)
-
-
-def _after(results: Results, what: str, d: int) -> dict[int, float]:
-    found = results.where(problem=what, dimension=float(d))
-    return {t: float(found.where(step=float(t)).column("value")[0]) for t in _TOLD}
+def _deltas(results: Results, what: str, dimensions: tuple[int, ...] = DIMENSIONS) -> np.ndarray:
+    """A row a dimension, a column a distance, or one of the step numbers that are told."""
+    told = {"step": tuple(map(float, _TOLD))} if what in (STEPS, RECORD) else {}
+    found = results.where(problem=what, **told)
+    return np.array([found.where(dimension=d).column("value") for d in dimensions])
 
 
 def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
     words = results.where(problem=DRAWN).each("settings")
     exact, drawn = _deltas(results, CHECKED), _deltas(results, DRAWN)
     shown = [round(i * (len(words) - 1) / 4) for i in range(5)]
-    rows = [{"": f"d = {d}"} | {words[i]: number(row[i]) for i in shown}
-            for d, row in zip(DIMENSIONS, exact, strict=True)]  # fmt: skip
+    names = [f"d = {d}" for d in DIMENSIONS]
+    rows = [{"": name} | {words[i]: number(row[i]) for i in shown}
+            for name, row in zip(names, exact, strict=True)]  # fmt: skip
     compared = [
-        {"": f"d = {DIMENSIONS[k]}, {words[i]}", "ball, every epsilon": number(exact[k, i]),
+        {"": f"{names[k]}, {words[i]}", "ball, every epsilon": number(exact[k, i]),
          "ball, drawn": number(drawn[k, i])}
         | {name: number(gaussian_delta(float(words[i][4:]), DIMENSIONS[k], epsilon))
            for epsilon, name in GAUSS.items()}
         for k in (1, 4, 5)
         for i in shown[:2]
     ]  # fmt: skip
+    after = [*_deltas(results, RECORD, (0,)), *_deltas(results, STEPS)]
     steps = [
-        {"": f"d = {d}" if d else "publishing T random records"}
-        | {f"T = {t:,}": number(v) for t, v in _after(results, STEPS if d else RECORD, d).items()}
-        for d in (0, *DIMENSIONS)
+        {"": name} | {f"T = {t:,}": number(v) for t, v in zip(_TOLD, row, strict=True)}
+        for name, row in zip(["publishing T random records", *names], after, strict=True)
     ]
+    each = f"each on one record in n = {RECORDS:,}, at D = {STEP_DISTANCE:g}:"
     return [
-        "Delta of one release, the same at every epsilon:", "", *page.table(rows), "",
-        "Beside Gaussian noise of the same standard deviation:", "", *page.table(compared), "",
-        f"After T steps, each on one record in n = {RECORDS:,}, at D = {STEP_DISTANCE:g}:", "",
-        *page.table(steps), "",
-    ]  # fmt: skip
+        *page.table(rows, "Delta of one release, the same at every epsilon:"),
+        *page.table(compared, "Beside Gaussian noise of the same standard deviation:"),
+        *page.table(steps, f"After T steps, {each}"),
+    ]
 
 
 def _claims(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
@@ -138,7 +133,8 @@ def _claims(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
     # Beyond 1 - 1e-12 all are 1 in float64.
     wide = (np.diff(table, axis=0) > 0) | (table[1:] > 1 - 1e-12)
     up = (np.diff(table, axis=1) > 0) | (table[:, 1:] > 1 - 1e-12)
-    after = {t: v for t, v in _after(results, STEPS, 22).items() if t >= 1_000}
+    (after,) = _deltas(results, STEPS, (22,))
+    after = {t: v for t, v in zip(_TOLD, after, strict=True) if t >= 1_000}
     words = ", ".join(f"{number(v)} after T = {t:,}" for t, v in after.items())
     return [
         counted("Equation 6 is the total variation of the noise drawn.",

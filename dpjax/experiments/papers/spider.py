@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,65 +40,65 @@ def saddle(data: str) -> Objective:
     return welsch(welsch_regularization(data))
 
 
-def _problem(data: str, title: str, **more: Any) -> Problem:
-    quick = {"epsilons": (1.0,), "methods": (SPIDER, TR), "rows": 2_000}
-    quick |= {"sizes": (1_000, 0)} if "sizes" in more else {}
-    metrics = ("exact_value", "exact_gradient_norm", "exact_min_eigenvalue", "exact_alpha",
-               "exact_escaped", "exact_iterations_until_out", "exact_passes_until_out",
-               "exact_alpha_on_all_records", "promised_alpha", "epsilon_of_the_noise")  # fmt: skip
-    return Problem(data, saddle, title, reference="landscape", metrics=metrics, checkpoints=72,
-                   quick=quick, **more)  # fmt: skip
+def _problem(title: str, data: str, **more: Any) -> Problem:
+    return Problem(
+        data, saddle, title, reference="landscape", checkpoints=72,
+        metrics=("exact_value", "exact_gradient_norm", "exact_min_eigenvalue", "exact_alpha",
+                 "exact_escaped", "exact_iterations_until_out", "exact_passes_until_out",
+                 "exact_alpha_on_all_records", "promised_alpha", "epsilon_of_the_noise"),
+        quick={"epsilons": (1.0,), "methods": (SPIDER, TR), "rows": 2_000,
+               "sizes": (1_000, 0) if "sizes" in more else (0,)}, **more,
+    )  # fmt: skip
 
 
-_ESCAPE = _problem("ijcnn1", "{data}, welsch", epsilons=(0.2, 0.5, 1.0, 2.0))
-_RATES = (
-    _problem("ijcnn1", "{data}, welsch, by n", epsilons=(1.0,),
-             sizes=(2_000, 4_000, 8_000, 16_000, 0)),
-    _problem("randhie", "{data}, welsch, by n", epsilons=(1.0,),
-             sizes=(1_250, 2_500, 5_000, 10_000, 0)),
+_ESCAPE = _problem("{data}, welsch", "ijcnn1", epsilons=(0.2, 0.5, 1.0, 2.0))
+_RATES = tuple(
+    _problem("{data}, welsch, by n", data, epsilons=(1.0,), sizes=sizes)
+    for data, sizes in (("ijcnn1", (2_000, 4_000, 8_000, 16_000, 0)),
+                        ("randhie", (1_250, 2_500, 5_000, 10_000, 0)))
 )  # fmt: skip
 
 
-class Bound(NamedTuple):
-    """How small an alpha is promised, its constants and logarithms taken as 1.
+# Exponent of 1/n in the term that sampling costs in every bound for the population.
+_SAMPLING = Fraction(1, 3)
 
-    Args:
-      exponent: of 1/n in the term that privacy costs.
-      population: whether it is of the population's objective; else of the records' own.
-      alpha: of n, d and epsilon.
-      methods: the methods here that it is a bound of, or of the nearest to one.
-    """
+
+class Bound(NamedTuple):
+    """How small an alpha is promised, its constants and logarithms taken as 1."""
 
     source: str
-    words: str
-    exponent: float
+    exponent: Fraction
+    """Of 1/n in the term that privacy costs."""
     population: bool
-    alpha: Callable[[float, int, float], float]
+    """Whether it is of the population's objective; else of the records' own."""
     methods: tuple[str, ...]
+    """The methods here that it is a bound of, or of the nearest to one."""
+
+    @property
+    def words(self) -> str:
+        """The bound as a formula."""
+        if self.population:
+            return f"n^(-{_SAMPLING}) + (sqrt(d)/(n epsilon))^({self.exponent})"
+        return f"(d/(n epsilon))^({self.exponent})"
+
+    def alpha(self, n: float, d: int, epsilon: float) -> float:
+        """The bound as a number."""
+        if self.population:
+            return n**-_SAMPLING + (math.sqrt(d) / (n * epsilon)) ** float(self.exponent)
+        return (d / (n * epsilon)) ** float(self.exponent)
 
     def on_population(self, n: float, d: int, epsilon: float) -> float:
         """The bound; one for the records alone takes sqrt(d/n) more (section 4 of the paper)."""
         return self.alpha(n, d, epsilon) + (0.0 if self.population else math.sqrt(d / n))
 
 
-def _root(n: float, d: int, epsilon: float) -> float:
-    return math.sqrt(d) / (n * epsilon)
-
-
-# Exponent of 1/n in the term that sampling costs in every bound for the population.
-_SAMPLING = 1 / 3
-BOUNDS = (
+BOUNDS = _OURS, _, _REGION, _DESCENT = (
     Bound("Liu and Talwar 2024, theorem 3.11 (as Arora et al. 2023 to first order)",
-          "n^(-1/3) + (sqrt(d)/(n epsilon))^(1/2)", 1 / 2, True,
-          lambda n, d, e: n**-_SAMPLING + _root(n, d, e) ** (1 / 2), (SPIDER, BOOST)),
-    Bound("Ganesh et al. 2023", "n^(-1/3) + (sqrt(d)/(n epsilon))^(3/7)", 3 / 7, True,
-          lambda n, d, e: n**-_SAMPLING + _root(n, d, e) ** (3 / 7), (FIXED,)),
-    Bound("Wang and Xu 2020, theorems 2 and 4", "(d/(n epsilon))^(4/7)", 4 / 7, False,
-          lambda n, d, e: (d / (n * e)) ** (4 / 7), (TR, STR)),
-    Bound("Wang, Chen and Xu 2019, as Wang and Xu 2020 quote it", "(d/(n epsilon))^(1/2)", 1 / 2,
-          False, lambda n, d, e: (d / (n * e)) ** (1 / 2), (GD,)),
+          Fraction(1, 2), True, (SPIDER, BOOST)),
+    Bound("Ganesh et al. 2023", Fraction(3, 7), True, (FIXED,)),
+    Bound("Wang and Xu 2020, theorems 2 and 4", Fraction(4, 7), False, (TR, STR)),
+    Bound("Wang, Chen and Xu 2019, as Wang and Xu 2020 quote it", Fraction(1, 2), False, (GD,)),
 )  # fmt: skip
-_OURS, _, _REGION, _DESCENT = BOUNDS
 
 
 def crossings(
@@ -124,18 +125,19 @@ def _theory(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
         return ", ".join(f"{'from' if wins else 'up to'} n = {at:.2g}" for at, wins in crossed)
 
     rows = [
-        {"whose bound": b.source, "alpha": b.words, "exponent of privacy": f"{b.exponent:.2f}",
+        {"whose bound": b.source, "alpha": b.words,
+         "exponent of privacy": f"{float(b.exponent):.2f}",
          "of": "the population" if b.population else "the records",
          f"at n = {n:,}, d = {d}": number(b.alpha(n, d, e)),
          "of the methods here": ", ".join(b.methods)}
         for b in BOUNDS
     ]  # fmt: skip
-    yield from (
-        "### Theory", "",
+    yield from ("### Theory", "")
+    yield from page.table(
+        rows,
         "Bounds on alpha, constants and logarithms taken as 1. 1/3 is the exponent of sampling in "
         "the bounds for the population. DP-SGD, PrGD and Gauss-PSGD have none in these papers.",
-        "", *page.table(rows), "",
-    )  # fmt: skip
+    )
     for bound, name in ((_DESCENT, GD), (_REGION, TR)):
         better = _OURS.alpha(n, d, e) < bound.on_population(n, d, e)
         alone = where(bound.alpha)
@@ -267,7 +269,7 @@ def _rates(found: Results, problem: Problem) -> Iterator[Verdict]:
     out = {m: last.mean("exact_escaped", method=m) for m in there}
     alpha = {m: last.median("exact_alpha", method=m) for m in there}
     for bound, label in ((b, m) for b in BOUNDS for m in b.methods if m in there):
-        least = min(bound.exponent, _SAMPLING if bound.population else 1.0)
+        least = float(min(bound.exponent, _SAMPLING if bound.population else 1))
         fit = slope(found, "exact_alpha", label)
         if fit is not None:
             yield counted(
