@@ -68,7 +68,11 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        rows = np.array(self._source[index]) if self._file is None else self._file.rows(index)
+        if self._file is not None:
+            rows = self._file.rows(index)
+        else:
+            # A function may work in place. Those of other ``Rows`` are nobody else's.
+            rows = np.array(self._source[index], copy=not isinstance(self._source, Rows) or None)
         return rows if self._function is None else self._function(rows)
 
     def read(self, start: int, out: np.ndarray) -> int:
@@ -112,6 +116,12 @@ class _Mapped:
         Raises:
           OSError: if it is shorter or longer than it was, since its rows are others now.
         """
+        if isinstance(index, slice) and self.in_order:
+            start, stop, step = index.indices(len(self._source))
+            if step == 1:
+                out = np.empty((max(stop - start, 0), *self._source.shape[1:]), self._source.dtype)
+                self.read(start, out)
+                return out
         self._check()
         found = np.array(self._source[index])
         self._read += found.nbytes

@@ -330,7 +330,7 @@ def test_a_strange_record_becomes_a_null_record(tmp_path, record, null_x, null_y
 @pytest.mark.parametrize("intercept", [False, True])
 def test_one_npz_record_alters_its_own_row_alone(tmp_path, dtype, intercept):
     rng = np.random.default_rng(0)
-    n = base.ROWS_AT_ONCE + 10  # more than one block
+    n = base._ROWS_IN_CACHE + 10  # more than one block
     x, y = rng.normal(size=(n, 3)).astype(dtype), rng.integers(0, 2, n).astype(dtype)
     bounds = {"0": [-1, 1], "1": [-2, 2], "2": [0, 1e-3]}
     before = load(write_npz(tmp_path, x=x, y=y), bounds=bounds, intercept=intercept)

@@ -102,7 +102,10 @@ class NpyFile(ColumnFile, Matrix):
     def rows(self, wanted: Sequence[str]) -> Rows:
         """Returns the named columns as numbers, (n, p)."""
         places = [self._places[name] for name in wanted]
-        return Rows(self._mapped, lambda rows: rows[:, places], (len(places),))
+        first, count = places[0], len(places)
+        if places == list(range(first, first + count)):
+            return Rows(self._mapped, lambda rows: rows[:, first : first + count], (count,))
+        return Rows(self._mapped, lambda rows: np.take(rows, places, axis=1), (count,))
 
     def cells(self, name: str) -> Rows:
         """Returns one column, (n,), in its own dtype."""
