@@ -59,9 +59,8 @@ def load(
         range, then scaled to [0, 1].
       intercept: append a feature that is 1 in every row, before the rows are normalised.
       classes: the declared labels, such as ``("No", "Yes")``: of two, the first becomes -1 and
-        the second +1; more become 0, 1, ..., for networks. Required unless the labels are
-        numbers (for a CSV, unless most cells of their column are); then 1 stands for +1, and 0 and
-        -1 for -1.
+        the second +1; more become 0, 1, ... in their order. Required for a CSV, and wherever the
+        column is not stored as numbers; without it 1 stands for +1, and 0 and -1 for -1.
       memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
         uncompressed NPZ file stay on disk: a training reads them in chunks, see
         ``distributed.stream``.
