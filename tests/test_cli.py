@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import os
 import pathlib
 import re
 import shlex
+import sys
 
 import jax
 import numpy as np
@@ -630,3 +632,12 @@ def test_the_guarantee_is_printed_though_the_model_cannot_be_written(call, monke
     monkeypatch.setattr(dpjax, "save", full)
     status, out, err = call("run", *SHORT, "--save", tmp_path / "model")
     assert status == 2 and "No space left" in err and "DP-TR is (1, " in out
+
+
+def test_a_reader_that_ends_early_is_no_error(monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main(["data"]) == 141
+    assert capsys.readouterr().err == ""

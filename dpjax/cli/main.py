@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,12 +22,14 @@ COMMANDS = {
     "reproduce": "reproduce a paper's tables and figures on public data, beside the published ones",
 }
 """Every command, and what it does in a line."""
+_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its status.
 
-    0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C.
+    0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C, 141 where what reads
+    the output, such as ``head``, has ended.
 
     >>> main(["data", "no-such-set"])
     2
@@ -43,7 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # Its options name what dpjax has, and so take seconds to import.
         arguments = parser().parse_args(words)
-        return arguments.command(arguments)
+        status = arguments.command(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Python writes what is left when it ends, and would print a trace.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NO_READER
     except (ValueError, ImportError, OSError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return 2
