@@ -128,15 +128,20 @@ def test_whoever_else_connects_is_ignored():
         assert [meet(port, 3, 2), *(future.result() for future in futures)] == ["met"] * 3
 
 
-def test_a_process_that_dies_while_it_waits_ends_the_others():
+def test_a_process_that_dies_while_it_waits_ends_all_others_at_once(monkeypatch):
+    """Also one that waits already, and one that comes late."""
+    monkeypatch.setattr(_rendezvous, "_GRACE_SECONDS", 30.0)
     port = free_port()
-    with meeting(port, 3, [(0, {})]) as futures:
+    with meeting(port, 4, [(0, {})]) as futures, connected(port) as waiting:
         with connected(port) as dying:
-            dying.sendall(hello(2))
-            assert _rendezvous._read(dying)["wait"] > 0
-        late = meet(port, 3, 1)
-        assert late == futures[0].result()
-    assert "process 2 ended before all 3 had joined" in late
+            for process, connection in ((1, waiting), (2, dying)):
+                connection.sendall(hello(process, 4))
+                assert _rendezvous._read(connection)["wait"] > 0
+        told = _rendezvous._read(waiting)["wrong"]
+        assert not futures[0].done()
+        late = meet(port, 4, 3)
+        assert late == futures[0].result() == f"the training did not begin: {told}"
+    assert told == "process 2 ended before all 4 had joined."
 
 
 @contextlib.contextmanager
@@ -169,21 +174,35 @@ WELCOME = _rendezvous._message(wait=0.0)
             True,
             "(another program, or another version",
         ),
-        (lambda said: b"dpjax\x02", True, "(another program, or another version of dpjax, answers"),
-        (lambda said: said, False, "(another program"),  # as where TCP connects a port with itself
+        (lambda said: said, False, "(another program"),
         (lambda said: b"", True, "(the connection was closed)"),
         (lambda said: b"", False, "(timed out)"),
         (lambda said: WELCOME, True, "process 0 ended, or cannot be reached any more"),
         (lambda said: WELCOME, False, "process 0 ended, or cannot be reached any more"),
     ],
-    ids=["HTTP", "other version", "echo", "closes", "silent", "ends", "falls silent"],
+    ids=["HTTP", "echo", "closes", "silent", "ends", "falls silent"],
 )
 def test_what_answers_and_is_no_process_0_is_waited_for_until_the_bound(
     answer, then_closes, heard, monkeypatch
 ):
-    monkeypatch.setattr(_rendezvous, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(_rendezvous, "_ANSWER_SECONDS", 0.3)
     with answering(answer, then_closes) as port:
-        assert heard in meet(port, 2, 1, timeout=0.3)
+        assert heard in meet(port, 2, 1, timeout=0.4)
+
+
+def test_a_port_that_tcp_connects_with_itself_is_left_to_process_0(monkeypatch):
+    port = free_port()
+
+    def with_itself(address, timeout):
+        connection = socket.socket()
+        connection.settimeout(timeout)
+        connection.bind(address)
+        connection.connect(address)
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", with_itself)
+    assert "another program" in meet(port, 2, 1, timeout=0.05)
+    _rendezvous._listener(port).close()
 
 
 def test_a_port_that_is_taken_is_named_at_once():
