@@ -2,7 +2,7 @@
 
 Process 0 listens at the port that JAX's coordinator takes afterwards. Every other process connects,
 says which it is, and waits for the outcome. Its connection closes when it dies. JAX alone would
-wait for a process that is missing, dead or started otherwise, and then abort without its number.
+wait for a process that is missing, dead or started otherwise, then abort and not say which it was.
 """
 
 import contextlib

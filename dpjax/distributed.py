@@ -126,9 +126,9 @@ def initialize(
       timeout: seconds to wait for the others, 40 by default; more where they start further apart.
 
     Raises:
-      OSError: in every process, if one of them does not answer in time, ends, or differs in
-        ``processes``, in its versions of dpjax, jax and jaxlib, or not in ``process``; if the
-        port is in use.
+      OSError: in every process, if one of them does not answer in time, ends, differs in
+        ``processes`` or in its versions of dpjax, jax or jaxlib, or has the number of another; if
+        the port is in use.
       ValueError: if the arguments do not fit together, or JAX has been used before.
 
     Privacy: keys and drawn records cross the network between the processes, unencrypted: it has to
