@@ -1,6 +1,7 @@
 """Records over several devices: the same bits as on one, and each device holds its share alone."""
 
 import dataclasses
+import importlib.metadata
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +11,20 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
+from dpjax import _rendezvous, _validate
 from dpjax._sharding import AXIS
 from dpjax._streaming import Rows
 from dpjax._units import is_grouped
 from dpjax.datasets import Dataset
 
+START_SECONDS = 40.0
+"""How long processes wait for one another: with the imports before it, less than a minute."""
+
 # A process that says nothing for so long is dead.
 _HEARTBEAT_SECONDS = 30
+# For JAX to join processes that are all there, which takes it a second.
+_JOIN_SECONDS = 30.0
+_LONGEST_WAIT = 1e6  # seconds that timers take; eleven days
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +106,7 @@ def initialize(
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
-    timeout: float = 120.0,
+    timeout: float = START_SECONDS,
 ) -> None:
     """Makes this one of several processes of a training; call it before anything else of JAX.
 
@@ -106,19 +114,38 @@ def initialize(
     calls, in the same order. Process 0 owns the key, the checkpoint and the ledger: of the others
     a key of ``random_key`` is dropped, and their folders are not touched.
 
+    With all of coordinator, processes and process the processes meet before JAX joins them, so
+    that one which is missing, ends, or was started otherwise is named. A process that is lost
+    afterwards, or at any time where Slurm, Open MPI or a TPU pod tell all, makes JAX abort the
+    others within a minute.
+
     Args:
       coordinator: ``"host:port"`` of process 0; None where Slurm, Open MPI or a TPU pod tell all.
       processes: how many there are.
       process: which this is, from 0 on.
-      timeout: seconds to wait for the others.
+      timeout: seconds to wait for the others, 40 by default; more where they start further apart.
 
     Raises:
-      OSError: if the coordinator or another process does not answer in time.
+      OSError: in every process, if one of them does not answer in time, ends, differs in
+        ``processes`` or in its versions of dpjax, jax or jaxlib, or has the number of another; if
+        the port is in use.
       ValueError: if the arguments do not fit together, or JAX has been used before.
 
     Privacy: keys and drawn records cross the network between the processes, unencrypted: it has to
       be a private one.
     """
+    timeout = _validate.positive("timeout", timeout)
+    if timeout > _LONGEST_WAIT:
+        raise ValueError(f"timeout must be at most {_LONGEST_WAIT:g} seconds, got {timeout:g}.")
+    if jax.distributed.is_initialized():
+        raise ValueError("this process has joined others already; call initialize once.")
+    if coordinator is not None and processes is not None and process is not None:
+        _validate.positive_int("processes", processes)
+        if process not in range(processes):
+            raise ValueError(f"process must be from 0 to {processes - 1}, got {process!r}.")
+        versions = {name: importlib.metadata.version(name) for name in ("dpjax", "jax", "jaxlib")}
+        _rendezvous.meet(coordinator, processes, process, timeout, versions)
+        timeout = _JOIN_SECONDS
     try:
         jax.distributed.initialize(
             coordinator,
@@ -130,8 +157,7 @@ def initialize(
         )
     except jax.errors.JaxRuntimeError as error:
         raise OSError(
-            f"the {processes or ''} processes did not all reach {coordinator or 'the coordinator'} "
-            f"within {timeout:g} seconds: see that each was started, and with the same address."
+            f"JAX could not join the processes at {coordinator or 'the coordinator'}: {error}"
         ) from error
     except (RuntimeError, ValueError) as error:
         raise ValueError(

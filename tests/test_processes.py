@@ -1,5 +1,6 @@
 """Several processes of one training: agreement before anything is spent, and an end for all."""
 
+import argparse
 import itertools
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from several import ROOT, environment, free_port, on_processes
 import dpjax
 from dpjax import _processes, _sharding
 from dpjax._processes import ALONE, Team
+from dpjax.cli import processes
 from dpjax.cli.main import main
 from dpjax.driver import fingerprint
 
@@ -157,14 +159,48 @@ def test_options_that_do_not_fit_are_refused(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_without_a_cluster_the_error_says_what_to_give():
-    done = subprocess.run(
-        [sys.executable, "-m", "dpjax", "run", "--distributed"],
-        env=environment(1),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_what_is_not_joined_says_so_in_one_line_and_in_time():
+    """Without a cluster, and where no process 0 answers."""
+    alone = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process", "1"]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dpjax", "run", *words],
+            env=environment(1),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for words in (["--distributed"], [*alone, "--start-timeout", "0.5"])
+    ]
+    ends = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [2, 2], ends
+    assert [out for out, _ in ends] == ["", ""]
+    no_cluster, no_answer = (errors.splitlines() for _, errors in ends)
+    assert no_cluster[-1].startswith("dpjax: several processes cannot be joined")
+    assert len(no_answer) == 1 and "within 0.5 seconds (Connection refused)" in no_answer[0]
+    assert "wait longer (timeout, --start-timeout SECONDS)" in no_answer[0]
+
+
+@pytest.mark.parametrize(
+    ("joined", "killed_by", "message"),
+    [
+        (b"", signal.SIGABRT, "did not join in time"),
+        (processes._JOINED, signal.SIGABRT, "another process of this run ended or cannot"),
+        (processes._JOINED, signal.SIGKILL, "this process was killed"),
+    ],
+)
+def test_the_guard_says_why_training_was_cut_off(
+    joined, killed_by, message, tmp_path, monkeypatch, capfd
+):
+    """JAX aborts a process where it loses another."""
+    training = tmp_path / "python"
+    training.write_text(
+        f"#!{sys.executable} -S\nimport os\n"
+        f"os.write(int(os.environ['DPJAX_GUARD']), {joined!r})\nos.kill(os.getpid(), {killed_by})\n"
     )
-    assert done.returncode == 2
-    assert "several processes cannot be joined" in done.stderr
+    training.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(training))
+    assert processes.guarded(argparse.Namespace(), lambda: 0) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("dpjax: ") and message in line
