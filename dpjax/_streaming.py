@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax._files import Scratch, SourceFile, fill
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 
 # References to an array that is in a list alone.
@@ -35,6 +36,9 @@ class Rows:
       function: maps each row by itself; identity by default.
       shape: of one row after it.
       dtype: after it.
+
+    Attributes:
+      source_file: from which the rows come in the end, if from one.
 
     Privacy: raw data.
     """
@@ -53,6 +57,8 @@ class Rows:
         )
         self.dtype = np.dtype(source.dtype if dtype is None else dtype)
         self._file = _Mapped(source) if _is_mapped(source) else None
+        held = source if self._file is None else self._file
+        self.source_file: SourceFile | None = getattr(held, "source_file", None)
 
     @property
     def ndim(self) -> int:
@@ -74,6 +80,11 @@ class Rows:
             # A function may work in place. Those of other ``Rows`` are nobody else's.
             rows = np.array(self._source[index], copy=not isinstance(self._source, Rows) or None)
         return rows if self._function is None else self._function(rows)
+
+    @property
+    def computed_from(self) -> SourceFile | None:
+        """The file whose rows are mapped or decoded; None for bytes of a file, or of memory."""
+        return None if self._file is not None and self._function is None else self.source_file
 
     def read(self, start: int, out: np.ndarray) -> int:
         """Fills ``out`` with the rows from ``start`` on; returns how many there are."""
@@ -100,10 +111,9 @@ class _Mapped:
     def __init__(self, source: np.memmap):
         self._source = source
         self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
-        self._path = str(source.filename)
-        self._file = os.open(self._path, os.O_RDONLY)
+        self.source_file, self._read = SourceFile(str(source.filename)), 0
+        self._file = os.open(self.source_file.path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
-        self._size, self._read = os.path.getsize(self._path), 0
         # A view of a map has the offset of the map, not its own.
         begin = np.frombuffer(self._map, np.uint8).ctypes.data
         self._offset = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
@@ -122,7 +132,7 @@ class _Mapped:
                 out = np.empty((max(stop - start, 0), *self._source.shape[1:]), self._source.dtype)
                 self.read(start, out)
                 return out
-        self._check()
+        self.source_file.check()
         found = np.array(self._source[index])
         self._read += found.nbytes
         if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
@@ -136,18 +146,9 @@ class _Mapped:
         Raises:
           OSError: as ``rows``.
         """
-        self._check()
-        left: Any = out.reshape(-1).view(np.uint8).data
+        self.source_file.check()
         place = self._offset + start * self._source.strides[0]
-        while len(left):
-            got = os.preadv(self._file, [left], place)
-            if got == 0:
-                raise OSError(f"{self._path!r} ends before its last row.")
-            left, place = left[got:], place + got
-
-    def _check(self) -> None:
-        if os.path.getsize(self._path) != self._size:
-            raise OSError(f"the size of {self._path!r} changed while it was read.")
+        fill(out, self._file, place, self.source_file.path)
 
 
 def _is_mapped(source: Any) -> bool:
@@ -212,6 +213,7 @@ class _Reader:
 
     def __init__(self, leaves: Sequence[Rows], dtypes: Sequence[Any], structure: Any):
         self._leaves, self._dtypes, self._structure = leaves, dtypes, structure
+        self._scratches = [_scratch(*both) for both in zip(leaves, dtypes, strict=True)]
         self._size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
         self._pools: dict[int, list[list[np.ndarray]]] = {}
@@ -224,6 +226,8 @@ class _Reader:
         found = self._ahead.pop((start, rows), None) or self._read_later(start, rows)
         self._ahead.clear()
         leaves = self._kept(found.result)
+        if any(self._scratches):
+            self._thread.submit(self._offer, start, leaves)
         # After the last chunk comes the first, of the next pass.
         follows = start + rows if start + rows < self._size else 0
         self._ahead[follows, rows] = self._read_later(follows, rows)
@@ -248,16 +252,24 @@ class _Reader:
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
+        for scratch in filter(None, self._scratches):
+            scratch.close()
 
     def _read_later(self, start: int, rows: int) -> Future:
         return self._thread.submit(self._read, start, rows)
 
     def _read(self, start: int, rows: int) -> list[np.ndarray]:
         found = self._unused(rows)
-        for leaf, out in zip(self._leaves, found, strict=True):
+        for leaf, scratch, out in zip(self._leaves, self._scratches, found, strict=True):
+            source = scratch if scratch is not None and scratch.complete else leaf
             with np.errstate(all="ignore"):
-                out[leaf.read(start, out) :] = 0
+                out[source.read(start, out) :] = 0
         return found
+
+    def _offer(self, start: int, found: list[np.ndarray]) -> None:
+        for scratch, rows in zip(self._scratches, found, strict=True):
+            if scratch is not None:
+                scratch.offer(start, rows)
 
     def _unused(self, rows: int) -> list[np.ndarray]:
         """Memory for so many rows that nobody refers to: new memory costs as much as reading."""
@@ -275,6 +287,11 @@ class _Reader:
         except BaseException as error:
             self.failed = error
             raise
+
+
+def _scratch(leaf: Rows, dtype: Any) -> Scratch | None:
+    source = leaf.computed_from
+    return None if source is None else Scratch(source, leaf.shape, dtype)
 
 
 _READERS: dict[int, _Reader] = {}

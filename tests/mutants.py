@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import _program, datasets, derivatives, sampling
+from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
@@ -878,3 +878,32 @@ def _(patch):
         return whole(everybody, mask, reduction, **given)
 
     patch.setattr(linear_units, "prepare_units", filled)
+
+
+# Rows that are read from disk.
+
+
+@mutant("a scratch file read before all rows are in it")
+def _(patch):
+    begun = property(lambda scratch: scratch._file is not None)
+    patch.setattr(_files.Scratch, "complete", begun)
+
+
+@mutant("a scratch file with the rows of a chunk left out")
+def _(patch):
+    offer = _files.Scratch.offer
+
+    def anywhere(scratch, start, rows):
+        if scratch._passed:
+            scratch._written = max(scratch._written, start)
+        offer(scratch, start, rows)
+
+    patch.setattr(_files.Scratch, "offer", anywhere)
+
+
+@mutant("rows of a scratch file one late")
+def _(patch):
+    read = _files.Scratch.read
+    patch.setattr(
+        _files.Scratch, "read", lambda scratch, start, out: read(scratch, max(start - 1, 0), out)
+    )

@@ -1,6 +1,9 @@
 """Records that stay on disk: the bits of those in memory, and no more of them than is asked for."""
 
+import errno
 import os
+import stat
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,7 @@ import pytest
 from factories import make
 
 import dpjax
-from dpjax import _streaming
+from dpjax import _files, _streaming
 from dpjax._streaming import Rows
 from dpjax.cli.main import main
 from dpjax.distributed import shard, stream
@@ -220,12 +223,17 @@ def tables(arrays, tmp_path):
     }
 
 
+def loaded(table, **more):
+    path, declared = table
+    return dpjax.datasets.load(path, **declared, **more)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 def test_each_kind_of_file_gives_the_same_rows_from_disk_and_from_memory(tables, intercept):
     found = []
-    for path, declared in tables.values():
-        held = dpjax.datasets.load(path, intercept=intercept, **declared)
-        left = dpjax.datasets.load(path, intercept=intercept, memory_limit=1_000, **declared)
+    for table in tables.values():
+        held = loaded(table, intercept=intercept)
+        left = loaded(table, intercept=intercept, memory_limit=1_000)
         assert isinstance(left.x, Rows) and isinstance(left.y, Rows)
         assert isinstance(held.x, np.ndarray)
         assert np.array_equal(np.asarray(left.x), held.x)
@@ -267,6 +275,208 @@ def test_the_command_line_streams_what_exceeds_its_limit(tables, tmp_path, capsy
     assert same(held.params, left.params)
     assert main([*words, "--memory-limit", "much"]) == 2
     assert "--memory-limit must be a size such as 500MB or 2GB" in capsys.readouterr().err
+
+
+# Scratch files of rows that a function maps.
+
+CHUNK = 1_000  # rows, so that a pass has 13 chunks and the last one is not full
+
+
+class Read:
+    """A reader of a table on disk, which counts the rows that were mapped."""
+
+    def __init__(self, table):
+        held, left = loaded(table), loaded(table, memory_limit=1_000)
+        self.expected, self.mapped = (held.x, held.y), 0
+        leaves = [self._counted(left.x), left.y]
+        self.reader = _streaming._Reader(leaves, [np.float32] * 2, jax.tree.structure((0, 0)))
+        self.scratches = self.reader._scratches
+
+    def _counted(self, rows):
+        def count(block):
+            self.mapped += len(block)
+            return block
+
+        return Rows(rows, count)
+
+    def check(self, start, rows=CHUNK):
+        """Asks for some rows, and compares them."""
+        try:
+            chunk = self.reader.chunk(start, rows)
+        except OSError as error:
+            pytest.fail(f"rows were not read: {error}")
+        for got, expected in zip(chunk, self.expected, strict=True):
+            expected = expected[start : start + rows]
+            assert np.array_equal(got[: len(expected)], expected)
+            assert not got[len(expected) :].any()
+
+    def passes(self, count):
+        for start in [*range(0, N, CHUNK)] * count:
+            self.check(start)
+        self.settle()
+
+    def settle(self):
+        """Waits for what is read and written ahead."""
+        self.reader._thread.submit(lambda: None).result()
+
+
+@pytest.fixture
+def opened(tables):
+    readers = []
+
+    def of(kind="npy"):
+        readers.append(Read(tables[kind]))
+        return readers[-1]
+
+    yield of
+    for read in readers:
+        read.reader.close()
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet"])
+def test_rows_are_mapped_in_two_passes_and_then_read_as_they_were_mapped(opened, kind):
+    read = opened(kind)
+    read.passes(1)
+    assert not any(scratch.complete for scratch in read.scratches)
+    read.passes(4)
+    assert all(scratch.complete for scratch in read.scratches)
+    assert read.mapped == 2 * N
+
+
+def test_a_scratch_file_has_no_name_and_ends_with_its_reader(opened, tmp_path):
+    read = opened()
+    before = sorted(os.listdir(tmp_path))
+    read.passes(3)
+    (tmp_path / "link.npy").symlink_to(tmp_path / "table.npy")
+    assert _files.SourceFile(tmp_path / "link.npy").folder == str(tmp_path.resolve())
+    (tmp_path / "link.npy").unlink()
+    files = [scratch._file.fileno() for scratch in read.scratches]
+    sizes = []
+    for file in files:
+        status = os.fstat(file)
+        assert (status.st_nlink, stat.S_IMODE(status.st_mode)) == (0, 0o600)
+        assert status.st_dev == os.stat(tmp_path).st_dev
+        assert not os.get_inheritable(file)
+        sizes.append(status.st_size)
+    assert sizes == [N * 4 * 4, N * 4]
+    assert sorted(os.listdir(tmp_path)) == before
+    read.reader.close()
+    assert all(scratch._file is None and not scratch.complete for scratch in read.scratches)
+
+
+def test_one_pass_and_batches_write_nothing_nor_does_a_memory_map(opened, files, monkeypatch):
+    monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("a scratch file was written"))
+    read = opened()
+    for _ in range(3):
+        read.reader.at(np.array([3, N - 1, 3]))
+    read.passes(1)
+    for start in (0, CHUNK, 0, 5 * CHUNK):  # no complete pass
+        opened().check(start)
+    assert all(scratch._file is None for scratch in read.scratches)
+    plain = [Rows(np.load(path, mmap_mode="r")) for path in files]
+    reader = _streaming._Reader(plain, [np.float32] * 2, jax.tree.structure((0, 0)))
+    assert reader._scratches == [None, None]
+    reader.close()
+
+
+def refused(*_, **__):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+class Full:
+    """A disk of little free space."""
+
+    f_frsize = 1
+    f_bavail = 2 * 4 * N - 1
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda patch: patch.setattr(tempfile, "TemporaryFile", refused),
+        lambda patch: patch.setattr(os, "statvfs", lambda _: Full()),
+        lambda patch: patch.delattr(os, "preadv"),
+    ],
+    ids=["a folder not to be written to", "a full disk", "another platform"],
+)
+def test_where_no_scratch_file_can_be_made_rows_are_mapped_in_each_pass(opened, monkeypatch, plant):
+    plant(monkeypatch)
+    read = opened("npz")
+    read.passes(4)
+    assert not any(scratch.complete for scratch in read.scratches)
+    assert 4 * N <= read.mapped <= 4 * N + CHUNK
+
+
+@pytest.mark.parametrize("writes", [0, 1, 7, 25])
+def test_a_scratch_file_that_cannot_be_finished_is_dropped(opened, monkeypatch, writes):
+    write, asked = os.pwrite, []
+
+    def some(file, data, place):
+        asked.append(place)
+        if len(asked) > writes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data, place)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    read = opened()
+    read.passes(4)
+    assert not all(scratch.complete for scratch in read.scratches)
+    assert len(asked) == writes + (1 if writes == 25 else 2)
+    assert all(scratch._file is None for scratch in read.scratches if not scratch.complete)
+
+
+def test_a_write_that_takes_a_part_goes_on_with_the_rest(opened, monkeypatch):
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: write(file, data[:999], place))
+    read = opened()
+    read.passes(3)
+    assert read.mapped == 2 * N
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_passes_that_are_broken_off_or_out_of_order_leave_nothing_wrong(opened, seed):
+    random, read = np.random.default_rng(seed), opened()
+    read.passes(1)
+    for _ in range(12):
+        rows = int(random.choice([700, CHUNK, 5_000]))
+        starts = [*range(0, N, rows)]
+        if random.random() < 0.5:
+            starts[-1] = N - rows  # a full chunk, with rows of the one before
+        match random.integers(3):
+            case 0:
+                starts = starts[: random.integers(len(starts))]
+            case 1:
+                random.shuffle(starts)
+            case 2:
+                starts = [*map(int, random.integers(N, size=5))]
+        for start in starts:
+            read.check(start, rows)
+    read.passes(2)
+    assert all(scratch.complete for scratch in read.scratches)
+    assert read.mapped > 2 * N
+
+
+def test_a_file_that_changes_size_is_noticed_when_its_rows_lie_in_a_scratch_file(opened, tmp_path):
+    read = opened()
+    read.passes(3)
+    os.truncate(tmp_path / "table.npy", 1_000)
+    with pytest.raises(OSError, match=r"the size of .*table.npy' changed while it was read"):
+        for start in (0, CHUNK):
+            read.reader.chunk(start, CHUNK)
+
+
+def test_a_training_through_a_scratch_file_has_the_bits_of_memory(tables, monkeypatch):
+    monkeypatch.setattr("dpjax.derivatives.linear_records._AT_ONCE", 1)
+    read, served = Rows.read, []
+    monkeypatch.setattr(Rows, "read", lambda *args: served.append(args[1]) or read(*args))
+    jax.clear_caches()
+    try:
+        held, left = loaded(tables["npy"]), loaded(tables["npy"], memory_limit=1_000)
+        assert same(solved(held), solved(left))
+    finally:
+        jax.clear_caches()
+    # Two leaves, in two of three passes.
+    assert len(served) == 2 * 2 * len(set(served)) and len(set(served)) > 9
 
 
 @pytest.mark.parametrize(

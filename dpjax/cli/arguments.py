@@ -80,7 +80,8 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         "--memory-limit",
         metavar="SIZE",
         help="leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they need "
-        "more, such as 2GB, and read them in chunks; the result is the same",
+        "more, such as 2GB, and read them in chunks; scaled rows are kept in a file without a name "
+        "in the same folder, if it may be written to; the result is the same",
     )
     processes.add_arguments(one)
 

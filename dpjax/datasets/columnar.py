@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax._files import SourceFile
 from dpjax._streaming import Rows
 from dpjax.datasets.arrow import arrow_cells
 from dpjax.datasets.cells import Kind, check_numbers, kind_named, kind_of, to_numbers
@@ -70,6 +71,7 @@ class Matrix(Source):
         held = {name: kind_of(column) for name, column in self._beside.items()}
         self.kinds = dict.fromkeys(self._places, kind) | held
         self.size = array.shape[0]
+        self.source_file = getattr(array, "source_file", None)
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
@@ -127,6 +129,7 @@ class ParquetFile(ColumnFile):
             self._path, held = path, parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{str(path)!r} is not a Parquet file: {error}.") from None
+        self.source_file = SourceFile(path)
         self.where, self.names = repr(str(path)), tuple(held.schema_arrow.names)
         check_unique(self.where, self.names)
         types = {field.name: field.type for field in held.schema_arrow}
@@ -173,7 +176,7 @@ class _Groups:
         from pyarrow import parquet
 
         self._file, self._names, self._ends = parquet.ParquetFile(path), names, ends
-        self._path, self._size = path, path.stat().st_size
+        self.source_file = SourceFile(path)
         self._held: tuple[int, Any] | None = None
         self._lock = threading.Lock()
 
@@ -191,8 +194,7 @@ class _Groups:
         return np.arange(*index.indices(int(self._ends[-1])))
 
     def _group(self, group: int) -> Any:
-        if self._path.stat().st_size != self._size:
-            raise OSError(f"the size of {str(self._path)!r} changed while it was read.")
+        self.source_file.check()
         if self._held is None or self._held[0] != group:
             table = self._read(group)
             self._held = group, self._converted([table.column(name) for name in self._names])
@@ -206,7 +208,7 @@ class _Groups:
             return self._file.read_row_group(group, columns=self._names)
         except pyarrow.ArrowInvalid:
             # Categories of which one is not UTF-8. That would be an error by one record.
-            plain = parquet.ParquetFile(self._path, binary_type=pyarrow.large_binary())
+            plain = parquet.ParquetFile(self.source_file.path, binary_type=pyarrow.large_binary())
             return plain.read_row_group(group, columns=self._names)
 
     def _converted(self, columns: list[Any]) -> Any:

@@ -63,7 +63,8 @@ def load(
         column is not stored as numbers; without it 1 stands for +1, and 0 and -1 for -1.
       memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
         uncompressed NPZ file stay on disk: a training reads them in chunks, see
-        ``distributed.stream``.
+        ``distributed.stream``. One that reads all of them several times keeps the scaled rows
+        in a scratch file without a name in the same folder, if it may write there.
       unit: the column of a CSV, a Parquet file, or columns in memory that says whose a record is,
         such as ``"patient"``. All records of one patient are then protected together, see
         ``group``; train with ``objective.of_units()``.

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from dpjax._files import SourceFile
 from dpjax.datasets.cells import Kind
 
 ROWS_AT_ONCE = (
@@ -19,12 +20,14 @@ class Source:
       names: of its columns.
       kinds: how each is stored.
       size: number of records.
+      source_file: the file they are read from; None where they are in memory.
     """
 
     where: str
     names: tuple[str, ...]
     kinds: Mapping[str, Kind]
     size: int
+    source_file: SourceFile | None = None
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()

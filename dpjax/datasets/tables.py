@@ -160,6 +160,7 @@ class _Encoded:
     ):
         self._source, self._asked, self._encode = source, (wanted, numeric), encode
         self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
+        self.source_file = source.source_file
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         return self._encode(self._source.at(index, *self._asked))
