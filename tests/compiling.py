@@ -5,7 +5,8 @@ bits is marked ``optimised`` and is compiled as users' programs are; what comput
 audit does, is marked ``computes`` and is optimised a little.
 
 JAX keeps what it traced and compiled in one mark, or with one planted bug, apart from the rest, so
-nothing has to be forgotten between tests.
+nothing has to be forgotten between tests. A bug is planted in the product: JAX's own functions, as
+``jnp.sum``, are the same with it and are shared.
 """
 
 import atexit
@@ -16,7 +17,7 @@ import pathlib
 import tempfile
 
 import jax
-from jax._src import compiler  # jit takes compiler options of one function, nothing takes all's
+from jax._src import compiler, dispatch, pjit  # jit takes one function's options, nothing all's
 from jax._src.lru_cache import _CACHE_SUFFIX, LRUCache
 
 # Passes that find nothing to do in the programs of tests, or that only pay where a program is long.
@@ -63,6 +64,9 @@ def install():
 
     compiler.get_compile_options = options
     LRUCache.put = _put
+    pjit._infer_params = _without_bug_if_own(pjit._infer_params, 0, (2, 3))
+    pjit._run_python_pjit = _without_bug_if_own(pjit._run_python_pjit, 2, (3, 4))
+    dispatch.xla_primitive_callable = _without_bug(dispatch.xla_primitive_callable)
 
 
 def share():
@@ -101,3 +105,45 @@ def apart(bug):
         yield
     finally:
         _context.set_global(before)
+
+
+def _without_bug(primitive_callable):
+    """A primitive run outside of all programs: it sees no bug, only what was traced before."""
+
+    @functools.wraps(primitive_callable)
+    def shared(*args, **params):
+        mark, bug = _context.value
+        if bug is None:
+            return primitive_callable(*args, **params)
+        with _context((mark, None)):
+            run = primitive_callable(*args, **params)
+
+        def apart_from_bug(*operands):
+            with _context((mark, None)):
+                return run(*operands)
+
+        return apart_from_bug
+
+    return shared
+
+
+def _without_bug_if_own(whole, function, arguments):
+    """A step of ``jit`` without the planted bug where the function is JAX's and calls no other."""
+
+    @functools.wraps(whole)
+    def step(*args):
+        mark, bug = _context.value
+        if bug is None or not _is_own(args[function], *(args[place] for place in arguments)):
+            return whole(*args)
+        with _context((mark, None)):
+            return whole(*args)
+
+    return step
+
+
+def _is_own(function, args, kwargs):
+    """Whether a function is one of JAX's modules and gets no function, which may see the bug."""
+    name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "") or ""
+    own = module.partition(".")[0] == "jax" and "<" not in name
+    given = (*args, *kwargs.values())
+    return own and all(isinstance(value, type) or not callable(value) for value in given)

@@ -7,6 +7,7 @@ import os
 import pathlib
 import threading
 
+import blas  # noqa: F401
 import chex
 import compiling
 import jax

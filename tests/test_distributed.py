@@ -1,6 +1,7 @@
 """Records over several devices: the bits of one device, and a share of the records on each."""
 
 import ast
+import functools
 import pathlib
 import shutil
 
@@ -16,51 +17,21 @@ from dpjax.distributed import shard
 
 ROOT = pathlib.Path(__file__).parent.parent
 COLLECTIVES = {"psum", "pmean", "all_gather", "shard_map", "pmap", "axis_index"}
-# All records, batches, an anchor, balls, a single pass, a network.
-KINDS = ["dp-tr", "dp-str", "dp-svrg", "prgd", "spider", "dp-optimizer"]
+# All records, batches, an anchor, a single pass, a network.
+KINDS = ["dp-tr", "dp-str", "dp-svrg", "spider", "dp-optimizer"]
 MESSAGES = {"broadcast_one_to_all", "process_allgather"}
-
 
 # Without optimisation the products of its step are rounded otherwise where the program around them
 # is another.
-AS_USERS = ["dp-subspace-tr"]
-OTHERS = sorted(dpjax.ALGORITHMS.keys() - {*AS_USERS, *SAME_PROGRAM})
-
-
-@pytest.mark.parametrize("names", [OTHERS, AS_USERS], ids=len)
-def test_c11_c12_c13_every_algorithm_releases_the_same_bits(names):
-    """On one device, from memory or outside, on eight, and on four in each of two processes.
-
-    Of parameters, history, certificate and accuracy: noise for each device would change them.
-    Between processes for one algorithm of each way in which records are drawn and read.
-    """
-
-    def program_of(names):
-        return f"""
-for name in {names}:
-    solution = dpjax.solve(algorithm(name), shard((x, y)), key=jax.random.key(0))
-    found[name] = bits(solution)
+OPTIMISED = ["dp-subspace-tr"]
+NAMES = sorted(dpjax.ALGORITHMS.keys() - {*SAME_PROGRAM})
+TRAINED = f"""
+import compiling
+for name in NAMES:
+    compiling.choose("computes" if name in {OPTIMISED} else None)
+    found["WHERE" + name] = bits(dpjax.solve(algorithm(name), PLACED, key=jax.random.key(0)))
 """
-
-    optimised = names is AS_USERS
-    program = program_of(names)
-    alone = program.replace("shard((x, y))", "(x, y)")
-    outside = program.replace("shard((x, y))", "stream((x, y))").replace(
-        "[name]", "['out ' + name]"
-    )
-    both = on_devices(alone + outside, count=1, optimised=optimised)
-    one = {name: both[name] for name in names}
-    assert len(set(one.values())) == len(names)
-    assert one == {name: both[f"out {name}"] for name in names}
-    assert one == on_devices(program, optimised=optimised)
-    kinds = [name for name in names if name in (*KINDS, *AS_USERS)]
-    first, second = on_processes(program_of(kinds), devices=4, optimised=optimised)
-    assert first == second == {name: one[name] for name in kinds}
-
-
-def test_c12_losses_of_several_scores_and_of_numbers_release_the_same_bits():
-    """On one device, from memory or outside, and on eight."""
-    program = """
+SCORES = """
 labels = {"softmax": np.digitize(x[:, 0], [-0.1, 0.1]).astype(np.float32), "huber": x[:, 0]}
 losses = {"softmax": dpjax.objectives.softmax(3), "huber": dpjax.objectives.huber()}
 settings = {"dp-tr": {"steps": 3}, "dp-svrg": {"epochs": 1, "epoch_length": 3, "batch_size": 200}}
@@ -68,38 +39,73 @@ for name, loss in losses.items():
     for kind, more in settings.items():
         given = dpjax.ALGORITHMS[kind](
             loss, budget, data_size=n, dimension=loss.parameters(4), **more)
-        records = PLACED((x, labels[name]))
-        found[f"{name} {kind}"] = bits(dpjax.solve(given, records, key=jax.random.key(0)))
+        y = labels[name]
+        found[f"WHERE{name} {kind}"] = bits(dpjax.solve(given, PLACED, key=jax.random.key(0)))
 """
-    outside = program.replace("PLACED", "stream").replace('f"{name}', 'f"out {name}')
-    both = on_devices(program.replace("PLACED", "") + outside, count=1)
-    one = {name: value for name, value in both.items() if not name.startswith("out")}
+
+
+def placed(program, how, where="", names=NAMES):
+    filled = program.replace("PLACED", how).replace("WHERE", where)
+    return filled.replace("NAMES", repr(names))
+
+
+@functools.cache
+def on_one():
+    """What all programs release on one device, from memory and, as ``out NAME``, from outside."""
+    outside = "stream((x, y))", "out "
+    return on_devices(
+        placed(TRAINED, "(x, y)")
+        + placed(TRAINED, *outside)
+        + placed(SCORES, "(x, y)")
+        + placed(SCORES, *outside),
+        count=1,
+    )
+
+
+@functools.cache
+def on_eight():
+    """What all programs release with the records over eight devices."""
+    return on_devices(placed(TRAINED, "shard((x, y))") + placed(SCORES, "shard((x, y))"))
+
+
+def test_c11_c12_c13_every_algorithm_releases_the_same_bits():
+    """On one device, from memory or outside, on eight, and on four in each of two processes.
+
+    Of parameters, history, certificate and accuracy: noise for each device would change them.
+    Between processes for one algorithm of each way in which records are drawn and read: the
+    programs of eight devices are the same wherever the devices are.
+    """
+    one = {name: on_one()[name] for name in NAMES}
+    assert len(set(one.values())) == len(NAMES)
+    assert one == {name: on_one()[f"out {name}"] for name in NAMES}
+    assert one == {name: on_eight()[name] for name in NAMES}
+    first, second = on_processes(placed(TRAINED, "shard((x, y))", names=KINDS), devices=4)
+    assert first == second == {name: one[name] for name in KINDS}
+
+
+def test_c12_losses_of_several_scores_and_of_numbers_release_the_same_bits():
+    """On one device, from memory or outside, and on eight."""
+    names = [f"{loss} {kind}" for loss in ("softmax", "huber") for kind in ("dp-tr", "dp-svrg")]
+    one = {name: on_one()[name] for name in names}
     assert len(set(one.values())) == 4
-    assert one == {name: both[f"out {name}"] for name in one}
-    assert one == on_devices(program.replace("PLACED", "shard"))
+    assert one == {name: on_one()[f"out {name}"] for name in names}
+    assert one == {name: on_eight()[name] for name in names}
 
 
-def test_c12_any_number_of_devices_and_the_users_own_sharding():
-    """By programs optimised as users' are, of a method that draws batches larger than a share."""
-    program = """
+# An optimised program's, of a method that draws batches larger than a share.
+SHARDINGS = """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-x, y = x[:n - 100], y[:n - 100]  # arrays of one sharding have rows for all devices alike
-given = make("dp-str", budget, data_size=len(y), dimension=4, steps=3)
+few = x[:n - 100], y[:n - 100]  # arrays of one sharding have rows for all devices alike
+given = make("dp-str", budget, data_size=len(few[1]), dimension=4, steps=3)
 assert given.queries[0].sampler.capacity > _sharding.SHARE
 rows = NamedSharding(Mesh(np.array(jax.devices()[:4]), ("mine",)), PartitionSpec("mine"))
-data = [(x, y), shard((x, y), jax.devices()[:5]),
-        tuple(jax.device_put(leaf, rows) for leaf in (x, y)),
-        shard(dpjax.Dataset(x, y), jax.devices()[:5])]
+data = [few, shard(few, jax.devices()[:5]), tuple(jax.device_put(leaf, rows) for leaf in few),
+        shard(dpjax.Dataset(*few), jax.devices()[:5])]
 found["all"] = [bits(dpjax.solve(given, records, key=jax.random.key(0))) for records in data]
 found["run"] = bits(dpjax.run(given, data[1], key=jax.random.key(0), progress=False))
 """
-    found = on_devices(program, optimised=True)
-    assert len({*found["all"], found["run"]}) == 1
-
-
-def test_a_device_holds_its_share_and_no_program_gathers_records():
-    """Memory by XLA's own count; the sums of one pass cross devices by one collective."""
-    program = """
+# By XLA's own count, of a program on one device and on eight.
+MEMORY = """
 def program(name, mesh):
     data = _sharding.place((x, y), mesh)
     start = _sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
@@ -118,11 +124,24 @@ for name in ("dp-tr", "dp-adam"):
     others = sum(text.count(word) for word in words)
     found[name] = [*memory, len(re.findall(r" all-reduce(-start)?[(]", text)), others]
 """
-    found = on_devices(program, optimised=True)
-    for name, (one, eight, reduces, others) in found.items():
-        drawn = name == "dp-adam"  # its batch comes to the devices by another
-        assert (reduces, others) == (1 + drawn, 0), name
-        assert eight <= one / DEVICES + 2**21, name
+
+
+@functools.cache
+def as_users():
+    """What programs do on eight devices that are optimised as users' are."""
+    return on_devices(SHARDINGS + MEMORY, optimised=True)
+
+
+def test_c12_any_number_of_devices_and_the_users_own_sharding():
+    assert len({*as_users()["all"], as_users()["run"]}) == 1
+
+
+@pytest.mark.parametrize("name", ["dp-tr", "dp-adam"])
+def test_a_device_holds_its_share_and_no_program_gathers_records(name):
+    """The sums of one pass cross devices by one collective, a drawn batch comes by another."""
+    one, eight, reduces, others = as_users()[name]
+    assert (reduces, others) == (1 + (name == "dp-adam"), 0)
+    assert eight <= one / DEVICES + 2**21
 
 
 def test_c50_a_run_goes_on_with_another_number_of_devices(tmp_path):

@@ -12,8 +12,6 @@ import dpjax
 from dpjax.algorithms import model_step
 from dpjax.linalg import BySize, Exact, Lanczos, lanczos, trust_region, trust_region_step
 
-pytestmark = pytest.mark.optimised
-
 CLOSE_TO_HARD = {f"near hard {size:g}": size for size in (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-12)}
 EASY = ("strong gradient", "boundary", "interior", "indefinite", "noise, small radius")
 HARD = ("hard", *CLOSE_TO_HARD, "clustered bottom", "without gradient")
@@ -135,6 +133,7 @@ FALLEN_BACK = ("badly conditioned", "hard, evenly spaced", "without gradient", "
 by_lanczos = jax.jit(functools.partial(trust_region_step, solver=Lanczos()))
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize(
     ("kind", "size", "dtype"),
     [(kind, 300, np.float32) for kind in KINDS]

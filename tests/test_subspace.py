@@ -11,8 +11,6 @@ import dpjax
 from dpjax.derivatives import directions, subspace_clipped
 from dpjax.oracles import SubspaceQuery
 
-pytestmark = pytest.mark.optimised
-
 P, K = 6, 3
 RANDOM = np.random.default_rng(0)
 SKETCH = jnp.asarray(np.linalg.qr(RANDOM.normal(size=(P, K)))[0].T, jnp.float32)
@@ -69,6 +67,7 @@ def loud(w, x):
     return 1e4 * x[0] * (jnp.sum(w) + w @ w / 2)
 
 
+@pytest.mark.optimised
 def test_a_record_is_clipped_in_the_subspace_as_one_vector():
     """Clipped apart, gradient and Hessian of one record would have norm sqrt(2)."""
     weights = {"gradient_weight": 1.0, "hessian_weight": 1.0}
@@ -203,6 +202,7 @@ def test_the_regularizer_enters_exactly_whatever_the_noise():
     np.testing.assert_allclose(solution.params, np.zeros(4), atol=1e-4)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("label", [10, -1, 2.5, np.nan])
 def test_a_label_that_is_no_class_makes_a_null_record(label):
     objective = dpjax.objectives.cross_entropy(lambda w, x: w * x)
