@@ -124,7 +124,9 @@ def main():
     w = jnp.asarray(rng.standard_normal(x.shape[1]), jnp.float32)
     on_device = jnp.asarray(x), jnp.asarray(y)
     transposed, weights = jnp.asarray(np.ascontiguousarray(x.T)), jnp.asarray(a)
-    prepared = jax.jit(linear_records.prepare)(on_device)
+    # As algorithms prepare all records.
+    width = linear_records.chunk_width(*x.shape)
+    prepared = linear_records.prepare(on_device, width=width)
     margin = jax.jit(joint_clipped(MarginLoss(), **WEIGHTS))
     general = jax.jit(joint_clipped(loss, **WEIGHTS))
     plain, careless = chunked(unclipped), chunked(naive)
