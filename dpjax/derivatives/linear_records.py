@@ -238,7 +238,7 @@ def streamed(
 
 
 def _any_width(n: int, p: int) -> int:
-    """Returns the blocks of a chunk, the same for all numbers of rows that are spread or not."""
+    """Returns the blocks of a chunk; of many rows independent of n, which is smaller on a device."""
     if n < SHARE:
         return chunk_width(n, p)
     most = min(_WIDTH, _NUMBERS // (rounding.BLOCK * p))
