@@ -238,7 +238,7 @@ def streamed(
 
 
 def _any_width(n: int, p: int) -> int:
-    """Returns the blocks of a chunk; of many rows independent of n, which is smaller on a device."""
+    """Returns the blocks of a chunk; for many rows the same for any n, as a device has fewer."""
     if n < SHARE:
         return chunk_width(n, p)
     most = min(_WIDTH, _NUMBERS // (rounding.BLOCK * p))
