@@ -176,11 +176,12 @@ def in_turn(folder, rows):
     block[:, FEATURES] = block[:, 0] > 0
     with tempfile.TemporaryDirectory(dir=folder) as made:
         table, bounds = Path(made) / "table.npy", Path(made) / "bounds.json"
-        array = np.lib.format.open_memmap(table, "w+", np.float32, (rows, FEATURES + 1))
-        for start in range(0, rows, len(block)):
-            array[start : start + len(block)] = np.roll(block, start // len(block), axis=0)
-        array.flush()
-        del array
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, FEATURES + 1)}
+        # Not by a memory map: what a process has held resident counts for those that it starts.
+        with table.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, rows, len(block)):
+                np.roll(block, start // len(block), axis=0).tofile(file)
         bounds.write_text(json.dumps({str(place): [-6, 6] for place in range(FEATURES)}))
         for how in ("streamed", "resident") * 2:
             yield by_command(how, table, bounds, rows)
