@@ -2,34 +2,38 @@
 
 Run ``python benchmarks/same_bits.py [NAME ...] [--places ...]``. Each place is a fresh process, or
 two: 1, 2, 4 and 8 virtual devices of one CPU, two processes with 1 and with 4 devices, and records
-that are streamed. What is compared are the bits of parameters, history, certificate and accuracy:
-of every algorithm and baseline on made records, more than 4,096 for each of seven devices, and of
-``fit`` with the convolutional network of MNIST, 50 steps of 256 images and 10 of 5,000. The status
-is 1 where a bit differs.
+that are streamed, from memory and from files through a scratch file. What is compared are the bits
+of parameters, history, certificate and accuracy: of every algorithm and baseline on made records,
+more than 4,096 for each of seven devices, and of ``fit`` with the convolutional network of MNIST,
+50 steps of 256 images and 10 of 5,000. The status is 1 where a bit differs.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 SHARE, FEATURES = 4096, 4
 ROWS = 7 * SHARE + 100  # something on each of eight devices, and padding on the last
 BATCH = 9_000  # more than a share: each device computes with a part of it
 # Batch and steps of ``fit``: a batch that every device computes, and one that is spread.
 FITS = {"fit": (256, 50), "fit-spread": (5_000, 10)}
-PLACES = {  # processes, devices in each, whether records are streamed
-    "1 device": (1, 1, False),
-    "2 devices": (1, 2, False),
-    "4 devices": (1, 4, False),
-    "8 devices": (1, 8, False),
-    "2 processes": (2, 1, False),
-    "2 processes x 4": (2, 4, False),
-    "streamed": (1, 1, True),
+PLACES = {  # processes, devices in each, from where records are streamed
+    "1 device": (1, 1, None),
+    "2 devices": (1, 2, None),
+    "4 devices": (1, 4, None),
+    "8 devices": (1, 8, None),
+    "2 processes": (2, 1, None),
+    "2 processes x 4": (2, 4, None),
+    "streamed": (1, 1, "memory"),
+    "from disk": (1, 1, "disk"),
 }
 
 
@@ -77,14 +81,37 @@ def bits(solution):
     return hashlib.sha256(words).hexdigest()
 
 
+def on_disk(data, folder):
+    """The records in files of a folder, as those of a table whose rows are scaled."""
+    import dataclasses
+
+    import numpy as np
+
+    from dpjax import Dataset, distributed
+    from dpjax._streaming import Rows
+
+    rows = []
+    for array in data.examples if isinstance(data, Dataset) else data:
+        path = folder / f"{len(rows)}.npy"
+        np.save(path, array)
+        rows.append(Rows(np.load(path, mmap_mode="r"), lambda rows: rows))
+    x, y = rows
+    return distributed.stream(
+        dataclasses.replace(data, x=x, y=y) if isinstance(data, Dataset) else (x, y)
+    )
+
+
 def here(names, devices, streamed):
     """Prints the hash of each training, in this process."""
     from dpjax import distributed
 
     place = distributed.shard if devices > 1 else lambda data: data
-    place = distributed.stream if streamed else place
-    for name in names:
-        print(json.dumps([name, bits(trained(name, place))]), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if streamed is not None:
+            from_disk = functools.partial(on_disk, folder=Path(folder))
+            place = from_disk if streamed == "disk" else distributed.stream
+        for name in names:
+            print(json.dumps([name, bits(trained(name, place))]), flush=True)
 
 
 def begun(names, place, rank=0, port=0):

@@ -212,14 +212,20 @@ def line(found):
     if found.get("processes", 1) > 1:
         where += f" in {found['processes']} processes"
     per_row = found["seconds_per_pass"] / found["rows"] * 1e6
+
+    def number(name, form, unit):
+        held = found.get(name)
+        return format("" if held is None else f"{held:{form}} {unit}", ">11")
+
     columns = [
         f"{found['how']:9} {where:24} {found['rows']:>12,}",
         f"{found['seconds_per_pass']:9.3f} s {per_row:7.3f} us",
-        f"{found.get('megabytes_per_device', float('nan')):9.1f} MB",
-        f"{found.get('collective_ms', float('nan')):7.2f} ms",
-        f"{found['resident_gigabytes']:6.2f} GB",
+        number("megabytes_per_device", ".1f", "MB"),
+        number("collective_ms", ".2f", "ms"),
+        number("resident_gigabytes", ".2f", "GB"),
+        number("seconds_of_processors", ".0f", "s"),
     ]
-    return "  ".join(columns)
+    return "".join(columns).rstrip()
 
 
 def main():
@@ -235,7 +241,8 @@ def main():
         return
     scale = 0.1 if arguments.quick else 1
     rows = int(COVERTYPE * scale)
-    print("records   where                            rows       a pass    a row   a device  sums")
+    columns = "a pass      a row   a device       sums    process  processors"
+    print(f"records   where                            rows     {columns}")
     found = []
 
     def show(one):

@@ -1,14 +1,17 @@
 """Files that records are read from: the user's own, and a scratch file of rows that were mapped."""
 
 import errno
+import mmap
 import os
 import tempfile
+import weakref
 from typing import Any
 
 import numpy as np
 
 # A scratch file is made where this many times its size are free, so that it takes half at most.
 _TIMES_FREE = 2
+_PAGES = 2**26  # bytes of a file that stay mapped after they were read
 
 
 class SourceFile:
@@ -57,13 +60,74 @@ def fill(out: np.ndarray, file: int, place: int, path: str) -> None:
         left, place = left[got:], place + got
 
 
+class MappedFile:
+    """The file of a memory map: what is read of it does not stay in memory.
+
+    Args:
+      source: the memory map.
+
+    Attributes:
+      source_file: its file.
+      in_order: whether rows follow each other in the file, and can be read without mapping them.
+    """
+
+    def __init__(self, source: np.memmap):
+        self._source = source
+        self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
+        self.source_file, self._read = SourceFile(str(source.filename)), 0
+        self._file = os.open(self.source_file.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        # A view of a map has the offset of the map, not its own.
+        begin = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._offset = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
+        self._offset += source.ctypes.data - begin
+        self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
+
+    def rows(self, index: slice | np.ndarray) -> np.ndarray:
+        """Returns rows of the file.
+
+        Raises:
+          OSError: if it is shorter or longer than it was, since its rows are others now.
+        """
+        if isinstance(index, slice) and self.in_order:
+            start, stop, step = index.indices(len(self._source))
+            if step == 1:
+                out = np.empty((max(stop - start, 0), *self._source.shape[1:]), self._source.dtype)
+                self.read(start, out)
+                return out
+        self.source_file.check()
+        found = np.array(self._source[index])
+        self._read += found.nbytes
+        if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+        return found
+
+    def read(self, start: int, out: np.ndarray) -> None:
+        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
+
+        Raises:
+          OSError: as ``rows``.
+        """
+        self.source_file.check()
+        place = self._offset + start * self._source.strides[0]
+        fill(out, self._file, place, self.source_file.path)
+
+
+def is_mapped(source: Any) -> bool:
+    """Returns whether rows are those of a file that is mapped."""
+    held = isinstance(source, np.memmap) and source.filename is not None
+    return held and getattr(source, "_mmap", None) is not None
+
+
 class Scratch:
     """A file without a name, beside the source, that holds rows as a function mapped them.
 
-    Rows are mapped in a first pass over the records and again in a second one, which writes them,
-    so that whoever asks for one pass writes nothing. Later passes read them as they are. The file
-    has no name from the start, hence ends with the process, whatever ends it. Where it cannot be
-    made or written, there is none, and rows are mapped in each pass.
+    It is filled by ``append``, or by ``offer``: then rows are mapped in a first pass over the
+    records and again in a second one, which writes them, so that whoever asks for one pass writes
+    nothing. Later passes read them as they are. The file has no name from the start, hence ends
+    with the process, whatever ends it. Where it cannot be made or written, there is none, and rows
+    are mapped in each pass.
 
     Not for several threads at once.
 
@@ -75,6 +139,7 @@ class Scratch:
 
     Attributes:
       complete: whether it holds all rows. It is not read before.
+      dropped: whether there is none, and will be none.
 
     Privacy: raw data, readable by its owner alone.
     """
@@ -86,6 +151,10 @@ class Scratch:
         self._asked = self._written = 0
         self._passed, self._dropped = False, not hasattr(os, "preadv")
         self._file: Any = None
+
+    @property
+    def dropped(self) -> bool:
+        return self._dropped
 
     @property
     def complete(self) -> bool:
@@ -102,13 +171,30 @@ class Scratch:
             return
         stop = min(start + len(rows), self._rows)
         if self._passed and start <= self._written < stop:
-            self._write(rows[self._written - start : stop - start])
+            self.append(rows[self._written - start : stop - start])
         # A pass that was broken off, or that leaves rows out, counts for nothing.
         if start == 0:
             self._asked = stop
         elif start <= self._asked:
             self._asked = max(self._asked, stop)
         self._passed = self._passed or self._asked == self._rows
+
+    def append(self, rows: np.ndarray) -> None:
+        """Writes the rows that follow those that were written; those past the last are left out."""
+        if self._dropped:
+            return
+        rows = rows[: self._rows - self._written]
+        left, place = _bytes(rows), self._written * self._row_bytes
+        try:
+            if self._file is None:
+                self._file = self._created()
+            while len(left):
+                put = os.pwrite(self._file.fileno(), left, place)
+                left, place = left[put:], place + put
+        except OSError:  # a folder that must not be written to, a disk that is full
+            self.close()
+        else:
+            self._written += len(rows)
 
     def read(self, start: int, out: np.ndarray) -> int:
         """Fills ``out`` with the rows from ``start`` on; returns how many there are.
@@ -128,19 +214,6 @@ class Scratch:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _write(self, rows: np.ndarray) -> None:
-        left, place = _bytes(rows), self._written * self._row_bytes
-        try:
-            if self._file is None:
-                self._file = self._created()
-            while len(left):
-                put = os.pwrite(self._file.fileno(), left, place)
-                left, place = left[put:], place + put
-        except OSError:  # a folder that must not be written to, a disk that is full
-            self.close()
-        else:
-            self._written += len(rows)
 
     def _created(self) -> Any:
         space, needed = os.statvfs(self._source.folder), self._rows * self._row_bytes

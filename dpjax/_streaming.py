@@ -4,13 +4,11 @@ A program asks for rows by a callback, and the next chunk is read while it works
 """
 
 import contextlib
+import dataclasses
 import itertools
 import logging
-import mmap
-import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -18,13 +16,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from dpjax._files import Scratch, SourceFile, fill
+from dpjax._files import MappedFile, Scratch, SourceFile, is_mapped
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 
 # References to an array that is in a list alone.
 _UNUSED = max(map(sys.getrefcount, [np.empty(1)]))
-_PAGES = 2**26  # bytes of a file that stay mapped after they were read
 
 
 class Rows:
@@ -56,7 +54,7 @@ class Rows:
             *(source.shape[1:] if shape is None else shape),
         )
         self.dtype = np.dtype(source.dtype if dtype is None else dtype)
-        self._file = _Mapped(source) if _is_mapped(source) else None
+        self._file = MappedFile(source) if is_mapped(source) else None
         held = source if self._file is None else self._file
         self.source_file: SourceFile | None = getattr(held, "source_file", None)
 
@@ -105,57 +103,6 @@ class Rows:
         return f"Rows(row={self.shape[1:]}, dtype={self.dtype})"
 
 
-class _Mapped:
-    """The file of a memory map: what is read of it does not stay in memory."""
-
-    def __init__(self, source: np.memmap):
-        self._source = source
-        self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
-        self.source_file, self._read = SourceFile(str(source.filename)), 0
-        self._file = os.open(self.source_file.path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
-        # A view of a map has the offset of the map, not its own.
-        begin = np.frombuffer(self._map, np.uint8).ctypes.data
-        self._offset = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
-        self._offset += source.ctypes.data - begin
-        self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
-
-    def rows(self, index: slice | np.ndarray) -> np.ndarray:
-        """Returns rows of the file.
-
-        Raises:
-          OSError: if it is shorter or longer than it was, since its rows are others now.
-        """
-        if isinstance(index, slice) and self.in_order:
-            start, stop, step = index.indices(len(self._source))
-            if step == 1:
-                out = np.empty((max(stop - start, 0), *self._source.shape[1:]), self._source.dtype)
-                self.read(start, out)
-                return out
-        self.source_file.check()
-        found = np.array(self._source[index])
-        self._read += found.nbytes
-        if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._read = 0
-        return found
-
-    def read(self, start: int, out: np.ndarray) -> None:
-        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
-
-        Raises:
-          OSError: as ``rows``.
-        """
-        self.source_file.check()
-        place = self._offset + start * self._source.strides[0]
-        fill(out, self._file, place, self.source_file.path)
-
-
-def _is_mapped(source: Any) -> bool:
-    held = isinstance(source, np.memmap) and source.filename is not None
-    return held and getattr(source, "_mmap", None) is not None
-
-
 @pytree_dataclass
 class Streamed:
     """Records outside of the device, as a program of JAX holds them; secret.
@@ -165,12 +112,14 @@ class Streamed:
       kinds: shape and dtype of a row of each leaf.
       structure: of the tree of leaves.
       size: number of records.
+      prepared: the same records in the form that their sums read, where they were prepared once.
     """
 
     token: Array
     kinds: tuple[tuple[tuple[int, ...], str], ...] = static()
     structure: Any = static()
     size: int = static()
+    prepared: "Streamed | None" = None
 
     @property
     def shapes(self) -> PyTree:
@@ -209,17 +158,39 @@ class _Reader:
       leaves: of the records.
       dtypes: of what is returned.
       structure: of the tree of leaves.
+      scratches: files that hold the rows already, in place of leaves, of which the shapes count.
     """
 
-    def __init__(self, leaves: Sequence[Rows], dtypes: Sequence[Any], structure: Any):
-        self._leaves, self._dtypes, self._structure = leaves, dtypes, structure
-        self._scratches = [_scratch(*both) for both in zip(leaves, dtypes, strict=True)]
-        self._size = leaves[0].shape[0]
+    def __init__(
+        self,
+        leaves: Sequence[Any],
+        dtypes: Sequence[Any],
+        structure: Any,
+        scratches: Sequence[Scratch] | None = None,
+    ):
+        self._leaves, self._dtypes, self.structure = leaves, dtypes, structure
+        self._scratches: Sequence[Scratch | None] = scratches or [
+            _scratch(*both) for both in zip(leaves, dtypes, strict=True)
+        ]
+        self.size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
         self._pools: dict[int, list[list[np.ndarray]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.served = 0
+        self.beside: list[int] = []  # tokens of readers that are closed with this one
+
+    @property
+    def kinds(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape and dtype of a row of each leaf."""
+        both = zip(self._leaves, self._dtypes, strict=True)
+        return tuple((tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in both)
+
+    @property
+    def computed_from(self) -> SourceFile | None:
+        """The file from which leaves are mapped or decoded, None if there is none."""
+        files = (leaf.computed_from for leaf in self._leaves)
+        return next((file for file in files if file is not None), None)
 
     def chunk(self, start: int, rows: int) -> PyTree:
         """Returns rows from ``start`` on, and begins to read those that come next."""
@@ -229,10 +200,10 @@ class _Reader:
         if any(self._scratches):
             self._thread.submit(self._offer, start, leaves)
         # After the last chunk comes the first, of the next pass.
-        follows = start + rows if start + rows < self._size else 0
+        follows = start + rows if start + rows < self.size else 0
         self._ahead[follows, rows] = self._read_later(follows, rows)
         self.served += rows
-        return jax.tree.unflatten(self._structure, leaves)
+        return jax.tree.unflatten(self.structure, leaves)
 
     def at(self, indices: np.ndarray) -> PyTree:
         """Returns the rows at ``indices``."""
@@ -248,7 +219,7 @@ class _Reader:
             return leaves
 
         self.served += len(indices)
-        return jax.tree.unflatten(self._structure, self._kept(read))
+        return jax.tree.unflatten(self.structure, self._kept(read))
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -320,22 +291,64 @@ def shaped(examples: PyTree) -> PyTree:
 
 
 def stream(examples: PyTree) -> Streamed:
-    """Returns ``examples`` as a program holds them; ``reading`` closes what it opens."""
+    """Returns ``examples`` as a program holds them; ``reading`` closes what it opens.
+
+    Raises:
+      ValueError: inside ``jit``, which runs when ``reading`` has ended.
+    """
+    if isinstance(jnp.zeros(1)[0], Tracer):
+        raise ValueError(
+            "records that stay on disk cannot be read inside jit, whose program runs later: call "
+            "solve outside of it (it is one program already), or pass arrays."
+        )
     leaves, structure = jax.tree.flatten(examples)
     leaves = [leaf if isinstance(leaf, Rows) else Rows(leaf) for leaf in leaves]
     dtypes = [jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in leaves]
+    return _streamed(_Reader(leaves, dtypes, structure))
+
+
+def _streamed(reader: _Reader) -> Streamed:
     with _LOCK:
         token = next(_TOKENS) % 2**31
-        _READERS[token] = _Reader(leaves, dtypes, structure)
-    kinds = tuple(
-        (tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in zip(leaves, dtypes, strict=True)
-    )
-    return Streamed(jnp.array([token], jnp.int32), kinds, structure, leaves[0].shape[0])
+        _READERS[token] = reader
+    return Streamed(jnp.array([token], jnp.int32), reader.kinds, reader.structure, reader.size)
+
+
+def computed_from(records: Streamed) -> SourceFile | None:
+    """Returns the file from whose rows records are computed; None if they are read as they are."""
+    return _READERS[int(records.token[0])].computed_from
+
+
+def chunks(records: Streamed, rows: int) -> Iterator[tuple[int, PyTree]]:
+    """Yields where each chunk of ``rows`` records begins, and the chunk as ``Streamed.chunk``."""
+    reader = _READERS[int(records.token[0])]
+    for start in range(0, records.size, rows):
+        yield start, reader.chunk(start, rows)
+
+
+def with_prepared(records: Streamed, prepared: PyTree, scratches: Sequence[Scratch]) -> Streamed:
+    """Returns ``records`` with their prepared form, which ``reading`` closes with them.
+
+    Args:
+      records: as they were read.
+      prepared: shapes and dtypes of the prepared form.
+      scratches: files that hold it, one for each leaf.
+    """
+    leaves, structure = jax.tree.flatten(prepared)
+    dtypes = [leaf.dtype for leaf in leaves]
+    held = _streamed(_Reader(leaves, dtypes, structure, scratches))
+    _READERS[int(records.token[0])].beside.append(int(held.token[0]))
+    return dataclasses.replace(records, prepared=held)
 
 
 def served(records: PyTree) -> int:
-    """Returns how many records were read so far; 0 where none are streamed."""
-    return _READERS[int(records.token[0])].served if isinstance(records, Streamed) else 0
+    """Returns how many records passes have read so far; 0 where none are streamed."""
+    if not isinstance(records, Streamed):
+        return 0
+    if records.prepared is None:
+        return _READERS[int(records.token[0])].served
+    per_row = -(-records.size // records.prepared.size)
+    return per_row * _READERS[int(records.prepared.token[0])].served
 
 
 def finished(records: PyTree, result: PyTree) -> None:
@@ -365,12 +378,14 @@ def reading(records: PyTree) -> Iterator[None]:
     if not isinstance(records, Streamed):
         yield
         return
-    token = int(records.token[0])
+    first = int(records.token[0])
     try:
         with _quiet():
             yield
     except Exception as error:  # of a class that depends on when JAX notices
-        if (failed := _READERS[token].failed) is None:
+        readers = [_READERS[token] for token in (first, *_READERS[first].beside)]
+        failed = next((reader.failed for reader in readers if reader.failed is not None), None)
+        if failed is None:
             raise
         raise OSError(
             f"the records could not be read: {failed} What was begun is spent; with a checkpoint "
@@ -378,4 +393,5 @@ def reading(records: PyTree) -> Iterator[None]:
         ) from error
     finally:
         with _LOCK:
-            _READERS.pop(token).close()
+            for token in (first, *_READERS[first].beside):
+                _READERS.pop(token).close()

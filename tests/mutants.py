@@ -901,6 +901,19 @@ def _(patch):
     patch.setattr(_files.Scratch, "offer", anywhere)
 
 
+@mutant("a prepared chunk that is not written")
+def _(patch):
+    append = _files.Scratch.append
+
+    def some(scratch, rows):
+        if scratch._written == len(rows):
+            scratch._written += len(rows)
+        else:
+            append(scratch, rows)
+
+    patch.setattr(_files.Scratch, "append", some)
+
+
 @mutant("rows of a scratch file one late")
 def _(patch):
     read = _files.Scratch.read

@@ -14,12 +14,13 @@ DEVICES = 8
 ROWS = 7 * _sharding.SHARE + 100  # something on each of eight devices, and padding on the last
 
 PREAMBLE = f"""
-import hashlib, json, re
+import hashlib, json, pathlib, re, tempfile
 import jax, jax.numpy as jnp, numpy as np
 from factories import make
 
 import dpjax
 from dpjax import _sharding
+from dpjax._streaming import Rows
 from dpjax.distributed import shard, stream
 from dpjax.driver import loop
 
@@ -33,6 +34,17 @@ found = {{}}
 def algorithm(name):
     more = {{"batch_size": 9_000}} if name in ("dp-adam", "dp-optimizer", "dpagem") else {{}}
     return make(name, budget, data_size=n, dimension=4, steps=3, **more)
+
+
+def from_disk(*arrays):
+    # Of files whose rows a function maps, so that they go through a scratch file.
+    for place, array in enumerate(arrays):
+        np.save(pathlib.Path(folder.name) / f"{{place}}.npy", array)
+        mapped = np.load(pathlib.Path(folder.name) / f"{{place}}.npy", mmap_mode="r")
+        yield Rows(mapped, lambda rows: rows)
+
+
+folder = tempfile.TemporaryDirectory()
 
 
 def bits(solution):

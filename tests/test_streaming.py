@@ -465,18 +465,108 @@ def test_a_file_that_changes_size_is_noticed_when_its_rows_lie_in_a_scratch_file
             read.reader.chunk(start, CHUNK)
 
 
-def test_a_training_through_a_scratch_file_has_the_bits_of_memory(tables, monkeypatch):
-    monkeypatch.setattr("dpjax.derivatives.linear_records._AT_ONCE", 1)
-    read, served = Rows.read, []
-    monkeypatch.setattr(Rows, "read", lambda *args: served.append(args[1]) or read(*args))
+def margin_loss(params, example):
+    return jnp.log1p(jnp.exp(-example[1] * (example[0] @ params)))
+
+
+OF_A_FUNCTION = dpjax.objectives.Objective(margin_loss, name="own")
+
+
+@pytest.fixture
+def mapped_rows(monkeypatch):
+    """Where the rows begin that are mapped; few come in together."""
+    for name in ("linear_records", "linear_scratch"):
+        monkeypatch.setattr(f"dpjax.derivatives.{name}._AT_ONCE", 1)
+    read, starts = Rows.read, []
+    monkeypatch.setattr(Rows, "read", lambda *args: starts.append(args[1]) or read(*args))
     jax.clear_caches()
-    try:
-        held, left = loaded(tables["npy"]), loaded(tables["npy"], memory_limit=1_000)
-        assert same(solved(held), solved(left))
-    finally:
-        jax.clear_caches()
-    # Two leaves, in two of three passes.
-    assert len(served) == 2 * 2 * len(set(served)) and len(set(served)) > 9
+    yield starts
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize(
+    ("given", "passes"),
+    [
+        pytest.param({"name": "dp-tr"}, 1, id="signs"),
+        pytest.param({"objective": dpjax.objectives.least_squares()}, 1, id="numbers"),
+        pytest.param({"steps": 2}, 2, id="few steps"),
+        pytest.param(
+            {"objective": OF_A_FUNCTION, "clip_norm": 1.0, "step_size": 1.0}, 2, id="a function"
+        ),
+    ],
+)
+def test_a_training_through_a_scratch_file_has_the_bits_of_memory(
+    tables, mapped_rows, given, passes
+):
+    given = algorithm(**given)
+    held, left = loaded(tables["npy"]), loaded(tables["npy"], memory_limit=1_000)
+    assert same(solved(held, given), solved(left, given))
+    starts = len(set(mapped_rows))
+    # Of two leaves, each of which may read its first rows ahead once more.
+    assert starts > 3 and 0 <= len(mapped_rows) - 2 * passes * starts <= 2
+
+
+@pytest.mark.parametrize("writes", [0, 1, 40])
+def test_records_that_cannot_all_be_prepared_on_disk_are_prepared_in_each_pass(
+    tables, mapped_rows, monkeypatch, writes
+):
+    write, left, closed = os.pwrite, [None] * writes, []
+
+    def some(*args):
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left.pop()
+        return write(*args)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    close = _files.Scratch.close
+    monkeypatch.setattr(
+        _files.Scratch, "close", lambda scratch: closed.append(scratch) or close(scratch)
+    )
+    expected = solved(loaded(tables["npz"]))
+    assert same(expected, solved(loaded(tables["npz"], memory_limit=1_000)))
+    assert len(set(closed)) == 2 + 2 and all(scratch._file is None for scratch in closed)
+    assert len(mapped_rows) > 3 * 2 * 4  # in each of three passes, of four chunks
+
+
+def test_a_file_that_changes_while_records_are_prepared_is_named(tables, mapped_rows, tmp_path):
+    left = loaded(tables["npy"], memory_limit=1_000)
+    append = _files.Scratch.append
+
+    def cut(scratch, rows):
+        append(scratch, rows)
+        os.truncate(tmp_path / "table.npy", 1_000)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_files.Scratch, "append", cut)
+        with pytest.raises(OSError, match=r"could not be read: the size of .*table.npy' changed"):
+            solved(left)
+    assert not _streaming._READERS
+
+
+def test_a_run_that_goes_on_prepares_records_where_enough_steps_are_left(
+    tables, mapped_rows, tmp_path, capsys
+):
+    left = loaded(tables["npy"], memory_limit=1_000)
+
+    def run():
+        return dpjax.run(
+            algorithm(steps=8), left, key=jax.random.key(0), checkpoint=tmp_path / "run"
+        )
+
+    first = run()
+    once = len(mapped_rows)
+    assert once <= 2 * len(set(mapped_rows)) + 2
+    assert same(first.params, run().params)
+    assert len(mapped_rows) == once  # a run that is over reads none
+
+
+def test_records_on_disk_are_refused_inside_jit(arrays):
+    with pytest.raises(ValueError, match="cannot be read inside jit"):
+        jax.jit(lambda key: dpjax.solve(algorithm(), stream(arrays), key=key).params)(
+            jax.random.key(0)
+        )
+    assert not _streaming._READERS
 
 
 @pytest.mark.parametrize(

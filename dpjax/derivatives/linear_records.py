@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
 
 Contribution = Callable[[Chunk, Array, Array, Array | None], PyTree]
+Parts = tuple[Array, Array, Array | None]
 
 # Chunks of features of this many numbers (1 MB in float32) stay in a core's cache.
 _NUMBERS = 2**18
@@ -83,13 +84,13 @@ class PreparedLinear:
 
         return sum_chunks(self.directions.shape[0], self.width, of_chunk, summands)
 
-    def of(self, chunk: Chunk) -> tuple[Array, Array, Array | None]:
+    def of(self, chunk: Chunk) -> Parts:
         """Returns the directions, radii and labels of a chunk."""
         label = None if self.label is None else chunk.of(self.label)
         return chunk.of(self.directions), chunk.of(self.radius), label
 
     @property
-    def of_all(self) -> tuple[Array, Array, Array | None]:
+    def of_all(self) -> Parts:
         """The directions, radii and labels of all records."""
         return self.directions, self.radius, self.label
 
@@ -146,13 +147,17 @@ class StreamedLinear:
         first, rows = blocks.start * size, blocks.fresh.shape[0] * size
         dtype = wide_dtype(self.rows.shapes[0].dtype)
 
-        def computed() -> tuple[Array, Array, Array | None]:
+        def computed() -> Parts:
             x, y = self.rows.chunk(first, rows)
             here = first + jnp.arange(rows) < self.rows.size
-            return _columns(x.astype(dtype), y, here, self.labels, size)
+            return in_blocks(x.astype(dtype), y, here, self.labels, size)
 
-        columns, radius, label = compute_once(blocks, computed)
-        prepared = PreparedLinear(columns, radius, self.width, label)
+        if self.rows.prepared is None:
+            parts = compute_once(blocks, computed)
+        else:
+            parts = self.rows.prepared.chunk(blocks.start, blocks.fresh.shape[0])
+        directions, radius, label = parts
+        prepared = PreparedLinear(directions, radius, self.width, label)
         return prepared.of_unit_length() if self.scaled else prepared
 
     def of_unit_length(self) -> "StreamedLinear":
@@ -209,8 +214,8 @@ def prepare(
         here = positions < n
         if counted is not None:
             here = here & counted[row]
-        columns, radius, label = _columns(x[row].astype(dtype), y[row], here, kind, size)
-        parts = PreparedLinear(columns, radius, at_once, label)
+        directions, radius, label = in_blocks(x[row].astype(dtype), y[row], here, kind, size)
+        parts = PreparedLinear(directions, radius, at_once, label)
 
         def put(whole: Array, part: Array) -> Array:
             return lax.dynamic_update_slice_in_dim(whole, part, first, axis=0)
@@ -262,10 +267,16 @@ def chunk_width(n: int, p: int) -> int:
     return min(widths, key=lambda width: -(-count // width) * (width + 0.25))
 
 
-def _columns(
-    x: Array, y: Array, here: Array, labels: Signs, size: int
-) -> tuple[Array, Array, Array | None]:
-    """Returns the parts of a ``PreparedLinear`` for some rows, in blocks of ``size``."""
+def in_blocks(x: Array, y: Array, here: Array, labels: Signs, size: int) -> Parts:
+    """Returns directions, radii and labels of a ``PreparedLinear`` for some rows.
+
+    Args:
+      x: (rows, p).
+      y: (rows,).
+      here: bool (rows,); False for what is past the last record.
+      labels: which labels count.
+      size: rows of a block, which divides their number.
+    """
     counts = here & labels.accepts(y)
     y = y.astype(x.dtype)
     unit, radius = polar(x, labels.sign(y), counts)

@@ -18,7 +18,7 @@ from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.distributed import mesh_of
-from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
+from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key, prepared_once
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
@@ -184,6 +184,7 @@ def _trained(
         check_sums(records, numbers_of(algorithm))
         check_traced(root, records)
         with claimed(root, ADVICE), reading(records):
+            records = prepared_once(algorithm, records)
             found, solution = here(
                 program(
                     algorithm,

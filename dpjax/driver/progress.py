@@ -1,8 +1,10 @@
 """``run``: the same training from the host, with a progress bar."""
 
 import bisect
+import contextlib
 import dataclasses
 import functools
+import math
 import os
 import time
 import warnings
@@ -22,6 +24,7 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
+from dpjax.driver.asking import prepared_once
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
@@ -121,13 +124,15 @@ def run(
         reading(records),
         resume.journal(algorithm, data, resume.Chosen(root, known), params, kept, team) as journal,
     ):
+        shown = progress if team.leads else False
+        records = _prepared_once(algorithm, records, journal.step, shown)
         bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
         begun = time.monotonic()
-        with Bar(watched.words(carry), steps, shown=progress if team.leads else False) as bar:
+        with Bar(watched.words(carry), steps, shown=shown) as bar:
             pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
             while until <= done < steps:
                 until = team.from_first(functools.partial(pace.next, done))
@@ -141,11 +146,8 @@ def run(
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return dataclasses.replace(
-        solution,
-        reproducible=journal.reproducible,
-        preprocessing=loop.preprocessing_of(data),
-    )
+    scale = loop.preprocessing_of(data)
+    return dataclasses.replace(solution, reproducible=journal.reproducible, preprocessing=scale)
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
@@ -168,6 +170,20 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     bound = loop.bind_training(algorithm, examples, key, params)
     return bound, loop.start(bound, params)
+
+
+def _prepared_once(algorithm: Algorithm, records: PyTree, taken: int, shown: bool | None) -> PyTree:
+    """``prepared_once`` with a bar; in percent, since the number of records may be private."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def bar() -> Bar:
+            return stack.enter_context(Bar("Preparing the records", 100, shown=shown, keep=False))
+
+        def report(part: float) -> None:
+            bar().update(math.floor(100 * part))
+
+        return prepared_once(algorithm, records, taken, report)
 
 
 def _rate(records: PyTree, begun: float) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,10 @@ from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
 from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import on_device
-from dpjax.derivatives import linear_records, linear_units
+from dpjax.derivatives import linear_records, linear_scratch, linear_units
 from dpjax.oracles.base import Query, Records
+
+_PASSES = 3  # to prepare records and write them takes as long as two passes that prepare them
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -44,6 +47,26 @@ def bind(query: Query, examples: PyTree) -> Records:
     if isinstance(examples, Streamed):
         return linear_records.streamed(examples, width, linear.labels)
     return prepare(examples)
+
+
+def prepare_on_disk(
+    query: Query, examples: PyTree, passes: int, report: Callable[[float], None] = lambda part: None
+) -> PyTree:
+    """Returns examples for ``bind``; streamed ones with what it would prepare in each pass.
+
+    Args:
+      query: any query.
+      examples: as ``bind``.
+      passes: how often all records will be asked for, at least. For few passes nothing is done.
+      report: called with the part that is done, from 0 to 1.
+
+    Privacy: raw data, in a scratch file, see ``dpjax._files.Scratch``.
+    """
+    linear = query.objective.linear
+    many = passes >= _PASSES and query.closed_form
+    if not (isinstance(examples, Streamed) and many and linear is not None):
+        return examples
+    return linear_scratch.prepare_on_disk(examples, linear.labels, report)
 
 
 def _units(query: Query, examples: PyTree) -> Records:
