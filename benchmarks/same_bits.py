@@ -90,12 +90,12 @@ def on_disk(data, folder):
     from dpjax import Dataset, distributed
     from dpjax._streaming import Rows
 
-    rows = []
-    for array in data.examples if isinstance(data, Dataset) else data:
-        path = folder / f"{len(rows)}.npy"
-        np.save(path, array)
-        rows.append(Rows(np.load(path, mmap_mode="r"), lambda rows: rows))
-    x, y = rows
+    x, y = map(np.asarray, data.examples if isinstance(data, Dataset) else data)
+    shape, path = x.shape[1:], folder / "table.npy"
+    np.save(path, np.column_stack([x.reshape(len(x), -1), y]).astype(np.float32))
+    table = np.load(path, mmap_mode="r")
+    x = Rows(table, lambda rows: rows[:, :-1].reshape(-1, *shape), shape)
+    y = Rows(table, lambda rows: rows[:, -1], (), y.dtype)
     return distributed.stream(
         dataclasses.replace(data, x=x, y=y) if isinstance(data, Dataset) else (x, y)
     )

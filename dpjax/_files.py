@@ -139,7 +139,7 @@ class Scratch:
 
     Attributes:
       complete: whether it holds all rows. It is not read before.
-      dropped: whether there is none, and will be none.
+      dropped: whether the file was given up.
 
     Privacy: raw data, readable by its owner alone.
     """

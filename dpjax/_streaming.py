@@ -188,9 +188,17 @@ class _Reader:
 
     @property
     def computed_from(self) -> SourceFile | None:
-        """The file from which leaves are mapped or decoded, None if there is none."""
-        files = (leaf.computed_from for leaf in self._leaves)
-        return next((file for file in files if file is not None), None)
+        """The one file from which all leaves come, if some of them are mapped or decoded."""
+        computed = next(filter(None, (leaf.computed_from for leaf in self._leaves)), None)
+        files = (leaf.source_file for leaf in self._leaves)
+        same = all(file and computed and file.path == computed.path for file in files)
+        return computed if same else None
+
+    def rest(self) -> None:
+        """Forgets what was read ahead and counted, and frees the memory for it."""
+        self._ahead.clear()
+        self._pools.clear()
+        self.served = 0
 
     def chunk(self, start: int, rows: int) -> PyTree:
         """Returns rows from ``start`` on, and begins to read those that come next."""
@@ -315,15 +323,24 @@ def _streamed(reader: _Reader) -> Streamed:
 
 
 def computed_from(records: Streamed) -> SourceFile | None:
-    """Returns the file from whose rows records are computed; None if they are read as they are."""
+    """Returns the file from which records are mapped or decoded.
+
+    None where they are read as they are, or where some lie elsewhere.
+    """
     return _READERS[int(records.token[0])].computed_from
 
 
 def chunks(records: Streamed, rows: int) -> Iterator[tuple[int, PyTree]]:
-    """Yields where each chunk of ``rows`` records begins, and the chunk as ``Streamed.chunk``."""
+    """Yields where each chunk of ``rows`` records begins, and the chunk as ``Streamed.chunk``.
+
+    Not counted in ``served``.
+    """
     reader = _READERS[int(records.token[0])]
-    for start in range(0, records.size, rows):
-        yield start, reader.chunk(start, rows)
+    try:
+        for start in range(0, records.size, rows):
+            yield start, reader.chunk(start, rows)
+    finally:
+        reader.rest()
 
 
 def with_prepared(records: Streamed, prepared: PyTree, scratches: Sequence[Scratch]) -> Streamed:

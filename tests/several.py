@@ -36,12 +36,13 @@ def algorithm(name):
     return make(name, budget, data_size=n, dimension=4, steps=3, **more)
 
 
-def from_disk(*arrays):
-    # Of files whose rows a function maps, so that they go through a scratch file.
-    for place, array in enumerate(arrays):
-        np.save(pathlib.Path(folder.name) / f"{{place}}.npy", array)
-        mapped = np.load(pathlib.Path(folder.name) / f"{{place}}.npy", mmap_mode="r")
-        yield Rows(mapped, lambda rows: rows)
+def from_disk(x, y):
+    # Of a file whose rows a function maps, so that they go through a scratch file.
+    path = pathlib.Path(folder.name) / "table.npy"
+    np.save(path, np.column_stack([x, y]))
+    table = np.load(path, mmap_mode="r")
+    p = x.shape[1]
+    return Rows(table, lambda rows: rows[:, :p], (p,)), Rows(table, lambda rows: rows[:, p], ())
 
 
 folder = tempfile.TemporaryDirectory()

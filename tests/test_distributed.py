@@ -52,7 +52,7 @@ def placed(program, how, where="", names=NAMES):
 @functools.cache
 def on_one():
     """What all programs release on one device, from memory and, as ``out NAME``, from outside."""
-    outside = "stream(tuple(from_disk(x, y)))", "out "
+    outside = "stream(from_disk(x, y))", "out "
     return on_devices(
         placed(TRAINED, "(x, y)")
         + placed(TRAINED, *outside)

@@ -39,7 +39,7 @@ _NUMBERS = 2**18
 _WIDTH = 16
 # Streamed chunks that come in at once hold so many numbers (8 MB in float32): each time costs a
 # callback.
-_AT_ONCE = 2**21
+AT_ONCE = 2**21
 
 
 @pytree_dataclass
@@ -133,7 +133,7 @@ class StreamedLinear:
         size = min(self.rows.size, rounding.BLOCK)
         rows = size * self.width
         chunks = -(-self.rows.size // rows)
-        together = max(1, min(chunks, _AT_ONCE // (rows * self.features)))
+        together = max(1, min(chunks, AT_ONCE // (rows * self.features)))
 
         def load(blocks: Chunk) -> PreparedLinear:
             return self._prepared(blocks, size)
@@ -145,12 +145,11 @@ class StreamedLinear:
 
     def _prepared(self, blocks: Chunk, size: int) -> PreparedLinear:
         first, rows = blocks.start * size, blocks.fresh.shape[0] * size
-        dtype = wide_dtype(self.rows.shapes[0].dtype)
 
         def computed() -> Parts:
             x, y = self.rows.chunk(first, rows)
             here = first + jnp.arange(rows) < self.rows.size
-            return in_blocks(x.astype(dtype), y, here, self.labels, size)
+            return in_blocks(x, y, here, self.labels, size)
 
         if self.rows.prepared is None:
             parts = compute_once(blocks, computed)
@@ -214,7 +213,7 @@ def prepare(
         here = positions < n
         if counted is not None:
             here = here & counted[row]
-        directions, radius, label = in_blocks(x[row].astype(dtype), y[row], here, kind, size)
+        directions, radius, label = in_blocks(x[row], y[row], here, kind, size)
         parts = PreparedLinear(directions, radius, at_once, label)
 
         def put(whole: Array, part: Array) -> Array:
@@ -271,13 +270,13 @@ def in_blocks(x: Array, y: Array, here: Array, labels: Signs, size: int) -> Part
     """Returns directions, radii and labels of a ``PreparedLinear`` for some rows.
 
     Args:
-      x: (rows, p).
-      y: (rows,).
-      here: bool (rows,); False for what is past the last record.
+      x: (rows, p) features.
+      y: (rows,) labels.
+      here: bool (rows,); False past the last record.
       labels: which labels count.
       size: rows of a block, which divides their number.
     """
-    counts = here & labels.accepts(y)
+    counts, x = here & labels.accepts(y), x.astype(wide_dtype(x.dtype))
     y = y.astype(x.dtype)
     unit, radius = polar(x, labels.sign(y), counts)
     label = labels.beside(jnp.where(counts, y, 0))

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
-from dpjax.oracles import Query, bind, check_query, only_where, prepare_on_disk
+from dpjax.oracles import Query, bind, check_query, only_where
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
@@ -170,26 +170,6 @@ def _same(query: Query, own: Query) -> bool:
 def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
     """Returns the data in the form the queries read; one copy, since they share an objective."""
     return bind(algorithm.queries[0], examples)
-
-
-def prepared_once(
-    algorithm: Algorithm,
-    examples: PyTree,
-    taken: int = 0,
-    report: Callable[[float], None] = lambda part: None,
-) -> PyTree:
-    """Returns examples whose preparation, where they stay on disk, is not done at each step again.
-
-    Args:
-      algorithm: configured.
-      examples: see ``bind``.
-      taken: steps that were taken before.
-      report: called with the part that is done, from 0 to 1.
-    """
-    if isinstance(algorithm.steps, Tracer):
-        return examples
-    left = int(algorithm.steps) - taken
-    return prepare_on_disk(algorithm.queries[0], examples, left, report)
 
 
 def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:

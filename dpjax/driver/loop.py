@@ -18,12 +18,13 @@ from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.distributed import mesh_of
-from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key, prepared_once
+from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
+from dpjax.oracles import prepare_on_disk
 
 _HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
 
@@ -183,8 +184,9 @@ def _trained(
         records = on_device(place(examples, mesh))
         check_sums(records, numbers_of(algorithm))
         check_traced(root, records)
-        with claimed(root, ADVICE), reading(records):
-            records = prepared_once(algorithm, records)
+        with reading(records), claimed(root, ADVICE):
+            if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
+                records = prepare_on_disk(algorithm.queries[0], records, int(algorithm.steps))
             found, solution = here(
                 program(
                     algorithm,

@@ -16,7 +16,7 @@ import jax
 from dpjax import _processes
 from dpjax._bar import Bar
 from dpjax._sharding import check_sums, everywhere, here, place
-from dpjax._streaming import reading, served
+from dpjax._streaming import Streamed, reading, served
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
@@ -24,12 +24,13 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
-from dpjax.driver.asking import prepared_once
+from dpjax.driver.asking import bind_records, bind_with_key
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.solution import Solution
 from dpjax.mechanisms.used_keys import claimed, guessable
+from dpjax.oracles import prepare_on_disk
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64
@@ -124,11 +125,11 @@ def run(
         reading(records),
         resume.journal(algorithm, data, resume.Chosen(root, known), params, kept, team) as journal,
     ):
-        shown = progress if team.leads else False
-        records = _prepared_once(algorithm, records, journal.step, shown)
         bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
+        shown = progress if team.leads else False
+        bound, records = _prepared(bound, carry, records, shown)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
         begun = time.monotonic()
@@ -172,18 +173,23 @@ def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     return bound, loop.start(bound, params)
 
 
-def _prepared_once(algorithm: Algorithm, records: PyTree, taken: int, shown: bool | None) -> PyTree:
-    """``prepared_once`` with a bar; in percent, since the number of records may be private."""
+def _prepared(bound: loop.Bound, carry: loop.Carry, records: PyTree, shown: bool | None):
+    """Returns the records, and ``bound`` with them, prepared on disk if enough steps are left."""
+    algorithm = bound.algorithm
+    if not isinstance(records, Streamed) or _is_done(algorithm, carry.state):
+        return bound, records
+    left = int(algorithm.steps) - int(carry.step)
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def bar() -> Bar:
             return stack.enter_context(Bar("Preparing the records", 100, shown=shown, keep=False))
 
-        def report(part: float) -> None:
-            bar().update(math.floor(100 * part))
+        def report(fraction: float) -> None:
+            bar().update(math.floor(100 * fraction))
 
-        return prepared_once(algorithm, records, taken, report)
+        records = prepare_on_disk(algorithm.queries[0], records, left, report)
+    return bind_with_key(algorithm, bind_records(algorithm, records), bound.key), records
 
 
 def _rate(records: PyTree, begun: float) -> str:
@@ -229,4 +235,5 @@ class _Watched:
 
 _output = jax.jit(lambda algorithm, state: algorithm.output(state))
 _advance = jax.jit(loop.advance)
+_is_done = jax.jit(lambda algorithm, state: algorithm.done(state))
 _finish = functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))(loop.finish)

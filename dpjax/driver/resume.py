@@ -91,11 +91,6 @@ class Journal:
         return self._checkpoint.run_id
 
     @property
-    def step(self) -> int:
-        """The number of steps that were taken before."""
-        return self._checkpoint.step
-
-    @property
     def resumed(self) -> bool:
         """Whether an earlier process began the run."""
         return bool(self._checkpoint.leaves)

@@ -18,7 +18,8 @@ from dpjax._wide import on_device
 from dpjax.derivatives import linear_records, linear_scratch, linear_units
 from dpjax.oracles.base import Query, Records
 
-_PASSES = 3  # to prepare records and write them takes as long as two passes that prepare them
+# To write prepared records takes as long as two passes that scale and prepare them.
+_PASSES = 3
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -50,21 +51,27 @@ def bind(query: Query, examples: PyTree) -> Records:
 
 
 def prepare_on_disk(
-    query: Query, examples: PyTree, passes: int, report: Callable[[float], None] = lambda part: None
+    query: Query,
+    examples: PyTree,
+    answers: int,
+    report: Callable[[float], None] = lambda fraction: None,
 ) -> PyTree:
-    """Returns examples for ``bind``; streamed ones with what it would prepare in each pass.
+    """Returns examples for ``bind``, prepared once in a scratch file where that saves passes.
+
+    Only records that are streamed, and scaled on their way from disk, are. Outside ``jit`` alone.
 
     Args:
       query: any query.
       examples: as ``bind``.
-      passes: how often all records will be asked for, at least. For few passes nothing is done.
-      report: called with the part that is done, from 0 to 1.
+      answers: how many answers are planned.
+      report: called with the fraction that is done, up to 1.
 
-    Privacy: raw data, in a scratch file, see ``dpjax._files.Scratch``.
+    Privacy: raw data, in a file that the system deletes with the process.
     """
     linear = query.objective.linear
-    many = passes >= _PASSES and query.closed_form
-    if not (isinstance(examples, Streamed) and many and linear is not None):
+    if not (isinstance(examples, Streamed) and query.closed_form and linear is not None):
+        return examples
+    if answers * max(1, query.gradients_per_record) < _PASSES:
         return examples
     return linear_scratch.prepare_on_disk(examples, linear.labels, report)
 
