@@ -47,6 +47,15 @@ def number(value: float | np.floating) -> str:
     return f"{value:.2g}" if value == 0 or 1e-4 <= abs(value) < 100 else f"{value:.1e}"
 
 
+def seeds(count: int) -> str:
+    """Returns a number of seeds in words.
+
+    >>> seeds(1), seeds(10)
+    ('1 seed', '10 seeds')
+    """
+    return f"{count} seed{'s' * (count > 1)}"
+
+
 def percent(share: float | np.floating) -> str:
     """Returns a share as a percentage.
 

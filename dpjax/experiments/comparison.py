@@ -40,7 +40,7 @@ def against_epsilon(problem: Problem, caption: str = "") -> Figure:
         cell = page.mean(name, percent if share else number, error=not share)
         spread = "" if share else ", mean (standard error)"
         tables.append(page.Grid(f"{words.capitalize()}{spread}:", cell))
-    title = "{problem}: n = {n:,}, p = {p}, {relation}; {exact}\nmean of {seeds} seeds, band: the "
+    title = "{problem}: n = {n:,}, p = {p}, {relation}; {exact}\nmean of {seeds}, band: the "
     picture = Picture(f"{title}middle 80 %", tuple(panels))
     return Figure(caption or "Exact values against epsilon.", (problem,), picture, tuple(tables))
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpjax import plotting
+from dpjax.experiments.claims import seeds
 from dpjax.experiments.looks import look, mark
 from dpjax.experiments.results import Results, quartiles, untuned
 from dpjax.experiments.spec import Problem
@@ -209,6 +210,7 @@ def _error_axis(axes: Any, longest: float, every: Mapping[str, Any]) -> None:
         axes.vlines((1.03 + 0.012 * place) * longest, last.min(), last.max(), color=color)
         worst = max(worst, _RISEN * float(last.mean()), 1.05 * float(last.max()))
     low = 0.85 * min(float(np.min(line.get_ydata())) for line in axes.lines)
+    worst = min(worst, 1.03 * max(float(np.max(line.get_ydata())) for line in axes.lines))
     # Upside down, as the axis is one of errors.
     axes.set(yscale="log", xlim=(0, 1.15 * longest), ylim=(worst, low))
     ticks = [error for error in _TICKS if low < error < worst]
@@ -399,7 +401,7 @@ def _names(problem: Problem | None, found: Results) -> dict[str, Any]:
     n, p = found.shape
     names: dict[str, Any] = {
         "exact": plotting.EXACT, "n": n, "p": p,
-        "seeds": len([seed for seed in found.each("seed") if seed >= 0]),
+        "seeds": seeds(sum(seed >= 0 for seed in found.each("seed"))),
         "epsilons": ", ".join(f"{epsilon:g}" for epsilon in found.each("epsilon")),
     }  # fmt: skip
     if problem is not None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from dpjax.diagnostics.optimum import WIDEST
-from dpjax.experiments.claims import number
+from dpjax.experiments.claims import number, seeds
 from dpjax.experiments.results import Results
 from dpjax.experiments.spec import Plan, Problem
 
@@ -88,17 +88,19 @@ def write(plan: Plan, results: Results) -> str:
 
 
 def _head(plan: Plan, results: Results) -> list[str]:
-    experiment, values, seeds, few = plan.experiment, "", "", "draws"
+    experiment, values, runs, few = plan.experiment, "", "", "draws"
     if plan.problems:
         values = (
             " Gaps, gradient norms and accuracies are exact values of the records: NOT PRIVATE."
         )
-        seeds, few = f" {plan.seeds} seeds; {experiment.trained}.", "rows, seeds and epsilons"
+        counts = sorted({plan.seeds_on(problem) for problem in plan.problems}, reverse=True)
+        runs = f" {' or '.join(map(seeds, counts))}; {experiment.trained}."
+        few = "rows, seeds and epsilons"
     source = f"{experiment.reference}. " if experiment.reference else ""
     lines = [
         f"# {experiment.title} (NOT PRIVATE)", "",
         f"{source}Made by `{plan.command}`, with every number in `{plan.name}.csv`.{values}", "",
-        f"{experiment.conventions}{seeds}".strip(), "", experiment.settings, "",
+        f"{experiment.conventions}{runs}".strip(), "", experiment.settings, "",
     ]  # fmt: skip
     if plan.quick:
         lines += [f"**A quick run: few {few}. Its numbers are no results.**", ""]

@@ -177,7 +177,7 @@ def _trained(cell: Cell, tuning: int = 0) -> Measured:
     """What trainings of a cell gave, each group of seeds read from disk or put there."""
     bench, method, problem = cell.bench, cell.method, cell.bench.problem
     tuned = bench.plan.experiment.tuning
-    seeds = tuning or min(bench.plan.seeds, problem.most_seeds or bench.plan.seeds)
+    seeds = tuning or bench.plan.seeds_on(problem)
     metrics, on_the_way, looks = problem.metrics, problem.path_metrics, problem.checkpoints
     if tuned and tuning:
         metrics, on_the_way, looks = (tuned.metric, "gradients"), (), 0

@@ -362,12 +362,16 @@ class Plan:
         needs = [f.epsilons for f in self.figures.values() if problem in f.problems]
         return problem.epsilons if () in needs else tuple(sorted(set().union(*needs)))
 
+    def seeds_on(self, problem: Problem) -> int:
+        """Returns how many runs each point of ``problem`` has."""
+        return min(self.seeds, problem.most_seeds or self.seeds)
+
     @property
     def trainings(self) -> int:
         """How many trainings that is, if nothing is on the disk."""
         total, tuning = 0, self.experiment.tuning
         for problem in self.problems:
-            seeds = min(self.seeds, problem.most_seeds or self.seeds)
+            seeds = self.seeds_on(problem)
             for method in self.experiment.methods_on(problem):
                 tried = len(method.grid(problem))
                 tuned = tuning.seeds * tried if tuning is not None and tried > 1 else 0

@@ -339,7 +339,7 @@ def _accuracy(field: str, words: str) -> Lines:
 
 _ACCURACY = Picture(
     "Accuracy of the network on {problem} as it trains: higher is better; n = {n:,}, delta = "
-    "{delta:g}, {relation}; {exact}\nmean of {seeds} seeds, bars at the right: their range at the "
+    "{delta:g}, {relation}; {exact}\nmean of {seeds}, bars at the right: their range at the "
     "end; dotted: its last value; dashed grey: without noise, NOT PRIVATE",
     (_accuracy("train", "Training"), _accuracy("test", "Test")),
     size=(6.4, 4.4),

@@ -272,7 +272,7 @@ def _taken(found: Results) -> str:
 def _picture(epsilons: tuple[float, ...], columns: int = 3) -> Picture:
     return Picture(
         "Excess risk of each method against its cost: lower is better, further left is cheaper\n"
-        "mean of {seeds} seeds, bars: two standard errors; delta = 1/n, {relation}; {exact}",
+        "mean of {seeds}, bars: two standard errors; delta = 1/n, {relation}; {exact}",
         tuple(
             Front("exact_gap", "{problem}, epsilon {epsilon:g}\nn = {n:,}, p = {p:,}",
                   "gradient evaluations (of one record each)", "excess risk (mean loss)",

@@ -318,7 +318,7 @@ def _bounds(axes: Any, results: Results) -> None:
 
 _PICTURE = Picture(
     "Which methods leave the saddle of the Welsch loss on {data}, and where they end: n = {n:,}, "
-    "p = {p}, {relation}, delta = 1/(10 n); {exact}\nmedian of {seeds} seeds, bars: quartiles; in "
+    "p = {p}, {relation}, delta = 1/(10 n); {exact}\nmedian of {seeds}, bars: quartiles; in "
     "each row, downwards: epsilon {epsilons}, small to large marker; hollow: half of the seeds or "
     "more did not leave",
     (
@@ -349,8 +349,8 @@ def _group(words: str, methods: tuple[str, ...]) -> Lines:
 
 _RATES_PICTURE = Picture(
     "How near to a second-order stationary point the outputs are: the least alpha of an "
-    "alpha-SOSP, lower is better; epsilon {epsilons}, {relation}; {exact}\nmedian of {seeds} "
-    "seeds, bars: quartiles; hollow: half of the seeds or more did not leave the saddle; wedge: "
+    "alpha-SOSP, lower is better; epsilon {epsilons}, {relation}; {exact}\nmedian of {seeds}, "
+    "bars: quartiles; hollow: half of the seeds or more did not leave the saddle; wedge: "
     "slopes of the theory, n^(-1/3) to n^(-4/7), its height is free",
     (
         _group("Methods that read records many times", MANY),

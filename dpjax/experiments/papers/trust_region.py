@@ -62,7 +62,7 @@ METHODS = (
 )
 
 _GAP = "optimality gap L(w) - L*"
-_SEEDS = "mean of {seeds} seeds, band: the middle 80 %; dashed and hollow: noise as published"
+_SEEDS = "mean of {seeds}, band: the middle 80 %; dashed and hollow: noise as published"
 _PANELS = Picture(
     f"{{problem}}: n = {{n:,}}, p = {{p}}, delta = 1/n, {{relation}}; {{exact}}\n{_SEEDS}",
     (
