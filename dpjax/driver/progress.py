@@ -188,8 +188,10 @@ def _prepared(bound: loop.Bound, carry: loop.Carry, records: PyTree, shown: bool
         def report(fraction: float) -> None:
             bar().update(math.floor(100 * fraction))
 
-        records = prepare_on_disk(algorithm.queries[0], records, left, report)
-    return bind_with_key(algorithm, bind_records(algorithm, records), bound.key), records
+        prepared = prepare_on_disk(algorithm.queries[0], records, left, report)
+    if prepared is records:
+        return bound, records
+    return bind_with_key(algorithm, bind_records(algorithm, prepared), bound.key), prepared
 
 
 def _rate(records: PyTree, begun: float) -> str:
