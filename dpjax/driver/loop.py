@@ -342,12 +342,7 @@ def start(bound: Bound, params: Params) -> Carry:
     algorithm = bound.algorithm
     state = algorithm.init(params)
 
-    def first(bound: Bound, state: Any) -> tuple[Any, Secrets | None]:
-        ask = Asking(bound, jnp.array(0))
-        _, info = bound.algorithm.step(ask.key, state, ask)
-        return info, ask.secrets
-
-    info, secrets = jax.eval_shape(first, bound, state)
+    _, info, secrets = jax.eval_shape(_taken, bound, jnp.array(0), state, None)
     history = jax.tree.map(
         lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
     )
@@ -391,12 +386,26 @@ def _last(bound: Bound, until: Array | int) -> Array:
 
 
 def _one_step(bound: Bound, carry: Carry) -> Carry:
-    ask = Asking(bound, carry.step, carry.secrets)
-    state, info = bound.algorithm.step(ask.key, carry.state, ask)
+    state, info, secrets = _taken(bound, carry.step, carry.state, carry.secrets)
     history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
-    return Carry(carry.step + 1, state, history, ask.secrets)
+    return Carry(carry.step + 1, state, history, secrets)
 
 
+@functools.partial(jax.jit, inline=True)
+def _taken(
+    bound: Bound, step: Array, state: Any, secrets: Secrets | None
+) -> tuple[Any, Any, Secrets | None]:
+    """Returns the state after a step, what the step tells, and what the queries remember.
+
+    By ``jit``, so that programs with the same step trace it once; the shape of the history is
+    found by the same trace.
+    """
+    ask = Asking(bound, step, secrets)
+    state, info = bound.algorithm.step(ask.key, state, ask)
+    return state, info, ask.secrets
+
+
+@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"), inline=True)
 def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm = bound.algorithm

@@ -142,7 +142,7 @@ def run(
                 journal.save(carry)
                 bar.update(done, watched.words(carry) + _rate(records, begun))
         journal.end(carry)
-        solution = here(_finish(bound, carry, unit=unit, unit_rows=unit_rows))
+        solution = here(loop.finish(bound, carry, unit=unit, unit_rows=unit_rows))
         jax.block_until_ready(solution)
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
@@ -238,4 +238,3 @@ class _Watched:
 _output = jax.jit(lambda algorithm, state: algorithm.output(state))
 _advance = jax.jit(loop.advance)
 _is_done = jax.jit(lambda algorithm, state: algorithm.done(state))
-_finish = functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))(loop.finish)

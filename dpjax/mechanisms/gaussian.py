@@ -60,11 +60,15 @@ def perturb(
         narrow = value.leading if isinstance(value, Expansion) else widen(value).leading
         noise = jax.random.normal(key, narrow.shape, narrow.dtype)
         return (narrow + jnp.asarray(stddev, noise.dtype) * noise).astype(_dtype(value))
-    shape = value.leading.shape if isinstance(value, Expansion) else value.shape
-    noise = standard_normal(key, shape)
     with jax.enable_x64(True):
-        scale = float64(stddev)
-        return add_on_grid(value, scale * noise, scale)
+        return _perturbed(key, value, float64(stddev))
+
+
+@jax.jit
+def _perturbed(key: Array, value: Array | Expansion, stddev: Array) -> Array:
+    """Returns ``value`` plus noise, by ``jit``: called alone it is one program, not thirty."""
+    shape = value.leading.shape if isinstance(value, Expansion) else value.shape
+    return add_on_grid(value, stddev * standard_normal(key, shape), stddev)
 
 
 def add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array:

@@ -44,6 +44,7 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
     return normal_from_bits(jax.random.bits(key, (2, *shape), jnp.uint32))
 
 
+@jax.jit
 def normal_from_bits(bits: Array) -> Array:
     """Returns the normal quantile that 64 random bits choose: a sign and a tail probability.
 
