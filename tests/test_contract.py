@@ -17,6 +17,7 @@ from factories import (
     FACTORIES,
     PROXIMAL,
     SAME_PROGRAM,
+    SAME_QUERY,
     SPIDERS,
     STEPS,
     N,
@@ -44,8 +45,6 @@ KEY = jax.random.key(7)
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 PROGRAMS = [name for name in EVERY if name not in SAME_PROGRAM]
 each_program = pytest.mark.parametrize("name", PROGRAMS)
-# What is of the query is tested once: DPageEM has DP-Adam's, Gauss-PSGD Spider's.
-SAME_QUERY = ("dp-accmd", "dpagem", "gauss-psgd")
 QUERIES = [name for name in PROGRAMS if name not in SAME_QUERY]
 each_query = pytest.mark.parametrize("name", QUERIES)
 # One for each kind of carry that the driver cuts in pieces and resumes.
