@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import BUDGET, DELTA_ONLY, FACTORIES, STEPS, Crash, P, toy
+import test_fit
+from factories import BUDGET, DELTA_ONLY, FACTORIES, SAME_PROGRAM, STEPS, Crash, P, toy
 from factories import toy_records as records
 
 import dpjax
@@ -25,7 +26,8 @@ EVERY = list(FACTORIES)
 WORDS = np.array([3_141_592_653, 2_718_281_828], np.uint32)
 KEY = jax.random.wrap_key_data(WORDS, impl="threefry2x32")
 
-each_algorithm = pytest.mark.parametrize("name", EVERY)
+PROGRAMS = [name for name in EVERY if name not in SAME_PROGRAM]
+each_program = pytest.mark.parametrize("name", PROGRAMS)
 
 
 def build(name="dp-gd", **more):
@@ -77,8 +79,8 @@ def step_of(folder):
 # Resuming.
 
 
-# Every algorithm from the middle; from each end one for each kind of carry.
-CRASHES = [(name, 4) for name in EVERY]
+# Every program from the middle; from each end one for each kind of carry.
+CRASHES = [(name, 4) for name in PROGRAMS]
 CRASHES += [(name, at) for name in ("dp-tr", "dp-svrg", "spider") for at in (0, 1, STEPS - 1)]
 
 
@@ -99,7 +101,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, step, places, crash):
     assert Ledger.read(places["ledger"]).remaining == left
 
 
-@each_algorithm
+@each_program
 def test_a_finished_run_gives_its_solution_again(name, places):
     first = run(name, **places)
     before = places["ledger"].read_bytes() if "ledger" in places else None
@@ -108,12 +110,12 @@ def test_a_finished_run_gives_its_solution_again(name, places):
     assert before is None or places["ledger"].read_bytes() == before
 
 
-@each_algorithm
+@each_program
 def test_neither_checkpoint_nor_ledger_changes_the_result(name, places):
     assert_same_bits(run(name, **places), uninterrupted(name))
 
 
-@each_algorithm
+@each_program
 def test_a_resumed_run_compiles_nothing_and_keeps_weak_types(name, tmp_path, crash):
     crash(4)
     with pytest.raises(Crash):
@@ -429,17 +431,17 @@ def digest(name):
     return loop.describe(build(name), records(), jnp.zeros(P)).digest
 
 
-def test_equal_settings_have_equal_hashes_in_every_process():
+def test_equal_settings_and_optimizers_have_equal_hashes_in_every_process():
     source = (
         f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); "
-        "import test_checkpoint as this; "
-        "print(*map(this.digest, this.EVERY))"
+        "import test_checkpoint as this, test_fit; "
+        "print(*map(this.digest, this.EVERY), *test_fit.names(0.1))"
     )
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     other = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, env=environment
     )
-    assert other.stdout.split() == [digest(name) for name in EVERY]
+    assert other.stdout.split() == [*map(digest, EVERY), *test_fit.names(0.1)]
 
 
 @pytest.mark.parametrize(

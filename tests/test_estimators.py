@@ -1,5 +1,6 @@
 """Private estimators: scikit-learn's own checks, and what is declared instead of read."""
 
+import dataclasses
 import functools
 import gc
 import pickle
@@ -35,24 +36,26 @@ EXCEPTIONS = {
     "check_classifiers_regression_target": "numbers as labels are labels that were not declared",
 }
 # Programs that compile fast.
-SIZE = 300
 CHEAP = {"solver": "dp-gd", "solver_options": {"steps": 20, "step_size": 8.0, "certify": None}}
+# As many records, and features with the intercept, as the data of the checks have at most.
+SIZE, FEATURES = 300, 21
 
 
-class OneSize:
-    """Null records up to one size spare a compile for each size of the checks' data."""
+class OneShape:
+    """Null records and features of zeros spare a compile for each shape of the checks' data."""
 
     def _configure(self, count, dimension):
-        return super()._configure(SIZE, dimension)
+        return super()._configure(SIZE, FEATURES)
 
     def _train(self, algorithm, data):
-        x = np.full((SIZE, data.dimension), np.nan, np.float32)
-        y = np.full(SIZE, np.nan, np.float32)
-        x[: data.size], y[: data.size] = data.examples
-        return super()._train(algorithm, dpjax.Dataset(x, y))
+        x, y = np.zeros((SIZE, FEATURES), np.float32), np.full(SIZE, np.nan, np.float32)
+        x[: data.size, : data.dimension], y[: data.size] = data.examples
+        solution = super()._train(algorithm, dpjax.Dataset(x, y))
+        weights = np.asarray(solution.params).reshape(-1, FEATURES)[:, : data.dimension]
+        return dataclasses.replace(solution, params=weights.ravel())
 
 
-class ReadsLabels(OneSize, DPLogisticRegression):
+class ReadsLabels(OneShape, DPLogisticRegression):
     """Takes the labels from the data, which the checks cannot declare: NOT PRIVATE."""
 
     def _declared_classes(self, y):
@@ -60,7 +63,7 @@ class ReadsLabels(OneSize, DPLogisticRegression):
         return (0.0, 1.0) if found.dtype.kind == "f" else found
 
 
-class ReadsRange(OneSize, DPLinearRegression):
+class ReadsRange(OneShape, DPLinearRegression):
     """Takes the range from the data, which the checks cannot declare: NOT PRIVATE."""
 
     def _range(self, y):
@@ -474,11 +477,9 @@ def test_absent_scikit_learn_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("scale", [{"bounds": (0, 1)}, {"data_norm": 2.0}])
 def test_the_guarantee_names_the_declared_labels(scale):
-    rng = np.random.default_rng(0)
-    x, y = rng.uniform(size=(60, 2)), np.tile(["rain", "sun"], 30)
-    model = DPLogisticRegression(
-        classes=("Rain", "sun"), random_state=0, solver_options={"steps": 2}, **scale
-    )
+    x, y = problem()
+    y = np.array(["rain", "sun"])[y]
+    model = make(classes=("Rain", "sun"), **{"data_norm": None} | scale)
     assert "Accepted labels: 'Rain', 'sun'; a record with any" in model.fit(x, y).guarantee_
 
 

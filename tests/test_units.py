@@ -18,6 +18,7 @@ from dpjax.cli.main import main
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_units
 
 LOGISTIC = objectives.logistic()
+WEIGHTS = {"gradient_weight": 0.3, "hessian_weight": 0.1}
 
 
 def rows(n, p, seed=0, scale=1.0):
@@ -237,7 +238,7 @@ def test_sums_over_units_are_those_of_the_definition(n, k, reduction):
     sums = (
         clipped_grad(objective, clip_norm=clip),
         clipped_hessian(objective, clip_norm=0.1),
-        joint_clipped(objective, gradient_weight=0.3, hessian_weight=0.1),
+        joint_clipped(objective, **WEIGHTS),
     )
     gradient, hessian, joint = jax.jit(lambda *given: [one(*given) for one in sums])(
         params, data, mask
@@ -251,6 +252,13 @@ def test_sums_over_units_are_those_of_the_definition(n, k, reduction):
         np.testing.assert_allclose(found, expected, atol=2e-5 * n)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def all_sums(objective, w, data):
+    gradient = clipped_grad(objective, clip_norm=0.5)(w, data)
+    hessian = clipped_hessian(objective, clip_norm=0.1)(w, data)
+    return gradient, hessian, *joint_clipped(objective, **WEIGHTS)(w, data)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_closed_form_and_general_path_agree(reduction):
     data, w = units(30, 5, 3), jnp.array([0.5, -1.0, 2.0])
@@ -258,12 +266,7 @@ def test_closed_form_and_general_path_agree(reduction):
     general = dataclasses.replace(closed, loss=UnitLoss(LOGISTIC.loss, reduction))
     assert not linear_units.can_prepare(general, data, False)
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def sums(objective, w, data):
-        of_gradients = clipped_grad(objective, clip_norm=1.0)(w, data)
-        return of_gradients, clipped_hessian(objective, clip_norm=0.1)(w, data)
-
-    for found, expected in zip(sums(closed, w, data), sums(general, w, data), strict=True):
+    for found, expected in zip(all_sums(closed, w, data), all_sums(general, w, data), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
@@ -274,18 +277,12 @@ def test_units_of_other_scores_agree_with_the_general_path(objective, reduction)
     several = objective.linear.outputs > 1
     y = np.random.default_rng(1).choice([0, 1, 2, 3] if several else [-1, 0.25, 2], (30, 5))
     data = (x, y.astype(np.float32)), present
-    w = jnp.sin(jnp.arange(objective.parameters(3), dtype=jnp.float32))
+    w = np.sin(np.arange(objective.parameters(3), dtype=np.float32))
     closed = objective.of_units(reduction)
     general = dataclasses.replace(closed, loss=UnitLoss(objective.loss, reduction))
     assert linear_units.can_prepare(closed, data, False)
-    for make in (
-        lambda f: clipped_grad(f, clip_norm=0.5),
-        lambda f: clipped_hessian(f, clip_norm=0.1),
-        lambda f: joint_clipped(f, gradient_weight=0.3, hessian_weight=0.1),
-    ):
-        found, expected = make(closed)(w, data), make(general)(w, data)
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-4)
+    for found, expected in zip(all_sums(closed, w, data), all_sums(general, w, data), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_no_unit_of_several_scores_contributes_more_than_the_clip_norm():
@@ -322,13 +319,12 @@ def square(m):
     return m**2
 
 
-# Weights of gradient and Hessian, and phi: of rows that cancel, and of rows that add up.
-CROSSED = (((1.0, None), length), ((1.0, 0.5), curved))
-ALIGNED = (((1.0, None), length), ((None, 1.0), square))
+# Weights of gradient and Hessian, and phi.
+WAYS = (((1.0, None), length), ((1.0, 0.5), curved), ((None, 1.0), square))
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def contributions(data, ways):
+@jax.jit
+def contributions(data):
     """What one unit contributes to each of the sums, at a clip norm of 1."""
     prepared, w = linear_units.prepare_units(data, None, "sum"), jnp.zeros(data[0][0].shape[2])
 
@@ -339,13 +335,13 @@ def contributions(data, ways):
 
     return [
         [part.leading for part, weight in zip(sums(weights, phi), weights, strict=True) if weight]
-        for weights, phi in ways
+        for weights, phi in WAYS
     ]
 
 
-def norms(data, ways):
+def norms(data):
     """Their weighted norms, in float64."""
-    for (weights, _), parts in zip(ways, contributions(data, ways), strict=True):
+    for (weights, _), parts in zip(WAYS, contributions(data), strict=True):
         held = [weight for weight in weights if weight]
         squares = [np.sum(np.float64(v) ** 2) / q**2 for v, q in zip(parts, held, strict=True)]
         yield sum(squares) ** 0.5
@@ -356,10 +352,10 @@ def norms(data, ways):
 def test_no_unit_contributes_more_than_the_clip_norm_even_where_its_rows_cancel(k, scale):
     for seed in range(3):
         data = cancelling(k, 6, scale, seed)
-        assert max(norms(data, CROSSED)) <= 1
+        assert max(norms(data)) <= 1
         aligned = (np.abs(data[0][0]), data[0][1]), data[1]
-        added, curvature = norms(aligned, ALIGNED)
-        assert max(added, curvature) <= 1
+        added, *others = norms(aligned)
+        assert max(added, *others) <= 1
         if scale >= 1:
             assert added > 0.9
 
@@ -538,8 +534,8 @@ def test_an_array_file_has_no_column_of_units(tmp_path):
 
 
 def test_the_command_line_trains_on_persons_and_the_model_predicts(visits, capsys):
-    command = "run --data visits.csv --label sick --classes no,yes --bounds b.json --steps 2"
-    unit = "--unit patient --max-records 2 --intercept --delta 1e-5"
+    command = "run dp-gd --data visits.csv --label sick --classes no,yes --bounds b.json"
+    unit = "--steps 2 --unit patient --max-records 2 --intercept --delta 1e-5"
     assert main([*command.split(), *unit.split(), "--dry-run"]) == 0
     assert "memory:" in capsys.readouterr().out
     assert main([*command.split(), *unit.split(), "--exact", "--save", "m"]) == 0

@@ -274,9 +274,14 @@ def _penalty(regularizer: Any, points: np.ndarray) -> np.ndarray:
 
 def _regular(objective: Objective, order: int, mean: np.ndarray, point: np.ndarray) -> np.ndarray:
     """A gradient or Hessian of the data term with that of the regularizer."""
-    add = objective.regularize_gradient if order == 1 else objective.regularize_hessian
     with jax.enable_x64(True):
-        return np.asarray(add(jnp.asarray(mean), jnp.asarray(point)))
+        return np.asarray(_with_regularizer(objective, order, mean, point))
+
+
+@functools.partial(jax.jit, static_argnames="order")
+def _with_regularizer(objective: Objective, order: int, mean: Array, point: Array) -> Array:
+    add = objective.regularize_gradient if order == 1 else objective.regularize_hessian
+    return add(mean, point)
 
 
 def _descend(objective: Objective, data: _Data, start: np.ndarray) -> tuple[np.ndarray, float]:
