@@ -561,8 +561,9 @@ def is_jaxpr(parameter):
     return isinstance(parameter, core.Jaxpr | core.ClosedJaxpr)
 
 
-# Of algorithms, one for each way in which steps and their keys are made; all others.
-RUNS = dpjax.baselines.EVERY.keys() | scenarios.VARIANTS.keys()
+# Of algorithms, one for each way in which steps and their keys are made; of searches, the one that
+# also draws noise on its score; all others.
+RUNS = dpjax.baselines.EVERY.keys() | scenarios.VARIANTS.keys() | {"search"}
 FRESH = [name for name in auditing.AUDITS if name not in RUNS]
 FRESH += ["dp-gd", "dp-svrg", "spider", "objective-perturbation"]
 
@@ -669,11 +670,15 @@ if importlib.util.find_spec("jax_privacy") is not None:
         np.testing.assert_allclose(ours, found, rtol=1e-6)
 
     def test_our_curve_proves_more_than_jax_privacy_does_and_no_more_than_is_true():
-        claim = claim_of(1.0)
-        on_d, on_other = auditing.play(games.gaussian(), jax.random.key(0), 20_000)
-        auditor = theirs.CanaryScoreAuditor(on_other, on_d)
-        ours = estimators.estimate(on_d, on_other, claim, DELTA).epsilon_curve
-        assert auditor.epsilon_from_gdp(estimators.LEVEL, DELTA) < ours < claim.epsilon(DELTA)
+        """On average: half of the runs choose the threshold, so a single audit may prove less."""
+        claim, proved = claim_of(1.0), []
+        for seed in range(5):
+            on_d, on_other = auditing.play(games.gaussian(), jax.random.key(seed), 200_000)
+            auditor = theirs.CanaryScoreAuditor(on_other, on_d)
+            ours = estimators.estimate(on_d, on_other, claim, DELTA).epsilon_curve
+            proved.append((auditor.epsilon_from_gdp(estimators.LEVEL, DELTA), ours))
+        means = np.mean(proved, axis=0)
+        assert means[0] < means[1] < claim.epsilon(DELTA)
 
 
 @pytest.mark.parametrize(("gate", "looks"), [(0.5, 1), (0.9, 2), (0.999, 2)])

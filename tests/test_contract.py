@@ -175,7 +175,7 @@ def test_an_algorithm_is_a_frozen_pytree_whose_numbers_are_leaves(name):
 # Tracing, batching, determinism.
 
 
-@each_algorithm
+@each_program
 def test_epsilon_key_and_data_of_one_shape_do_not_retrace(name, monkeypatch):
     # It traces the loss of one record, to see whether what that reads has changed.
     monkeypatch.setattr(loop, "drop_outdated", lambda *given: None)
@@ -697,7 +697,7 @@ def test_a_plain_loss_drops_records_that_are_not_finite(name, value):
 
 
 @pytest.mark.parametrize("x64", [False, True])
-@each_algorithm
+@each_program
 def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64):
     """Under x64 a float32 data set with default parameters used to break the loop's types."""
     with jax.enable_x64(x64):

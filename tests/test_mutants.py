@@ -11,7 +11,9 @@ from dpjax.baselines import EVERY
 # Algorithm -> the bug its audit refutes with so few runs, as its row of the registry says. Whether
 # the claims of the product itself stand is seen by ``dpjax audit --all``, a step of CI of its own.
 REFUTES = {name: entry.scenario.kills for name, entry in EVERY.items() if name not in SAME_PROGRAM}
-RUNS = 2_000
+# With 1,000 runs the bugs of dp-svrg and gauss-psgd stay hidden for some keys, the others for none
+# that was tried.
+RUNS = dict.fromkeys(REFUTES, 1_000) | {"dp-svrg": 2_000, "gauss-psgd": 2_000}
 # Bug -> tests that fail by it, each on its own: the cheapest there is for each place of the bug.
 ACCOUNTED = "test_contract.py::test_the_noise_added_is_the_noise_accounted"
 MASKED = "test_derivatives.py::test_c34_a_masked_row_counts_for_nothing_whatever_it_holds"
@@ -76,10 +78,7 @@ KILLED_BY = {
         "test_tuning.py::test_an_audit_of_few_runs_does_not_refute_the_search[search-20000]",
     ],
     "a fixed number of trainings": [LAW_OF_TRIALS],
-    "all trainings up to the cap compete": [
-        LAW_OF_TRIALS,
-        "test_tuning.py::test_an_audit_of_few_runs_does_not_refute_the_search[search-20000]",
-    ],
+    "all trainings up to the cap compete": [LAW_OF_TRIALS],
     "the score of a search without noise": [
         "test_tuning.py::test_the_noise_on_the_score_is_the_noise_accounted",
     ],
@@ -297,7 +296,7 @@ def test_an_audit_refutes_the_bug_of_its_row(name):
     That the claim stands without the bug is CI's step, at 20 times the runs and more.
     """
     with mutants.planted(REFUTES[name]):
-        found = auditing.audit(name, key=jax.random.key(4), runs=RUNS)
+        found = auditing.audit(name, key=jax.random.key(4), runs=RUNS[name])
     assert found.refuted
     assert (found.measure == "delta(0)") == (name in DELTA_ONLY)
 

@@ -1,6 +1,7 @@
 """DP-Newton: how far a record moves a direction, what the step is, and what the noise costs."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +34,13 @@ def asked(relation, modification, objective=None):
     )
 
 
+@functools.partial(jax.jit, static_argnames="query")
+def _exact(query, rows, along):
+    return query.exact(bind(query, rows), jnp.zeros(P), along=along)[0]
+
+
 def exact(query, rows, along):
-    (found,) = query.exact(bind(query, rows), jnp.zeros(P), along=along)
+    found = _exact(query, rows, along)
     with jax.enable_x64(True):
         return np.asarray(to_float64(found))
 
@@ -112,12 +118,12 @@ def test_without_noise_it_is_newtons_method(modification):
         direction=dataclasses.replace(algorithm.direction, noise_multiplier=1e-9),
     )
     found = dpjax.solve(quiet, data, key=jax.random.key(0)).params
-    params = jnp.zeros(P)
+    value = lambda w: dpjax.diagnostics.exact_objective(objective, w, data)  # noqa: E731
+    slope, curvature, params = jax.jit(jax.grad(value)), jax.jit(jax.hessian(value)), jnp.zeros(P)
     for _ in range(4):
-        value = lambda w: dpjax.diagnostics.exact_objective(objective, w, data)  # noqa: E731
-        values, vectors = np.linalg.eigh(jax.hessian(value)(params))
+        values, vectors = np.linalg.eigh(curvature(params))
         values = values + 0.03 if modification == "add" else np.maximum(values, 0.03)
-        params -= 0.9 * vectors @ (vectors.T @ jax.grad(value)(params) / values)
+        params -= 0.9 * vectors @ (vectors.T @ slope(params) / values)
     np.testing.assert_allclose(found, params, rtol=1e-3, atol=1e-4)
 
 

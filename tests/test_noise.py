@@ -1,5 +1,7 @@
 """Noise an attacker cannot read: exact tails, one grid, no low bits, whatever the mode or dtype."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,27 +96,27 @@ def test_c1_chosen_bits_give_the_right_quantile_out_to_nine_sigma(x64):
     assert np.max(got) > 9
 
 
+@functools.partial(jax.jit, static_argnames=("fast", "count"))
+def outputs(values, stddev, fast, count=64):
+    noisy = functools.partial(perturb, unsafe_fast_noise=fast)
+    return jax.vmap(noisy, (0, None, None))(jax.random.split(KEY, count), values, stddev)
+
+
 @pytest.mark.parametrize("stddev", [1.0, 0.3, 1e-5, 700.0])
 def test_c2_outputs_on_neighbours_lie_on_one_grid(stddev):
     values = jnp.float32([0.1, 0.1 + 2**-20, 1 / 3, 0.7]) * stddev
     grid = 2.0 ** (np.floor(np.log2(stddev)) - GRID_BITS)
-
-    def outputs(noise):
-        return np.ravel(jax.jit(jax.vmap(noise))(jax.random.split(KEY, 64)))
-
-    safe = outputs(lambda key: perturb(key, values, stddev))
+    safe, fast = (np.asarray(outputs(values, stddev, fast)) for fast in (False, True))
     assert (safe / grid == np.round(safe / grid)).all()
-    fast = outputs(lambda key: perturb(key, values, stddev, unsafe_fast_noise=True))
     assert np.mean(fast / grid == np.round(fast / grid)) < 0.2
 
 
 def test_c2_low_bits_do_not_tell_the_value():
     """The float32 mechanism's remainders betray which of two values was perturbed; ours do not."""
-    keys = jax.random.split(KEY, 4096)
 
     def remainders(value, fast):
-        draw = jax.vmap(lambda key: perturb(key, value, 1.0, unsafe_fast_noise=fast))
-        return set(np.ravel(draw(keys) % 2.0**-12).tolist())
+        drawn = np.asarray(outputs(value, 1.0, fast, count=4096))
+        return set(np.ravel(drawn % 2.0**-12).tolist())
 
     zero, shifted = jnp.zeros(1), jnp.full(1, 2.0**-15)
     assert remainders(zero, False) == remainders(shifted, False) == {0.0}
@@ -126,8 +128,9 @@ def test_c3_noise_does_not_depend_on_the_dtype(dtype):
     """At least 20,000 values in 2^18 draws before the cast: bfloat16 normals have 128."""
     with jax.enable_x64(dtype == "float64"):
         value = jnp.zeros(2**18, dtype)
-        assert perturb(KEY, value, 1.0).dtype == value.dtype
-        before = perturb(KEY, _wide.widen(value), 1.0)
+        noisy = jax.jit(perturb)
+        assert noisy(KEY, value, 1.0).dtype == value.dtype
+        before = noisy(KEY, _wide.widen(value), 1.0)
     assert len(np.unique(before)) > 20_000
     assert len(np.unique(jax.random.normal(KEY, (2**18,), jnp.bfloat16))) < 1000
 
@@ -157,9 +160,10 @@ def test_one_noise_in_every_mode():
 
 def test_the_grid_is_below_every_entrys_noise():
     keys = jax.random.split(KEY, 50)
-    drawn = jax.vmap(lambda key: add_symmetric_gaussian(key, jnp.full((3, 3), 0.1), 1.0))(keys)
+    draw = jax.jit(jax.vmap(lambda key: add_symmetric_gaussian(key, jnp.full((3, 3), 0.1), 1.0)))
+    drawn = np.asarray(draw(keys))
     coarse, fine = 2.0**-GRID_BITS, 2.0 ** -(GRID_BITS + 1)
-    diagonal, off = np.asarray(drawn)[:, [0, 1, 2], [0, 1, 2]], np.asarray(drawn)[:, 0, 1]
+    diagonal, off = drawn[:, [0, 1, 2], [0, 1, 2]], drawn[:, 0, 1]
     assert (diagonal % coarse == 0).all() and (off % fine == 0).all()
     assert (off % coarse != 0).any()
 
@@ -171,7 +175,8 @@ def test_all_digits_of_a_wide_sum_are_perturbed():
     rounded = perturb(KEY, total, 2.0**-3)
     assert total.leading == 2.0**24
     assert rounded.dtype == jnp.float32
-    draws = jax.vmap(lambda key: perturb(key, total, 4.0))(jax.random.split(KEY, 4096))
+    draw = jax.jit(jax.vmap(lambda key: perturb(key, total, 4.0)))
+    draws = draw(jax.random.split(KEY, 4096))
     assert abs(np.asarray(draws, np.float64).mean() - 2.0**24 - 0.5) < 5 * 4 / 64
 
 

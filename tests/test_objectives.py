@@ -53,7 +53,7 @@ def test_constants_bound_the_derivatives_and_are_attained(name):
         derivative, bounds = objective.margin, objective.constants
         for bound in bounds:
             derivative = jax.grad(derivative)
-            largest = float(jnp.abs(jax.vmap(derivative)(m)).max())
+            largest = float(jnp.abs(jax.jit(jax.vmap(derivative))(m)).max())
             assert largest <= bound * (1 + 1e-9)
             assert largest >= bound * (1 - 1e-6)
 
@@ -66,8 +66,9 @@ def test_the_free_hessian_ratio(name, ratio):
     # At the ratio one record's joint norm is its gradient's; just below, it is not.
     with jax.enable_x64(True):
         m = jnp.linspace(-20, 20, 40_000)
-        first = jax.vmap(jax.grad(objective.margin))(m) / objective.constants.lipschitz
-        second = jax.vmap(jax.grad(jax.grad(objective.margin)))(m) / objective.constants.lipschitz
+        slope, lipschitz = jax.grad(objective.margin), objective.constants.lipschitz
+        first = jax.jit(jax.vmap(slope))(m) / lipschitz
+        second = jax.jit(jax.vmap(jax.grad(slope)))(m) / lipschitz
         assert float((first**2 + (second / found) ** 2).max()) <= 1 + 1e-9
         assert float((first**2 + (second / (0.99 * found)) ** 2).max()) > 1
 
@@ -81,9 +82,8 @@ def test_c33_an_impossible_label_has_no_gradient(label):
 
 @pytest.mark.parametrize("regularizer", [L2(0.3), Nonconvex(0.3)])
 def test_smoothness_of_a_regularizer_is_its_largest_curvature(regularizer):
-    curvature = jax.vmap(lambda w: jax.hessian(regularizer)(w[None])[0, 0])(
-        jnp.linspace(-10, 10, 20_001)
-    )
+    along = jax.jit(jax.vmap(lambda w: jax.hessian(regularizer)(w[None])[0, 0]))
+    curvature = along(jnp.linspace(-10, 10, 20_001))
     assert float(jnp.abs(curvature).max()) == pytest.approx(regularizer.smoothness, rel=1e-5)
 
 
@@ -91,12 +91,11 @@ def test_the_regularizer_enters_exactly_and_over_a_pytree():
     objective = Objective(lambda w, e: 0.0, L2(2.0))
     params = {"a": jnp.array([1.0, 2.0]), "b": jnp.array(3.0)}
     zero = jax.tree.map(jnp.zeros_like, params)
-    gradient = objective.regularize_gradient(zero, params)
+    gradient = jax.jit(objective.regularize_gradient)(zero, params)
     np.testing.assert_allclose(gradient["a"], [2.0, 4.0])
     np.testing.assert_allclose(gradient["b"], 6.0)
-    np.testing.assert_allclose(
-        objective.regularize_hessian(jnp.zeros((3, 3)), params), 2 * np.eye(3)
-    )
+    hessian = jax.jit(objective.regularize_hessian)(jnp.zeros((3, 3)), params)
+    np.testing.assert_allclose(hessian, 2 * np.eye(3))
 
 
 @pytest.mark.parametrize("penalty", [L1(0.3), L2(0.3), ElasticNet(0.3, 0.3), Nonconvex(0.3)])
@@ -146,10 +145,10 @@ def test_the_derivatives_of_a_residual_are_those_of_the_loss_and_its_constants_b
     form, constants = RESIDUALS[name]().linear, RESIDUALS[name]().constants
     with jax.enable_x64(True):
         r = jnp.linspace(-3, 3, 60_000)
-        value, slope, curve = form.of_residual(r)
+        value, slope, curve = jax.jit(form.of_residual)(r)
         of_one = jax.grad(lambda s: form.value(s, 0.0))
-        np.testing.assert_allclose(jax.vmap(of_one)(r), slope, atol=1e-12)
-        np.testing.assert_allclose(jax.vmap(jax.grad(of_one))(r), curve, atol=1e-9)
+        np.testing.assert_allclose(jax.jit(jax.vmap(of_one))(r), slope, atol=1e-12)
+        np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(of_one)))(r), curve, atol=1e-9)
         assert (value >= 0).all() and form.value(0.5, 0.5) == 0
         assert form.at_zero == pytest.approx(float(form.value(0.0, 1.0)))
         assert float(jnp.abs(curve).max()) <= 1 + 1e-12
@@ -174,12 +173,13 @@ def test_the_derivatives_of_softmax_are_those_of_the_loss_and_its_constants_boun
     corners[0, 1], corners[1, 1:3] = 30, 30  # one wrong class for certain, or two alike
     with jax.enable_x64(True):
         scores = jnp.asarray(np.concatenate([corners, 5 * random.normal(size=(3_000, classes))]))
-        slope, curve = jax.vmap(form.derivatives, in_axes=(0, None))(scores, 0.0)
-        plain = jax.vmap(lambda s: jax.grad(form.value)(s, 0.0))
-        np.testing.assert_allclose(plain(scores), slope, atol=1e-12)
-        np.testing.assert_allclose(jax.vmap(jax.jacfwd(plain, 0))(scores[:9, None])[:, 0, :, 0],
-                                   curve[:9], atol=1e-12)  # fmt: skip
-        norms, sizes = jnp.linalg.norm(slope, axis=1), jnp.linalg.norm(curve, axis=(1, 2))
+        derivatives = jax.jit(jax.vmap(form.derivatives, in_axes=(0, None)))
+        slope, curve = map(np.asarray, derivatives(scores, 0.0))
+        plain = jax.grad(lambda s: form.value(s, 0.0))
+        np.testing.assert_allclose(jax.jit(jax.vmap(plain))(scores), slope, atol=1e-12)
+        twice = jax.jit(jax.vmap(jax.jacfwd(plain)))(scores[:9])
+        np.testing.assert_allclose(twice, curve[:9], atol=1e-12)
+        norms, sizes = np.linalg.norm(slope, axis=1), np.linalg.norm(curve, axis=(1, 2))
         assert float(norms.max()) == pytest.approx(lipschitz, rel=1e-6)
         assert float(sizes.max()) == pytest.approx(smoothness, rel=1e-6)
         of_gradient, of_hessian = form.joint_weights(lipschitz)
@@ -192,7 +192,7 @@ def test_the_derivatives_of_softmax_are_those_of_the_loss_and_its_constants_boun
             return form.value(t * along - 1e3 * (jnp.arange(classes) > 1), 0.0)
 
         points = jnp.linspace(-4, 4, 4_001)
-        moments = jax.vmap(jax.grad(jax.grad(jax.grad(on_line))))(points)
+        moments = jax.jit(jax.vmap(jax.grad(jax.grad(jax.grad(on_line)))))(points)
         assert float(jnp.abs(moments).max()) == pytest.approx(third, rel=1e-4)
 
 

@@ -45,20 +45,14 @@ def estimate(relation="zero_out", kind="square_root", n=N, multiplier=QUIET, bat
     )
 
 
-def told(query, rows, refresh, size, start=0, anchor=-2.0, leaf=0):
-    return np.asarray(
-        query.answer(
-            jax.random.key(0),
-            jnp.asarray(rows),
-            jnp.zeros(P),
-            anchor=jnp.full(P, anchor),
-            refresh=jnp.array(refresh),
-            start=start,
-            size=size,
-            segment=0,
-            leaf=leaf,
-        )
-    )
+@functools.partial(jax.jit, static_argnames="query")
+def _told(query, rows, **public):
+    public |= {"anchor": jnp.full(P, -2.0), "segment": 0, "leaf": 0}
+    return query.answer(jax.random.key(0), rows, jnp.zeros(P), **public)
+
+
+def told(query, rows, refresh, size, start=0):
+    return np.asarray(_told(query, rows, refresh=refresh, size=size, start=start))
 
 
 # What one record can do.
@@ -210,20 +204,18 @@ def test_the_noise_of_a_segment_is_that_of_its_key_alone():
     bound = loop.Bound(
         dataclasses.replace(algorithm, estimate=query), jnp.zeros(N), jax.random.key(2)
     )
-    public = {
-        "anchor": jnp.zeros(P),
-        "refresh": True,
-        "start": 0,
-        "size": 4,
-        "segment": 7,
-        "leaf": 3,
-    }
-    first, second = (
-        asking.Asking(bound, jnp.array(step))(query, jnp.zeros(P), **public) for step in (3, 9)
-    )
-    np.testing.assert_array_equal(first, second)
-    own = derive(bound.key, "estimate", 7)
-    np.testing.assert_array_equal(first, query.answer(own, jnp.zeros(N), jnp.zeros(P), **public))
+    public = {"refresh": True, "start": 0, "size": 4, "segment": 7, "leaf": 3}
+
+    @jax.jit
+    def answers(step):
+        params, own = jnp.zeros(P), derive(bound.key, "estimate", 7)
+        given = public | {"anchor": params}
+        asked = asking.Asking(bound, step)(query, params, **given)
+        return asked, query.answer(own, jnp.zeros(N), params, **given)
+
+    first, second = answers(3), answers(9)
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(*first)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, N + 1), (-1, 4), (5, 5)])
@@ -314,7 +306,7 @@ def test_the_certificate_holds_on_the_records_kept_for_it():
         bound = solution.certificate
         return jnp.array([bound.gradient_norm_upper - true, lowest - bound.min_eigenvalue_lower])
 
-    room = jax.vmap(one)(jax.random.split(jax.random.key(9), 200))
+    room = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(9), 200))
     assert (room < 0).any(axis=1).sum() <= 30
     # Bounds without what the noise may be off by fail in far more runs.
     noise = jnp.array([algorithm.bounds.gradient, algorithm.bounds.hessian])

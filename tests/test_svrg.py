@@ -27,7 +27,7 @@ def records(n=N):
 
 def reference(params, anchor, data, keep, bound):
     """One record after another, in NumPy."""
-    slope, total = jax.grad(LOGISTIC.loss), np.zeros(P)
+    slope, total = jax.jit(jax.grad(LOGISTIC.loss)), np.zeros(P)
     for i in np.flatnonzero(keep):
         pair = [np.asarray(slope(w, (data[0][i], data[1][i])), float) for w in (params, anchor)]
         here, there = (g * min(1, CLIP / np.linalg.norm(g)) for g in pair)
@@ -42,20 +42,21 @@ def test_differences_are_those_of_one_record_after_another(objective):
     params, anchor = jnp.full(P, 2.0), jnp.zeros(P)
     for smoothness in (0.25, 0.01):  # only some clipped at the distance, and all
         total = clipped_grad_difference(objective, smoothness=smoothness, clip_norm=CLIP)
-        bound = min(2 * CLIP, 4 * smoothness)
+        bound, differences = min(2 * CLIP, 4 * smoothness), jax.jit(total)
         expected = reference(params, anchor, data, keep, bound)
-        got = total(params, anchor, data, jnp.asarray(keep))
+        got = differences(params, anchor, data, keep)
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
         for relation, moved in (("zero_out", 1), ("replace_one", 2)):
             found = total.sensitivity(relation, distance=4.0, rows=N)
             assert moved * bound < found < 1.003 * moved * bound
-        assert not np.any(total(params, params, data))  # at the anchor exactly 0
+        every = np.ones(N, bool)
+        assert not np.any(differences(params, params, data, every))  # at the anchor exactly 0
         loud = (data[0].at[3].set(jnp.nan), data[1])
         keep[3] = False
-        dropped = total(params, anchor, data, jnp.asarray(keep))
-        np.testing.assert_array_equal(total(params, anchor, loud, jnp.asarray(keep)), dropped)
+        dropped = differences(params, anchor, data, keep)
+        np.testing.assert_array_equal(differences(params, anchor, loud, keep), dropped)
         keep[3] = True
-        with_nan = total(params, anchor, loud, jnp.asarray(keep))
+        with_nan = differences(params, anchor, loud, keep)
         np.testing.assert_allclose(with_nan, dropped, atol=1e-6)
 
 
@@ -78,7 +79,7 @@ def test_at_the_anchor_there_is_almost_no_noise_and_far_from_it_all():
     at = query.stddev_at(jnp.ones(P), jnp.ones(P))
     assert 0 < at < 1e-15 * query.stddev
     assert float(query.stddev_at(jnp.full(P, 1e4), jnp.ones(P))) == pytest.approx(query.stddev)
-    near = query.answer(jax.random.key(0), records(), jnp.ones(P), anchor=jnp.ones(P))
+    near = jax.jit(query.answer)(jax.random.key(0), records(), jnp.ones(P), anchor=jnp.ones(P))
     assert np.abs(near).max() < 1e-15
 
 
@@ -91,10 +92,11 @@ def test_a_step_that_renews_no_anchor_reads_no_record():
     def ask(renew):
         return query.answer(jax.random.key(0), data, jnp.ones(P), renew=renew)
 
-    both = jax.vmap(ask)(jnp.array([True, False]))
-    plain = GradientQuery(
+    both = jax.jit(jax.vmap(ask))(jnp.array([True, False]))
+    asked = GradientQuery(
         setting=Setting(LOGISTIC, N, "zero_out"), noise_multiplier=1.0, clip_norm=CLIP
-    ).answer(jax.random.key(0), data, jnp.ones(P))
+    )
+    plain = jax.jit(asked.answer)(jax.random.key(0), data, jnp.ones(P))
     np.testing.assert_allclose(both[0], plain, rtol=1e-5)
     assert not np.any(both[1])
 
@@ -122,10 +124,12 @@ def without_noise(factory, **more):
     return factory(LOGISTIC, budget, data_size=N, dimension=P, batch_size=N, step_size=1.0, **more)
 
 
+gradient = jax.jit(clipped_grad(LOGISTIC, clip_norm=1.0))
+
+
 def exact_run(lengths, restarts):
     """Algorithms 1 and 2 on all records: proximal gradient steps and averages."""
     data, x, anchor = records(), jnp.zeros(P), jnp.zeros(P)
-    gradient = clipped_grad(LOGISTIC, clip_norm=1.0)
     for length in lengths:
         x, iterates = (anchor if restarts else x), []
         for _ in range(length):
@@ -203,14 +207,12 @@ def test_noise_near_an_anchor_fits_what_a_record_moves_there(relation):
     query = DifferenceQuery(
         setting=Setting(loss, N, relation), noise_multiplier=1e-6, clip_norm=CLIP, smoothness=1.0
     )
-    params, anchor = jnp.full(P, 1e-3), jnp.zeros(P)
+    params, anchor, key = jnp.full(P, 1e-3), jnp.zeros(P), jax.random.key(0)
     canary, nulled = np.ones((N, 1), np.float32), np.ones((N, 1), np.float32)
     nulled[-1] = -1.0 if relation == "replace_one" else 0.0
     other = nulled[:-1] if relation == "add_or_remove_one" else nulled
-    answers = [
-        query.answer(jax.random.key(0), bind(query, jnp.asarray(rows)), params, anchor=anchor)
-        for rows in (canary, other)
-    ]
+    ask = jax.jit(lambda rows: query.answer(key, bind(query, rows), params, anchor=anchor))
+    answers = [ask(rows) for rows in (canary, other)]
     moved = float(jnp.linalg.norm(answers[0] - answers[1]))
     allowed = float(query.stddev_at(params, anchor)) / query.noise_multiplier
     assert allowed < query.sensitivity / 100
@@ -242,7 +244,7 @@ def test_a_clip_norm_whose_noise_at_an_anchor_is_lost_is_refused():
 def test_by_default_steps_read_as_much_as_anchors():
     budget = dpjax.PrivacyBudget(1.0, 1e-7)
     steep = dpjax.Objective(LOGISTIC.loss, regularizer=LOGISTIC.regularizer)
-    common = {"data_size": 1_000_000, "dimension": P, "epochs": 4, "clip_norm": 1.0}
+    common = {"data_size": 1_000_000, "dimension": P, "epochs": 2, "clip_norm": 1.0}
     common |= {"smoothness": 50.0, "strong_convexity": 0.1}
     doubling = dict(list(common.items())[:-1])
     for made in (

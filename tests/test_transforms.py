@@ -44,6 +44,7 @@ def rows(n=N, seed=0):
 
 
 per_example = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))
+clipped_sum = jax.jit(dpjax.clipped_grad(loss, clip_norm=0.5))
 
 
 def flat(tree):
@@ -216,6 +217,14 @@ def test_c3_bfloat16_parameters_are_summed_and_perturbed_in_float32(kind):
 # What is summed.
 
 
+@jax.jit
+def sums(params, x, mask):
+    """The same sum by a transformation and by ``clipped_grad``."""
+    total = transforms.clip_and_sum(0.7)
+    got, _ = total.update(per_example(params, x), total.init(params), params, mask=mask)
+    return got, dpjax.clipped_grad(loss, clip_norm=0.7)(params, x, mask)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("n", [1, 300])
 @pytest.mark.parametrize("x64", [False, True])
@@ -224,11 +233,7 @@ def test_the_sum_is_that_of_clipped_grad(n, masked, x64):
     with jax.enable_x64(x64):
         dtype = jnp.float64 if x64 else jnp.float32
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
-        x = rows(n).astype(dtype)
-        total = transforms.clip_and_sum(0.7)
-        gradients = jax.vmap(jax.grad(loss), (None, 0))(params, x)
-        got, _ = total.update(gradients, total.init(params), params, mask=mask)
-        wanted = dpjax.clipped_grad(loss, clip_norm=0.7)(params, x, mask)
+        got, wanted = sums(params, rows(n).astype(dtype), mask)
     tolerance = 1e-10 if x64 else 1e-5
     np.testing.assert_allclose(flat(got), flat(wanted), rtol=tolerance, atol=tolerance)
 
@@ -454,23 +459,23 @@ def test_c6_leaves_and_steps_get_noise_of_their_own():
 
 def test_the_gradient_that_leaves_is_the_mean_over_the_expected_batch():
     sampler = SAMPLERS["poisson"]
-    batch = sampler.sample(KEY, N)
+    batch = jax.jit(lambda key: sampler.sample(key, N))(KEY)
     x = rows()[batch.indices]
     settings = common("poisson", noise_multiplier=1e-7)
-    wanted = dpjax.clipped_grad(loss, clip_norm=0.5)(PARAMS, x, batch.mask)
+    wanted = clipped_sum(PARAMS, x, batch.mask)
     for of_records in (False, True):
         whole = transforms.noisy_mean(0.5, per_example=of_records, **settings)
-        state = whole.init(PARAMS)
+        state, update = whole.init(PARAMS), jax.jit(whole.update)
         if of_records:
-            got, _ = whole.update(per_example(PARAMS, x), state, PARAMS, mask=batch.mask)
+            got, _ = update(per_example(PARAMS, x), state, PARAMS, mask=batch.mask)
         else:
-            got, _ = whole.update(wanted, state, PARAMS)
+            got, _ = update(wanted, state, PARAMS)
         np.testing.assert_allclose(flat(got), flat(wanted) / 8, rtol=1e-4, atol=1e-6)
 
 
 def test_noisy_stagewise_sgd_is_the_papers_loop():
     """Algorithms 1 and 2 in plain NumPy, at hardly any noise."""
-    x, total = rows(), dpjax.clipped_grad(loss, clip_norm=0.5)
+    x, total = rows(), clipped_sum
     optimizer = transforms.noisy_stagewise_sgd(
         0.8, momentum=0.9, clip_norm=0.5, first_steps=3, first_on_steps=2,
         **common(noise_multiplier=1e-7),
@@ -613,11 +618,10 @@ def test_the_count_is_part_of_the_guarantee_and_an_audit_finds_where_it_is_not()
     planted = functools.partial(adaptive, noise_multiplier=joint)
     assert transforms.gradient_multiplier(joint, 0.6) == pytest.approx(1)
     wrong = GaussianClaim(Event((Release("gradient", 1, noise_multiplier=1.0),), "zero_out"))
-    refuted = estimate(*attacked(planted), wrong, 1e-5)
-    assert refuted.epsilon_curve > 1.2 * wrong.epsilon(1e-5)
-    assert estimate(
-        *attacked(planted), GaussianClaim(planted(KEY).event(1)), 1e-5
-    ).epsilon_curve < (epsilon(planted(KEY).event(1), 1e-5, "zero_out"))
+    scores, own = attacked(planted), planted(KEY).event(1)
+    assert estimate(*scores, wrong, 1e-5).epsilon_curve > 1.2 * wrong.epsilon(1e-5)
+    right = estimate(*scores, GaussianClaim(own), 1e-5)
+    assert right.epsilon_curve < epsilon(own, 1e-5, "zero_out")
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "add_or_remove_one", "replace_one"])
@@ -671,7 +675,7 @@ def test_the_clip_norm_never_leaves_the_floats():
         assert float(moved) == pytest.approx(end)
     chain = adaptive(size=4, count_stddev=10.0)
     state = chain.init(0)._replace(clip_norm=jnp.float32(1e-20))
-    updates, _ = chain.update(jnp.ones((4, 2)), state)
+    updates, _ = jax.jit(chain.update)(jnp.ones((4, 2)), state)
     assert np.isfinite(updates).all() and (np.asarray(updates) != 0).all()
 
 
@@ -735,9 +739,9 @@ def test_c15_what_multi_steps_does_to_noise(noise_first):
         else optax.MultiSteps(optax.chain(noise, optax.sgd(1.0)), 2)
     )
     zeros = jnp.zeros(20_000)
-    state = optimizer.init(zeros)
+    state, update = optimizer.init(zeros), jax.jit(optimizer.update)
     for _ in range(2):
-        updates, state = optimizer.update(zeros, state)
+        updates, state = update(zeros, state)
     found = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, transforms.NoiseState))
     (used,) = [int(node.taken) for node in found if isinstance(node, transforms.NoiseState)]
     assert used == (2 if noise_first else 1)
@@ -891,6 +895,6 @@ def test_extra_arguments_reach_the_mask_through_chains_of_chains():
     whole = optax.chain(optax.chain(of_records(noise_multiplier=1e-7)), optax.scale(1.0))
     mask = jnp.arange(CAPACITY) < 5
     gradients = per_example(PARAMS, rows(CAPACITY))
-    got, _ = whole.update(gradients, whole.init(PARAMS), PARAMS, mask=mask)
-    wanted = dpjax.clipped_grad(loss, clip_norm=0.5)(PARAMS, rows(CAPACITY), mask)
+    got, _ = jax.jit(whole.update)(gradients, whole.init(PARAMS), PARAMS, mask=mask)
+    wanted = clipped_sum(PARAMS, rows(CAPACITY), mask)
     np.testing.assert_allclose(flat(got), flat(wanted) / 8, rtol=1e-4, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import zlib
 from typing import TYPE_CHECKING
@@ -122,6 +123,7 @@ def derive(key: Key[Array, ""], purpose: str, step: Integer[Array, ""] | int) ->
     return fold(key, jnp.stack([crc, jnp.asarray(step).astype(jnp.uint32)]))
 
 
+@functools.partial(jax.jit, inline=True)
 def fold(key: Key[Array, ""], words: UInt32[Array, " k"]) -> Key[Array, ""]:
     """Returns ``key`` folded with one word after another, as ``jax.random.fold_in`` does.
 
