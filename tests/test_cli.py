@@ -163,7 +163,8 @@ def test_run_writes_every_key_of_the_contract_and_is_private(name, call, tmp_pat
         kept = " on the 2,019 records kept for it" if name in SPIDERS else ""
         assert content["certificate"]["scope"] == "objective" + kept
         assert content["certificate"]["gradient_norm_upper"] > 0
-    assert content["seconds_compile"] > 0 and content["seconds_run"] > 0
+    # A program that another test has compiled takes no time.
+    assert content["seconds_compile"] >= 0 and content["seconds_run"] > 0
     assert content["versions"]["dpjax"] and content["versions"]["jax"] == jax.__version__
     # Private: no exact number, neither in the file nor on the screen.
     assert all(content[key] is None for key in EXACT)
