@@ -287,11 +287,8 @@ def test_a_gradient_that_cancels_over_positions_is_still_within_its_bound():
         assert np.linalg.norm(got) <= 1e-3
 
 
-# Those whose norms are found in different ways: what rounding does is of the way, not of the loss.
 @pytest.mark.optimised
-@pytest.mark.parametrize(
-    "name", [*KINDS, "sequence", "normed", "tied", "recurrent", "unit kernel", "line"]
-)
+@pytest.mark.parametrize("name", LOSSES)
 def test_no_record_contributes_more_than_the_clip_norm(name):
     loss, params, records, _ = made(name, jnp.float32)
     records, one = np.asarray(records), np.arange(ROWS) == 4

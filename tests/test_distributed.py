@@ -72,7 +72,8 @@ def on_eight():
 def test_c11_c12_c13_every_algorithm_releases_the_same_bits():
     """On one device, from memory or outside, on eight, and on four in each of two processes.
 
-    Of parameters, history, certificate and accuracy: noise for each device would change them.
+    Of parameters, history, certificate and accuracy: noise for each device would change them. One
+    algorithm for each kind of query.
     Between processes for one algorithm of each way in which records are drawn and read: the
     programs of eight devices are the same wherever the devices are.
     """
