@@ -179,7 +179,7 @@ def test_run_without_an_algorithm_is_the_trust_region(call):
 
 def test_the_result_comes_before_the_guarantee(call, tmp_path):
     status, out, _ = call("run", *SHORT, "--save", tmp_path / "model")
-    lines = ["status: ", "certificate ", "wrote ", "DP-TR is (1, "]
+    lines = ["steps: ", "certificate ", "wrote ", "DP-TR is (1, "]
     places = [out.index(line) for line in lines]
     assert status == 0 and places == sorted(places) and places[0] == 0
 

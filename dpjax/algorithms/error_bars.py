@@ -91,7 +91,10 @@ class ErrorBars:
                 "loss, a training of one step"
             )
         if not bool(self.interior):
-            return "the last step was cut off by the trust region: raise final_radius or steps"
+            return (
+                "the last step was cut off by the trust region: raise final_radius, or raise "
+                "epsilon, take fewer steps, or more records, for less noise"
+            )
         if not bool(self.definite):
             return (
                 "the last noisy Hessian has a direction without curvature: raise epsilon or the "

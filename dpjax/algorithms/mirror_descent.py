@@ -223,7 +223,7 @@ def geometry(domain: L2Ball | L1Ball | None, dimension: int) -> Geometry:
     if domain is None:
         raise ValueError(
             "domain is required: DP-AccMD stays in a bounded set. Pass L2Ball(radius) or "
-            "L1Ball(radius) of dpjax.objectives."
+            "L1Ball(radius) of dpjax.objectives, on the command line --domain l2:10 or l1:10."
         )
     if not isinstance(domain, L2Ball | L1Ball):
         raise ValueError(

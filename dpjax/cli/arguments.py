@@ -2,6 +2,7 @@
 
 import argparse
 import textwrap
+from collections.abc import Iterable
 
 import dpjax
 from dpjax.accounting import RELATIONS
@@ -44,7 +45,8 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "run",
         help=COMMANDS["run"],
-        description="Train privately. Everything printed is private unless --exact is given.",
+        description="Train privately. The guarantee covers everything printed, so that it may be "
+        "published; --exact adds what it does not cover.",
     )
     one.set_defaults(command=run.command)
     _problem_arguments(one)
@@ -188,7 +190,12 @@ def _show_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _data_parser(commands: argparse._SubParsersAction) -> None:
-    one = commands.add_parser("data", help=COMMANDS["data"])
+    one = commands.add_parser(
+        "data",
+        help=COMMANDS["data"],
+        description="List the data sets, or show one. For a table of your own begin a schema with "
+        "--template, fill it in, and count what it leaves out with --check.",
+    )
     one.set_defaults(command=data.command)
     one.add_argument("name", nargs="?", metavar="NAME", help=f"a name, or {_FILES}")
     one.add_argument(
@@ -248,9 +255,10 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
         metavar="ALGORITHM",
         help="one of those listed below (default: dp-tr)",
     )
-    one.epilog = f"algorithms, and what a step asks of the data:\n{_listed()}\n\n{one.epilog}"
+    names = [*problem.algorithms()]
+    one.epilog = f"algorithms, and what a step asks of the data:\n{_listed(names)}\n\n{one.epilog}"
     _objective_arguments(one)
-    one.add_argument("--epsilon", type=float, default=1.0, help="budget (default: 1)")
+    one.add_argument("--epsilon", type=float, default=1.0, help="of the budget (default: 1)")
     one.add_argument("--accountant", default="pld", help="pld, rdp or paper (default: pld)")
     one.add_argument(
         "--data-size",
@@ -291,7 +299,8 @@ def _compare_parser(commands: argparse._SubParsersAction) -> None:
         "an interruption, the same command continues where it stopped.",
     )
     one.set_defaults(command=compare.command)
-    one.epilog = f"algorithms, and what a step asks of the data:\n{_listed()}\n\n{one.epilog}"
+    names = [name for name in problem.algorithms() if name not in problem.taking("domain")]
+    one.epilog = f"algorithms, and what a step asks of the data:\n{_listed(names)}\n\n{one.epilog}"
     one.add_argument(
         "--algorithms",
         default="dp-tr,dp-adam",
@@ -299,7 +308,7 @@ def _compare_parser(commands: argparse._SubParsersAction) -> None:
         help="some of those listed below (default: dp-tr,dp-adam)",
     )
     one.add_argument(
-        "--epsilons", default="0.5,1,2", metavar="E,F", help="budgets (default: 0.5,1,2)"
+        "--epsilons", default="0.5,1,2", metavar="E,F", help="of the budgets (default: 0.5,1,2)"
     )
     one.add_argument("--seeds", type=int, default=10, help="runs for each point (default: 10)")
     one.add_argument(
@@ -331,7 +340,7 @@ def _objective_arguments(one: argparse.ArgumentParser) -> None:
         help="strength of the objective's penalty, a public number (default: the objective's; for "
         "welsch, the one published for the data)",
     )
-    one.add_argument("--delta", type=float, help="budget (default: 1/(10 n))")
+    one.add_argument("--delta", type=float, help="of the budget (default: 1/(10 n))")
     one.add_argument(
         "--relation",
         default="zero_out",
@@ -339,8 +348,7 @@ def _objective_arguments(one: argparse.ArgumentParser) -> None:
     )
 
 
-def _listed() -> str:
-    names = problem.algorithms()
+def _listed(names: Iterable[str]) -> str:
     return "\n".join(
         textwrap.fill(
             dpjax.baselines.EVERY[name].asks.replace("`", ""),
@@ -392,7 +400,8 @@ def _table_arguments(one: argparse.ArgumentParser) -> None:
         "--schema",
         metavar="FILE",
         help="what each column of a file is, declared in TOML; `dpjax data FILE --template` begins "
-        "one. In place of the options below, for a table of numbers",
+        "one. Use it instead of --label, --classes, --bounds and --intercept, which are for tables "
+        "of numbers",
     )
     one.add_argument("--label", metavar="COLUMN", help="label column of a file")
     one.add_argument(

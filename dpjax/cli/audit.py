@@ -1,6 +1,7 @@
 """``dpjax audit``: attacks on dpjax's mechanisms: claimed epsilon, audited lower bound, ratio."""
 
 import argparse
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 
@@ -22,7 +23,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "be informative.",
     )
     one.set_defaults(command=command)
-    one.add_argument("name", nargs="?", metavar="NAME", help="one audit; see --all for the others")
+    names = textwrap.fill(
+        ", ".join(dpjax.auditing.AUDITS), 78, initial_indent="  ", subsequent_indent="  ",
+        break_on_hyphens=False,
+    )  # fmt: skip
+    one.epilog = f"audits:\n{names}\n\n{one.epilog}"
+    one.add_argument("name", nargs="?", metavar="NAME", help="one of those listed below")
     one.add_argument("--all", action="store_true", help="run every audit (some minutes)")
     one.add_argument("--runs", type=int, help="total runs of each audit (default: the audit's own)")
     one.add_argument("--quick", action="store_true", help="fewer runs and lower gates, for CI")

@@ -17,20 +17,26 @@ def command(arguments: argparse.Namespace) -> int:
     """Trains all that is compared, prints a table, and returns 0."""
     outputs.check(arguments)
     _validate.positive_int("seeds", arguments.seeds)
+    chosen = [name.strip() for name in arguments.algorithms.split(",")]
+    if without := next((name for name in chosen if name in problem.taking("domain")), None):
+        raise ValueError(
+            f"{without} needs a domain, which no option sets here: compare it in Python, with a "
+            f"dpjax.experiments.Method({without!r}, {without!r}, {{'domain': ...}})."
+        )
     data, objective = problem.load(arguments), problem.objective(arguments)
     problem.say_labels(arguments, objective, data)
     experiment = dpjax.experiments.compare(
         data,
         objective,
-        [name.strip() for name in arguments.algorithms.split(",")],
+        chosen,
         numbers(arguments.epsilons),
         delta=arguments.delta,
         relation=arguments.relation,
         seeds=arguments.seeds,
     )
     print(_WARNING, file=sys.stderr, flush=True)
-    chosen = dpjax.experiments.plan(experiment)
-    results = reproduce.make(chosen, arguments.out)
+    plan = dpjax.experiments.plan(experiment)
+    results = reproduce.make(plan, arguments.out)
     rows = summary(results)
     print("\nNOT PRIVATE: exact values, mean (standard error) over the seeds")
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
@@ -45,8 +51,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         content = {"releasable": False, "data": data.name, "n": data.size, "p": data.dimension,
                    "objective": objective.name, "relation": arguments.relation,
-                   "delta": chosen.problems[0].budget(1.0, data.size).delta,
-                   "seeds": chosen.seeds, "exact_results": rows}  # fmt: skip
+                   "delta": plan.problems[0].budget(1.0, data.size).delta,
+                   "seeds": plan.seeds, "exact_results": rows}  # fmt: skip
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     return 0

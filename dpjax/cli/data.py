@@ -10,7 +10,7 @@ import sys
 import dpjax
 from dpjax import _validate
 from dpjax.cli import problem
-from dpjax.datasets.raw import is_table_path
+from dpjax.datasets.raw import existing, is_table_path
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -20,6 +20,8 @@ def command(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{option} needs the name of a file.")
     if arguments.out and not arguments.template:
         raise ValueError("--out is for --template: it names the schema to write.")
+    if arguments.check or arguments.template:
+        _check_name(arguments.name)
     if arguments.template:
         return _template(arguments)
     if arguments.check:
@@ -42,21 +44,31 @@ def command(arguments: argparse.Namespace) -> int:
             here = "here" if info.available else "not here"
             print(f"{info.name:12} {info.rows:>8,} x {info.features:<3} {here:9} {info.task}")
         print(
-            "\n`dpjax data NAME` shows details; a path to a CSV, NPZ, NPY or Parquet file works in "
-            "place of a name."
+            "\n`dpjax data NAME` shows details. For a table of your own, a CSV, NPZ, NPY or "
+            "Parquet file,\nbegin a schema: `dpjax data FILE --template --out schema.toml`."
         )
         return 0
+    _check_name(arguments.name)
     if os.path.isfile(arguments.name):
         raise ValueError(
             f"{arguments.name} is a file, not a named data set: begin its schema with --template, "
             "or count its problems with --check."
         )
-    _validate.choice("data set", arguments.name, [info.name for info in infos])
     (info,) = (info for info in infos if info.name == arguments.name)
     for field in ("name", "rows", "features", "unit", "task", "source", "available", "checksum"):
         print(f"{field:10} {getattr(info, field)}")
     print(f"{'note':10} {info.note}")
     return 0
+
+
+def _check_name(name: str) -> None:
+    """Raises unless a name is that of a data set, or of a file of a kind that is read."""
+    if is_table_path(name):
+        existing(name)
+    elif os.path.isfile(name):
+        raise ValueError(f"{name} is not a CSV, NPZ, NPY or Parquet file.")
+    else:
+        _validate.choice("data set", name, [info.name for info in dpjax.datasets.describe()])
 
 
 def _template(arguments: argparse.Namespace) -> int:

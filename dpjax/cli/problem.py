@@ -170,6 +170,9 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
       ValueError: for an unknown name, or what is not declared where n is private.
     """
     factories = algorithms()
+    if arguments.algorithm in dpjax.baselines.EVERY.keys() - factories.keys():
+        function = dpjax.baselines.EVERY[arguments.algorithm].factory.__name__
+        raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.baselines.{function}.")
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size

@@ -101,10 +101,9 @@ def summary(content: dict[str, Any]) -> list[str]:
             f"{guarantee.ceil(content['epsilon_all_repeats'])} at the same delta"
         )
     lines += [
-        f"status: {_each(content['status'], str)} after {_each(content['steps'], str)} of "
-        f"{content['planned_steps']} steps",
+        f"steps: {_each(content['steps'], str)} of {content['planned_steps']}",
         *(
-            f"  {name}: {dpjax.Status[name.upper()].message}"
+            f"status {name}: {dpjax.Status[name.upper()].message}"
             for name in _distinct(content["status"])
         ),
     ]
@@ -123,7 +122,7 @@ def summary(content: dict[str, Any]) -> list[str]:
     )
     certificate = content["certificate"]
     if certificate is not None:
-        where = {"last_query": "the last query, w_{T-1}", "output": "the output"}
+        where = {"last_query": "the iterate before the last", "output": "the output"}
         lines.append(
             f"certificate (holds with probability {1 - _one(certificate['beta']):.0%} at "
             f"{where[certificate['iterate']]}, for the {certificate['scope']}):"

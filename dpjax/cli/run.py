@@ -66,6 +66,8 @@ def _work(arguments: argparse.Namespace) -> int:
         print("releasable: false (a research run: seeded, repeated, or with exact values)")
     try:
         _write(arguments, setting, solution, content)
+        if not (arguments.save or arguments.checkpoint or arguments.repeats):
+            print("the parameters are not kept: --save FILE would write them")
     finally:  # what is spent is said, whether or not it could be written
         print()
         print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, *declared))

@@ -36,7 +36,6 @@ def lines(facts: Facts) -> list[str]:
             f"accuracy on the training records: {estimate:.3f} (95% confidence interval {low:.3f} "
             f"to {high:.3f}; released with noise)"
         )
-    found += ["", "released:", *(f"  - {release.describe()}" for release in facts.releases)]
     found += ["", "certificate:", *_filled(facts.certificate_words, "  ")]
     found += ["", "history, first to last step:", *_history(facts)]
     found += ["", "coefficients:", *_coefficient_lines(facts)]

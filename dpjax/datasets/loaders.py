@@ -119,9 +119,10 @@ def load(
         more = ", ..." if len(table.columns) > 3 else ""
         raise ValueError(
             f"bounds must declare the range of every feature of {_words(name_or_path)}, got None: "
-            "ranges read off the data would leak it. Write the ranges that you know without "
-            f"looking at the data, as {{{named}{more}}}, to a JSON file, and pass its path as "
-            "bounds; or declare each column in a schema, which `dpjax data FILE --template` begins."
+            "ranges read off the data would leak it. Declare each column in a schema, which "
+            "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
+            f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
+            "file, and pass its path as bounds."
         )
     data = table.dataset(intercept)
     if unit is None or max_records is None:

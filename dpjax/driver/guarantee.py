@@ -65,9 +65,10 @@ _NOT_COVERED = (
     "composed with this one."
 )
 _PROOF = (
-    "Charged are the rounding of sums and scores, and what is included in delta if it is listed. "
-    "Otherwise the proof assumes exact real arithmetic, a secret random key that is used for no "
-    f"other run, and Threefry output (jax {jax.__version__}) that cannot be told from random bits."
+    "Epsilon and delta account for the rounding of sums and scores, and for what a line named "
+    "'Included in delta' lists. Otherwise the proof assumes exact real arithmetic, a secret random "
+    f"key that is used for no other run, and Threefry output (jax {jax.__version__}) that cannot "
+    "be told from random bits."
 )
 
 
@@ -127,7 +128,7 @@ def statement(
     event = algorithm.event
     delta = float(algorithm.declared.delta)
     spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
-    releases = "\n".join(f"  - {release.describe()}" for release in event.releases)
+    releases = "\n".join(_item(release.describe()) for release in event.releases)
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
     accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
     if (law := _law(event)) is not None:
@@ -167,6 +168,12 @@ Released: {_noise(event)}.
 
 def _filled(*sentences: str) -> str:
     return textwrap.fill(" ".join(sentences), 100, break_on_hyphens=False)
+
+
+def _item(words: str) -> str:
+    return textwrap.fill(
+        words, 100, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+    )
 
 
 def _end(event: Event) -> str:

@@ -302,7 +302,8 @@ class Objective:
             raise ValueError(
                 f"this method needs a regularizer with a proximal operator, but {self.name} has "
                 f"{self.regularizer!r}: use L1, L2, ElasticNet or a convex set of "
-                "dpjax.objectives, or add a method prox(params, step_size) to yours."
+                "dpjax.objectives, on the command line --objective logistic-l2 or logistic-l1, or "
+                "add a method prox(params, step_size) to yours."
             )
         return found
 
