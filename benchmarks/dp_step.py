@@ -12,6 +12,7 @@ came to hold above what it held when the step was compiled, beside the compiler'
 
 import argparse
 import contextlib
+import importlib.metadata
 import json
 import random
 import resource
@@ -98,6 +99,15 @@ def timed(runners, rounds):
     return spent
 
 
+def versions(server):
+    """What the contenders run on, in words."""
+    found = {} if server is None else server.versions
+    for name in ("dpjax", "jax", "optax", "jax-privacy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found |= {name: importlib.metadata.version(name)}
+    return ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
+
+
 def table(name, batch, runners, spent):
     """Prints the rows, fastest first, and returns them."""
     median = {label: float(np.median(times)) for label, times in spent.items()}
@@ -162,7 +172,9 @@ def compare(name, batch, arguments):
         named = [label for label in server.names if wanted(label, arguments.only)]
         runners |= {label: Asked(server, label) for label in named}
     try:
-        return table(name, batch, runners, timed(runners, arguments.rounds))
+        rows = table(name, batch, runners, timed(runners, arguments.rounds))
+        print(f"\n{versions(server)}")
+        return rows
     finally:
         if server is not None:
             server.close()

@@ -46,6 +46,7 @@ class Torch:
         )
         hello = self._line()
         self.names, self.device = hello["names"], hello["device"]
+        self.versions = hello["versions"]
 
     def _line(self):
         line = self.process.stdout.readline()

@@ -1,10 +1,11 @@
 """PyTorch's side of ``benchmarks/dp_step.py``: one gradient step each time its parent asks.
 
 Run by that command, with an interpreter that has PyTorch and Opacus. It prints the names of its
-contenders and its device as one line of JSON, then answers every name it reads with the seconds of
-one step, and ``memory`` with its peak memory in bytes.
+contenders, its device and its versions as one line of JSON, then answers every name it reads with
+the seconds of one step, and ``memory`` with its peak memory in bytes.
 """
 
+import importlib.metadata
 import itertools
 import json
 import resource
@@ -161,7 +162,9 @@ def main(name, batch, threads):
     y = torch.randint(10, (int(batch),), device=device)
     # Each step's model is its own: Opacus leaves hooks on what it has seen.
     steps = {}
-    print(json.dumps({"names": list(STEPS), "device": device}), flush=True)
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "opacus")}
+    hello = {"names": list(STEPS), "device": device, "versions": versions}
+    print(json.dumps(hello), flush=True)
     for line in sys.stdin:
         asked = line.strip()
         if asked == "memory":

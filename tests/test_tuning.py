@@ -214,7 +214,7 @@ def test_the_guarantee_is_that_of_the_search(planned, tmp_path):
     tuned = tuning.run_plan(planned, dpjax.Dataset(*records(), name="made"), seed=0)
     assert tuned.epsilon() == pytest.approx(planned.epsilon, rel=1e-9) and tuned.epsilon() <= 1
     assert not tuned.releasable
-    text = str(tuned.guarantee())
+    text = " ".join(tuned.guarantee().split())
     for words in (
         "NOT FOR RELEASE: reproducible noise",
         "settings from a private random search is (",
