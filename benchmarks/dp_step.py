@@ -101,8 +101,8 @@ def timed(runners, rounds):
 
 def versions(server):
     """What the contenders run on, in words."""
-    found = {} if server is None else server.versions
-    for name in ("dpjax", "jax", "optax", "jax-privacy"):
+    found = {} if server is None else dict(server.versions)
+    for name in ("dpjax", "jax", "jaxlib", "flax", "optax", "jax-privacy"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found |= {name: importlib.metadata.version(name)}
     return ", ".join(f"{name} {number}" for name, number in sorted(found.items()))

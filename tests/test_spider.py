@@ -400,7 +400,8 @@ def test_the_guarantee_says_that_each_record_is_read_once():
     assert "Each record is used in at most one answer" in text
     assert "estimate and scores use disjoint records" in text
     for name in ("estimate", "scores"):
-        assert f"{name}: all answers together are one Gaussian" in text
+        assert f"\n  - {name}: all answers together are one Gaussian" in solution.guarantee()
+    assert "\n  - estimate and scores use disjoint records" in solution.guarantee()
 
 
 # Theory.

@@ -228,6 +228,8 @@ def test_the_guarantee_is_that_of_the_search(planned, tmp_path):
         "Not covered: the choice of the declared settings",
     ):
         assert words in text, words
+    for item in ("the number K", "of each training, gradient", "of each training, accuracy"):
+        assert f"\n  - {item}: " in tuned.guarantee()
     dpjax.save(tmp_path / "model", tuned)
     loaded = dpjax.load(tmp_path / "model")
     assert loaded.guarantee() == tuned.guarantee()

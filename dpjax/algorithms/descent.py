@@ -172,7 +172,7 @@ class Descent(Single):
     Args:
       query: the gradient query.
       rule: turns its answer into a step.
-      name: as printed.
+      name: as it is shown to people.
       outputs: which iterate is published, or their average.
       bounds: bounds on the noise, for a certificate at the last query; None for no certificate.
       beta: the certificate holds with probability at least 1 - beta.
@@ -194,7 +194,7 @@ class Descent(Single):
 
     @property
     def title(self) -> str:
-        """The name, as printed."""
+        """The name, as it is shown to people."""
         return self.name
 
     def init(self, params: Params) -> State:

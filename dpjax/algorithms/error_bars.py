@@ -92,8 +92,8 @@ class ErrorBars:
             )
         if not bool(self.interior):
             return (
-                "the last step was cut off by the trust region: raise final_radius, or raise "
-                "epsilon, take fewer steps, or more records, for less noise"
+                "the last step was cut off by the trust region: reduce the noise (by a larger "
+                "epsilon, fewer steps or more records), or raise final_radius (in Python)"
             )
         if not bool(self.definite):
             return (
@@ -105,8 +105,8 @@ class ErrorBars:
         if not float(self.shift) <= SHIFT:
             return (
                 f"the loss is curved too much over the range of the noise ({float(self.shift):.2g} "
-                f"of the noise, above {SHIFT}): raise epsilon or the regularization, take fewer "
-                "steps, or more records"
+                f"of the noise, above {SHIFT}): raise epsilon or the regularization, or take "
+                "fewer steps or more records"
             )
         return None
 

@@ -158,7 +158,7 @@ class VarianceReduced(Epochs):
 
 @pytree_dataclass
 class PrintedVarianceReduced(Single, Epochs):
-    """Configuration of the printed form; made with ``anchor="exact"``.
+    """Configuration of the paper's form; made with ``anchor="exact"``.
 
     The exact gradient at the anchor is what the query remembers, a secret of the driver: it enters
     every step before the noise, and is in no state, history, solution or checkpoint.

@@ -244,7 +244,7 @@ def split_queries(
 
 
 def exact_anchor_query(problem: base.Problem, asked: Asked, steps: int) -> AnchoredQuery:
-    """Returns the query of the printed form, calibrated to the budget.
+    """Returns the query of the paper's form, calibrated to the budget.
 
     Raises:
       ValueError: without batches, or if no noise reaches the budget.

@@ -45,8 +45,8 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     one = commands.add_parser(
         "run",
         help=COMMANDS["run"],
-        description="Train privately. The guarantee covers everything printed, so that it may be "
-        "published; --exact adds what it does not cover.",
+        description="Train privately. The guarantee covers all that is printed but the times; "
+        "--exact adds what it does not cover.",
     )
     one.set_defaults(command=run.command)
     _problem_arguments(one)

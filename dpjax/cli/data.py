@@ -49,7 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
         return 0
     _check_name(arguments.name)
-    if os.path.isfile(arguments.name):
+    if is_table_path(arguments.name):
         raise ValueError(
             f"{arguments.name} is a file, not a named data set: begin its schema with --template, "
             "or count its problems with --check."
@@ -63,12 +63,13 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _check_name(name: str) -> None:
     """Raises unless a name is that of a data set, or of a file of a kind that is read."""
+    names = [info.name for info in dpjax.datasets.describe()]
     if is_table_path(name):
         existing(name)
-    elif os.path.isfile(name):
+    elif os.path.isfile(name) and name not in names:
         raise ValueError(f"{name} is not a CSV, NPZ, NPY or Parquet file.")
     else:
-        _validate.choice("data set", name, [info.name for info in dpjax.datasets.describe()])
+        _validate.choice("data set", name, names)
 
 
 def _template(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What a run prints and writes: private by default, ``exact_`` fields only with ``--exact``."""
+"""What a run prints and writes: released values, ``exact_`` fields only with ``--exact``."""
 
 import argparse
 import importlib.metadata

@@ -67,7 +67,7 @@ def _work(arguments: argparse.Namespace) -> int:
     try:
         _write(arguments, setting, solution, content)
         if not (arguments.save or arguments.checkpoint or arguments.repeats):
-            print("the parameters are not kept: --save FILE would write them")
+            print("the parameters were not saved: next time give --save FILE")
     finally:  # what is spent is said, whether or not it could be written
         print()
         print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, *declared))

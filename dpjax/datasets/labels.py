@@ -183,7 +183,7 @@ def null_labels(
       bounds: declared for a label that is a number, or None.
 
     >>> null_labels("-1, +1", ("No", "Yes"))
-    "Accepted labels: 'No', 'Yes'; a record with any other label is a null record.\n"
+    "Accepted labels: 'No', 'Yes'; a record with any other label is a null record."
     """
     if bounds is not None:
         counted = f"numbers from {bounds[0]:.15g} to {bounds[1]:.15g}"
@@ -193,7 +193,7 @@ def null_labels(
         counted = labels_counted(None)
     if classes and tuple(classes) != (-1, 1):
         counted = ", ".join(map(repr, classes))
-    return f"Accepted labels: {counted}; a record with any other label is a null record.\n"
+    return f"Accepted labels: {counted}; a record with any other label is a null record."
 
 
 def decode_labels(

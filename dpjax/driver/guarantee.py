@@ -128,7 +128,9 @@ def statement(
     event = algorithm.event
     delta = float(algorithm.declared.delta)
     spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
-    releases = "\n".join(_item(release.describe()) for release in event.releases)
+    # What is composed of several describes them as items of the same list.
+    described = (release.describe().split("\n  - ") for release in event.releases)
+    releases = "\n".join(_item(words) for item in described for words in item)
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
     accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
     if (law := _law(event)) is not None:
@@ -145,6 +147,7 @@ def statement(
     else:
         whole, group = unit, f"For a group of k records, such as all those of one person, {group}."
     accepted = null_labels(algorithm.objective.labels, classes, label_bounds)
+    accepted = f"{_filled(accepted)}\n" if accepted else ""
     order = ""
     if algorithm.relation == "add_or_remove_one":
         rows = min(query.charged_rows for query in algorithm.queries)
@@ -158,7 +161,7 @@ def statement(
 {_filled(f"Neighbours ({algorithm.relation}):", f"{neighbours}.")}
 {_filled(f"Unit of privacy: one {whole}, called a record here.", group)}
 {accepted}{sampling(event, algorithm.queries[0].data_size)}
-Released: {_noise(event)}.
+{_filled("Released:", f"{_noise(event)}.")}
 {releases}
 {_filled(_COVERED.format(covered=words.covered), _end(event))}
 {_filled(_NOT_COVERED.format(tuning=words.tuning))}
@@ -254,5 +257,8 @@ def sampling(event: Event, data_size: int) -> str:
     if len(set(lines.values())) == 1:
         return _filled(f"Sampling: {next(iter(lines.values()))}.")
     return "\n".join(
-        ["Sampling, by release:", *sorted(f"  - {name}: {line}." for name, line in lines.items())]
+        [
+            "Sampling, by release:",
+            *sorted(_item(f"{name}: {line}.") for name, line in lines.items()),
+        ]
     )

@@ -24,7 +24,7 @@ _WITHOUT: dict[Relation, str] = {
     "add_or_remove_one": "Had any one {unit} been left out, or one more been added",
     "replace_one": "Had any one {unit} been replaced by another",
 }
-_ITERATES = {"last_query": "the last iterate that was asked about", "output": "the output"}
+_ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -333,13 +333,15 @@ def _unfilled(text: str) -> str:
 
     >>> _unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
     True
+    >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
+    'Released:\n  - one, with its noise\n  - two'
     """
     lines, before = [""], ""
     for line in text.splitlines():
         word = line.partition(" ")[0]
         full = len(before) <= _COLUMNS < len(before) + 1 + len(word)
-        if full and word and not before.startswith(" "):
-            lines[-1] += f" {line}"
+        if line.startswith("    ") or (full and word and not before.startswith(" ")):
+            lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
         before = line
