@@ -429,7 +429,7 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
             types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False, charged_rows=5_000)
         ],
     )
-    text = guarantee.statement(algorithm, "row")
+    text = " ".join(guarantee.statement(algorithm, "row").split())
     words = ["anchor: none; each release, that is each noisy answer, uses all records"]
     words += ["a drawn record adds at most", "k e^((k-1)"]
     if relation == "replace_one":
