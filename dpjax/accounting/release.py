@@ -212,7 +212,7 @@ class Release:
         return orders / (2 * self.noise_multiplier**2)
 
     def describe(self) -> str:
-        """Returns the line of the guarantee about this release.
+        """Returns what the guarantee says of this release; each line is an item of its list.
 
         >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).describe()
         'gradient: 10 times; sensitivity 0.1 (enforced by clipping); noise multiplier 5'

@@ -309,10 +309,10 @@ class SinglePassRelease(Release):
         """Returns the lines of the guarantee about this release, one for each part."""
         parts = self.parts()
         disjoint = (
-            f"\n  - {' and '.join(part.name for part in parts)} use disjoint records, so the "
+            f"\n{' and '.join(part.name for part in parts)} use disjoint records, so the "
             "privacy loss of the run is the largest of theirs (parallel composition)"
         ) * (len(parts) > 1)
-        return "\n  - ".join(part.describe_alone() for part in parts) + disjoint
+        return "\n".join(part.describe_alone() for part in parts) + disjoint
 
     def describe_alone(self) -> str:
         """Returns the line of the guarantee about this pass without its parts."""

@@ -225,7 +225,7 @@ class SearchRelease(Release):
         return least[np.searchsorted(at, orders)]
 
     def describe(self) -> str:
-        """Returns the lines of the guarantee about the search and one training."""
+        """Returns the lines of the guarantee about the search and one training, an item each."""
         more = len(self.trainings) - 1
         lines = [
             f"search: once, the best of K trainings; each draws one of {self.settings:,} declared "
@@ -238,7 +238,7 @@ class SearchRelease(Release):
             *(f"of each training, {release.describe()}" for release in self.trainings[0]),
             *["other settings have other noise, and the largest loss applies"] * (more > 0),
         ]
-        return "\n  - ".join(lines)
+        return "\n".join(lines)
 
     @property
     def choice_words(self) -> str:

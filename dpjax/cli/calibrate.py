@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import textwrap
 
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
@@ -44,7 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
     for release in algorithm.event.releases:
-        print(f"  {release.describe()}")
+        print(textwrap.indent(release.describe(), "  "))
     print(f"epsilon of this noise, per {unit}: {spent['pld']:.6g} exact, {looser}")
     if arguments.json:
         report.write_json(

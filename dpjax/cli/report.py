@@ -18,6 +18,7 @@ from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
 from dpjax.driver import guarantee
 from dpjax.driver.remarks import remarks
+from dpjax.reporting.facts import ITERATES
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 
@@ -122,10 +123,9 @@ def summary(content: dict[str, Any]) -> list[str]:
     )
     certificate = content["certificate"]
     if certificate is not None:
-        where = {"last_query": "the iterate before the last", "output": "the output"}
         lines.append(
             f"certificate (holds with probability {1 - _one(certificate['beta']):.0%} at "
-            f"{where[certificate['iterate']]}, for the {certificate['scope']}):"
+            f"{ITERATES[certificate['iterate']]}, for the {certificate['scope']}):"
         )
         upper = _each(certificate["gradient_norm_upper"], _number, max)
         lines.append(f"  gradient norm <= {upper}")

@@ -128,9 +128,8 @@ def statement(
     event = algorithm.event
     delta = float(algorithm.declared.delta)
     spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
-    # What is composed of several describes them as items of the same list.
-    described = (release.describe().split("\n  - ") for release in event.releases)
-    releases = "\n".join(_item(words) for item in described for words in item)
+    described = (line for release in event.releases for line in release.describe().splitlines())
+    releases = "\n".join(map(_item, described))
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
     accountants = _ACCOUNTANTS if event.is_gaussian else _SAMPLED_ACCOUNTANTS
     if (law := _law(event)) is not None:

@@ -24,7 +24,8 @@ _WITHOUT: dict[Relation, str] = {
     "add_or_remove_one": "Had any one {unit} been left out, or one more been added",
     "replace_one": "Had any one {unit} been replaced by another",
 }
-_ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
+ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
+"""What is said of where a certificate holds."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class Facts:
         )
         return (
             f"With probability {100 * (1 - self.certificate['beta']):.4g} % over the noise, at "
-            f"{_ITERATES[self.certificate['iterate']]} the exact gradient of the "
+            f"{ITERATES[self.certificate['iterate']]} the exact gradient of the "
             f"{self.certificate['scope']} has norm at most {upper:.4g}{curvature}. At a minimum "
             "the gradient is 0 and no eigenvalue is negative. The bounds follow from released "
             "values and the known noise."
