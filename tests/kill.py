@@ -135,8 +135,11 @@ class Deadly:
         die()
 
 
+# Steps were taken that will be taken again.
+UNSAVED = "after steps, before they are saved"
 # Name: function of os, part of the file's name, which call (None: any), moment.
 FAILPOINTS = {
+    UNSAVED: ("write", "log", 3, "after"),
     "before manifest rename": ("replace", "manifest", 1, "before"),
     "after manifest rename": ("replace", "manifest", 1, "after"),
     "before the key is saved": ("replace", "state", 1, "before"),
@@ -347,20 +350,27 @@ def verdict(murder, reference, runs):
     }
 
 
-def attempt(killed, reference, runs, kills, seed, bug=None):
-    """Kills at random and, where nothing is planted, at every failpoint; returns the verdict."""
-    every = list(range(runs if bug else runs + len(FAILPOINTS)))
-    murder = Murder(killed, bug, seed)
+def attempt(killed, reference, runs, kills, seed):
+    """Kills at random and at every failpoint; returns the verdict."""
+    every = list(range(runs + len(FAILPOINTS)))
+    murder = Murder(killed, None, seed)
     missed = murder.at_random(every[:runs], kills)
-    if not bug and not murder.errors:
+    if not murder.errors:
         murder.at_failpoints(runs)
     murder.finish(every)
     found = verdict(murder, reference, every)
-    if not bug:
-        found["kills that missed"] = missed
-        found["failpoints that were not reached"] = sum(not murder.killed[f] for f in FAILPOINTS)
-        print(f"{kills - missed} kills at random, {len(FAILPOINTS)} at named points")
+    found["kills that missed"] = missed
+    found["failpoints that were not reached"] = sum(not murder.killed[f] for f in FAILPOINTS)
+    print(f"{kills - missed} kills at random, {len(FAILPOINTS)} at named points")
     return found
+
+
+def attempt_planted(where, reference, bug):
+    """Kills one run where a planted bug shows at any speed; returns the verdict."""
+    murder = Murder(where, bug, 0)
+    murder.wait(murder.start([0], UNSAVED)[0])
+    murder.finish([0])
+    return verdict(murder, reference, [0])
 
 
 def main():
@@ -389,7 +399,7 @@ def main():
             print(f"{count:8} {fault}")
         unnoticed = 0
         for where, (bug, fault) in zip(planted, PLANTS.items(), strict=True):
-            count = attempt(where, reference, 1, 2, arguments.seed, bug)[fault]
+            count = attempt_planted(where, reference, bug)[fault]
             print(f"{count:8} {fault}, after planting a {bug}")
             unnoticed += count == 0
     good = not any(found.values()) and not unnoticed
