@@ -12,7 +12,14 @@ from scipy import stats
 
 import dpjax
 from dpjax import auditing, tuning
-from dpjax.accounting import Event, NumberOfTrials, epsilon
+from dpjax.accounting import (
+    Event,
+    NumberOfTrials,
+    SearchRelease,
+    SinglePassRelease,
+    epsilon,
+    parallel,
+)
 from dpjax.cli import main
 from dpjax.datasets import group
 from dpjax.driver import loop
@@ -208,6 +215,14 @@ def test_scores_that_are_no_numbers_lose_and_one_training_always_counts(planned)
 
 
 # The guarantee.
+
+
+def test_every_part_of_a_searched_training_is_said_to_be_of_each():
+    parts = (SinglePassRelease("a", 1, 2.0, data_size=9),) * 2
+    number = NumberOfTrials(2.0, 6)
+    release = SearchRelease.of([(parallel("all", parts),)], number, settings=3)
+    said = [line for line in release.describe().splitlines() if "of each training, a" in line]
+    assert len(said) == len(parts) + 1  # and that they use disjoint records
 
 
 def test_the_guarantee_is_that_of_the_search(planned, tmp_path):

@@ -227,6 +227,7 @@ class SearchRelease(Release):
     def describe(self) -> str:
         """Returns the lines of the guarantee about the search and one training, an item each."""
         more = len(self.trainings) - 1
+        one = (line for release in self.trainings[0] for line in release.describe().splitlines())
         lines = [
             f"search: once, the best of K trainings; each draws one of {self.settings:,} declared "
             "settings",
@@ -235,7 +236,7 @@ class SearchRelease(Release):
             "the training with the largest score is released, with its setting and score; K and "
             "all others are secret",
             *["the score: from released parameters and public records"] * self.public_score,
-            *(f"of each training, {release.describe()}" for release in self.trainings[0]),
+            *(f"of each training, {line}" for line in one),
             *["other settings have other noise, and the largest loss applies"] * (more > 0),
         ]
         return "\n".join(lines)
