@@ -135,7 +135,7 @@ class Deadly:
         die()
 
 
-# Steps were taken that will be taken again.
+# Where steps were taken that a resumed run takes again.
 UNSAVED = "after steps, before they are saved"
 # Name: function of os, part of the file's name, which call (None: any), moment.
 FAILPOINTS = {
@@ -366,7 +366,7 @@ def attempt(killed, reference, runs, kills, seed):
 
 
 def attempt_planted(where, reference, bug):
-    """Kills one run where a planted bug shows at any speed; returns the verdict."""
+    """Kills one run at the point where a planted bug shows; returns the verdict."""
     murder = Murder(where, bug, 0)
     murder.wait(murder.start([0], UNSAVED)[0])
     murder.finish([0])
