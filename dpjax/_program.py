@@ -168,6 +168,11 @@ class _Writer:
         return _ADDRESS.sub("", repr(value))
 
     def _constant(self, constant: Any) -> str:
+        if isinstance(constant, jax.Ref):
+            raise CallsPython(
+                "the function to be traced reads or writes a mutable array (jax.new_ref), which "
+                "could carry records from one call to the next. Pass its content as an array."
+            )
         self.shapes.append(np.shape(constant))
         if isinstance(constant, Tracer):
             self.traced.append(constant)

@@ -75,6 +75,16 @@ def test_the_number_of_trainings_has_the_declared_law_and_mean(law):
     assert number.derivative(np.ones(1))[0] == pytest.approx(mean, abs=1e-5)
 
 
+def test_what_is_charged_for_the_number_of_trainings_is_their_true_mean():
+    """Each weight is at least 2^-32, which over a large cap raises the mean above the declared."""
+    number = NumberOfTrials(2, 10_000, 0)
+    k = np.arange(1, number.cap + 1)
+    assert number.expected > 2.01
+    assert number.expected == pytest.approx(number.probabilities @ k, rel=1e-12)
+    one = Release("gradient", 1, 4.0)
+    assert "mean 2.012" in SearchRelease.of([[one]], number, settings=2).choice_words
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

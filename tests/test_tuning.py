@@ -346,6 +346,60 @@ def test_persons_and_a_private_n_need_a_public_score():
     assert tuning.plan(make, SETTINGS, hidden, score=public, **TRIALS).epsilon <= 1
 
 
+def printed(params):
+    jax.debug.print("{}", params)
+    return params.sum()
+
+
+def called_back(params):
+    return jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), jnp.float32), params)
+
+
+def told(params):
+    jax.experimental.io_callback(print, None, params)
+    return params.sum()
+
+
+def printed_somewhere(params):
+    return jax.lax.cond(True, printed, printed, params)
+
+
+def ref_writer():
+    kept = jax.new_ref(jnp.zeros(WIDTH))
+
+    def score(params):
+        kept[...] = params
+        return params.sum()
+
+    return score
+
+
+def test_c76_a_public_score_that_tells_of_every_training_is_refused(tmp_path):
+    """A score is computed of all trainings, and the search pays for one of them."""
+    path = tmp_path / "book"
+    budget = dpjax.PrivacyBudget(1.0, 1e-4, BUDGET.relation)
+    refused = {
+        "calls Python": (
+            printed,
+            called_back,
+            told,
+            lambda w: jax.lax.cond(True, printed, printed, w),
+        ),
+        "mutable array": (ref_writer(),),
+        "one number": (lambda params: params,),
+        "cannot be computed": (lambda params: params @ jnp.ones(WIDTH + 1),),
+    }
+    with dpjax.Ledger.create(path, budget, renyi_order=8.0) as ledger:
+        for words, scores in refused.items():
+            for score in scores:
+                with pytest.raises(ValueError, match=words):
+                    tuning.tune(
+                        make, SETTINGS, records(), BUDGET, seed=0, score=score, ledger=ledger,
+                        label="x", **TRIALS,
+                    )  # fmt: skip
+        assert not ledger.entries
+
+
 def test_a_score_that_is_none_is_named():
     with pytest.raises(ValueError, match="score must be 'accuracy'"):
         public_score("accurracy")

@@ -144,7 +144,7 @@ class SearchRelease(Release):
             math.fsum(release.count * release.failure_probability for release in releases)
             for releases in self.trainings
         )
-        return self.number.mean * max(each)
+        return self.number.expected * max(each)
 
     @property
     def draw_error(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -248,8 +248,8 @@ class SearchRelease(Release):
         return (
             f"The settings were chosen by a private random search over {self.settings:,}: this "
             "training had the largest score of K, a random number with mean "
-            f"{self.trials:.4g} and at most {self.cap:,}. K and the other trainings are secret. "
-            f"Listed are the answers of one training.{others}"
+            f"{self.number.expected:.4g} and at most {self.cap:,}. K and the other trainings are "
+            f"secret. Listed are the answers of one training.{others}"
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:

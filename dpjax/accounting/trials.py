@@ -27,7 +27,7 @@ class NumberOfTrials:
     a cap.
 
     Args:
-      mean: expected number of trainings, above 1.
+      mean: expected number of trainings, above 1; ``expected`` is the one of what is drawn.
       cap: the largest number; so many are always run, so that time and memory do not tell K.
       shape: eta of the negative binomial, from 0, or infinity. Small ones cost less privacy for the
         same mean and make one training more often.
@@ -78,6 +78,11 @@ class NumberOfTrials:
         return self.weights / 2.0**BITS
 
     @property
+    def expected(self) -> float:
+        """The mean of what is drawn: rounding each weight up to 1 adds up over a large cap."""
+        return float(self.weights @ np.arange(1, self.cap + 1)) / 2.0**BITS
+
+    @property
     def ratio(self) -> float:
         """The number r; 1 - r is the gamma of Papernot and Steinke."""
         return math.exp(_tilt(self))
@@ -87,7 +92,7 @@ class NumberOfTrials:
         """The distribution in words."""
         kinds = {1.0: "geometric", 0.0: "logarithmic", math.inf: "Poisson"}
         kind = kinds.get(self.shape, f"negative binomial of shape {self.shape:g}")
-        return f"{kind} with mean {self.mean:g}, conditioned on 1 to {self.cap:,}"
+        return f"{kind} with mean {self.expected:g}, conditioned on 1 to {self.cap:,}"
 
     def derivative(self, x: np.ndarray) -> np.ndarray:
         """Returns f'(x) of the probability generating function f(x) = E[x^K].

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax.datasets import Dataset
 from dpjax.objectives import Objective
@@ -91,3 +93,28 @@ def public_score(score: Any) -> Any:
             f"public records, or a function of the parameters, got {score!r}."
         )
     return ScoreFunction(score)
+
+
+def check_score(score: Any, params: Params) -> None:
+    """Raises unless a public score is a pure function of the parameters that gives one number.
+
+    Args:
+      score: from ``public_score``.
+      params: the starting point.
+
+    Raises:
+      ValueError: for a score that calls Python while it runs, or gives no single number.
+
+    Privacy: the score is computed of every training, of which the search pays for one. In a
+      program that holds no call out of it, only the largest score decides; a callback would be
+      handed the parameters of all.
+    """
+    if score is None:
+        return
+    try:
+        trace(score, params)
+        shape = jax.eval_shape(score, params).shape
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"score= cannot be computed of the parameters: {error}") from error
+    if shape not in ((), (1,)):
+        raise ValueError(f"score= must return one number, got an array of shape {shape}.")

@@ -28,7 +28,7 @@ from dpjax.driver.keys import ADVICE
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
-from dpjax.tuning.score import ACCURACY
+from dpjax.tuning.score import ACCURACY, check_score
 from dpjax.tuning.settings import Settings
 from dpjax.tuning.tuned import Tuned, searched
 
@@ -98,8 +98,9 @@ def tune(
 
     Raises:
       ValueError: before anything is spent, for arguments out of range, settings that need different
-        programs, a loss without labels whose score is not given, data on disk or on several
-        devices, or as ``solve``.
+        programs, a loss without labels whose score is not given, a score that calls Python
+        (``jax.debug.print`` and other callbacks), data on disk or on several devices, or as
+        ``solve``.
       LedgerError: for a ledger that is damaged or in use.
 
     Privacy: the guarantee covers the whole search: all that is returned, and with it that nothing
@@ -166,6 +167,7 @@ def run_plan(
         )
     first = chosen.algorithms[0]
     start = loop.starting_point(first, params)
+    check_score(chosen.score, start)
     root = root_key(key, seed)
     check_data(first, data, start)
     drop_outdated(first.objective, examples, start)

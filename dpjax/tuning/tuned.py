@@ -118,7 +118,7 @@ def searched(solution: Solution, algorithm: Any) -> Solution:
     """
     certificate = solution.certificate
     if certificate is not None:
-        beta = algorithm.release.trials * float(np.asarray(certificate.beta))
+        beta = algorithm.release.number.expected * float(np.asarray(certificate.beta))
         certificate = dataclasses.replace(certificate, beta=beta) if beta < 1 else None
     return dataclasses.replace(
         solution,
