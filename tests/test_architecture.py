@@ -9,7 +9,17 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
-    {"_bar", "_cards", "_files", "_typing", "_validate", "_durable", "_program", "_rendezvous"},
+    {
+        "_bar",
+        "_cards",
+        "_files",
+        "_typing",
+        "_validate",
+        "_durable",
+        "_messages",
+        "_program",
+        "_rendezvous",
+    },
     {"_linear", "_streaming", "_wide"},
     {"_sharding", "_units"},
     {"_processes", "linalg", "datasets", "accounting"},

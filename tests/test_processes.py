@@ -57,6 +57,7 @@ def test_c14_process_0_has_the_key_the_ledger_and_the_checkpoint_and_all_agree_f
     """Keys that differ are refused if they are of seeds; of random ones process 0's is taken."""
     program = f"""
 import os
+os.environ["DPJAX_SECRET"] = "shared by both processes"  # what they tell one another is sealed
 from dpjax.driver import fingerprint
 from dpjax.distributed import leads
 folder = {str(tmp_path)!r}

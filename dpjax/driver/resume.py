@@ -208,7 +208,7 @@ def journal(
             ours.append(_open(kept, chosen, stack))
             return ours[0].begun
 
-        begun = team.from_first(opened)
+        begun = _Begun(*team.from_first(opened))
         key, examples = begun.key, unpack(data)[0]
         content = _content(examples, key, team) if begun.hashed else ""
         manifest = team.from_first(lambda: ours[0].manifest(algorithm, data, params, content))
