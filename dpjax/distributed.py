@@ -131,7 +131,7 @@ def initialize(
         the port is in use.
       ValueError: if the arguments do not fit together, or JAX has been used before.
 
-    Privacy: drawn records and sums cross the network between the processes unencrypted, so it has to
+    Privacy: drawn records and sums cross the network between the processes unencrypted: it has to
       be a private one. So does the root key, and whoever is process 0 is believed, unless all have
       one secret in the environment variable ``DPJAX_SECRET``, or in the file of mode 600 that
       ``DPJAX_SECRET_FILE`` names.
