@@ -157,6 +157,15 @@ def counted(count: int, singular: str) -> str:
     return f"{count:,} {singular}{'s' * (count != 1)}"
 
 
+def printable(words: str) -> str:
+    r"""Returns words without what would change the rest of a terminal or a page, lines as they are.
+
+    >>> printable("age\x1b[31m")
+    'age [31m'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in words)
+
+
 def _has_values(leaf: Any) -> bool:
     if isinstance(leaf, jax.Array):
         return not isinstance(leaf, Tracer) and not leaf.is_deleted()
@@ -164,8 +173,7 @@ def _has_values(leaf: Any) -> bool:
 
 
 def _on_one_line(words: str) -> str:
-    """Without line breaks, and without what would change the rest of a terminal or a page."""
-    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    return " ".join(printable(words).split())
 
 
 def _shortened(line: str) -> str:

@@ -4,6 +4,9 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import secrets
+from collections.abc import Iterator
+from typing import BinaryIO
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
@@ -14,9 +17,7 @@ def write_all(descriptor: int, content: bytes) -> None:
     Raises:
       OSError: if the disk is full or fails; part of ``content`` may then be written.
     """
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    _write(descriptor, content)
     os.fsync(descriptor)
 
 
@@ -29,27 +30,53 @@ def sync_folder(folder: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def replace_private(path: pathlib.Path, content: bytes) -> None:
-    """Puts ``content`` at ``path``, all or nothing, readable by its owner alone.
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike, mode: int = 0o666, temporary: pathlib.Path | None = None
+) -> Iterator[BinaryIO]:
+    """Yields a new file that takes the place of ``path`` once all is written, or never.
+
+    Args:
+      path: what to write or replace.
+      mode: of the new file, less what the umask takes.
+      temporary: its first name; by default one that nobody can foresee, in the same folder.
 
     Raises:
       OSError: if it cannot be written; what was at ``path`` is still there.
     """
-    # One name, so that a crash leaves at most one such file, which the next call overwrites.
-    temporary = path.with_name(path.name + ".tmp")
+    path = pathlib.Path(path)
+    temporary = temporary or path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    # Never a file or a link that somebody else has put there.
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    file = os.fdopen(os.open(temporary, new, mode), "wb")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
-        try:
-            os.fchmod(descriptor, PRIVATE_FILE)
-            write_all(descriptor, content)
-        finally:
-            os.close(descriptor)
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(path.parent)
+    sync_folder(path.absolute().parent)
+
+
+def replace_private(path: pathlib.Path, content: bytes) -> None:
+    """Puts ``content`` at ``path``, all or nothing, readable by its owner alone.
+
+    Args:
+      path: in a folder that its owner alone may enter, and where one process writes at a time.
+      content: all of it.
+
+    Raises:
+      OSError: if it cannot be written; what was at ``path`` is still there.
+    """
+    # One name, so that a crash leaves at most one such file, which the next call removes.
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    with replacing(path, PRIVATE_FILE, temporary) as file:
+        _write(file.fileno(), content)
 
 
 def lock(descriptor: int) -> bool:
@@ -62,3 +89,9 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -373,7 +373,7 @@ def test_save_writes_what_load_reads(call, tmp_path):
     file = tmp_path / "model"
     status, out, _ = call("run", "dp-gd", *SHORT, "--save", file)
     saved = dpjax.load(file)
-    assert status == 0 and saved.guarantee() in out
+    assert status == 0 and saved.text in out
     assert saved.params.shape == (9,) and saved.epsilon(1 / 201_900) <= 1
 
 

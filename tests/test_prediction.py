@@ -219,7 +219,7 @@ def test_a_file_of_a_format_before_still_loads(version, models, table, tmp_path)
     (tmp_path / "old").write_bytes(serialization.msgpack_serialize(content))
     old = dpjax.load(tmp_path / "old")
     np.testing.assert_array_equal(old.params, models[1].params)
-    assert old.guarantee() == models[0].guarantee()
+    assert old.text == models[0].guarantee()
     assert old.description is None and old.error_bars is None
     dpjax.report(old, tmp_path / "old.html")
     assert str(models[0].guarantee()).splitlines()[-1] in (tmp_path / "old.html").read_text()
@@ -267,7 +267,7 @@ def test_a_trained_network_is_saved_and_called_at_its_params(kind, data, tmp_pat
     result = fitted(model, data, **more)
     dpjax.save(tmp_path / "net", result)
     saved = dpjax.load(tmp_path / "net")
-    assert saved.guarantee() == result.guarantee() and saved.preprocessing == data.preprocessing
+    assert saved.text == result.guarantee() and saved.preprocessing == data.preprocessing
     with pytest.raises(ValueError, match=r"not the code that predicts.*module.apply.*nnx.update"):
         saved.predict(data)
     if kind == "linen":

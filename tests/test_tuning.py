@@ -247,7 +247,7 @@ def test_the_guarantee_is_that_of_the_search(planned, tmp_path):
         assert f"\n  - {item}: " in tuned.guarantee()
     dpjax.save(tmp_path / "model", tuned)
     loaded = dpjax.load(tmp_path / "model")
-    assert loaded.guarantee() == tuned.guarantee()
+    assert loaded.text == tuned.guarantee()
     assert loaded.epsilon(1e-4) == tuned.epsilon(1e-4)
     np.testing.assert_array_equal(loaded.params, tuned.params)
     x, _ = records()
@@ -581,7 +581,7 @@ def test_the_command_searches_writes_and_says_the_price(table, tmp_path, capsys)
     assert set(content["chosen"]) == {"step_size", "regularization"}
     assert content["noise"][0]["cap"] == 4 and content["noise"][0]["mechanism"] == "search"
     assert 0 < content["noise_ratio"] < content["composition_ratio"]
-    assert dpjax.load(model).guarantee() in said
+    assert dpjax.load(model).text in said
 
 
 def test_the_command_scores_on_public_records_and_books(table, tmp_path, capsys):

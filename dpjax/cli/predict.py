@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import csv
+import io
+import math
 import os
 import sys
 import time
@@ -10,12 +12,14 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 import dpjax
+from dpjax import _durable
 from dpjax._bar import Bar
 from dpjax.cli import outputs
 from dpjax.driver import PredictedRows, predict_table
 
 # Before that a bar would only flicker.
 _QUIET_SECONDS = 2.0
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _NOTE = (
     "note: the guarantee covers the model. It does not cover predictions for records that the "
     "model was trained on."
@@ -61,7 +65,16 @@ def _cells(block: PredictedRows, width: int) -> Iterator[list[str]]:
 
 
 def _text(cell: Any) -> str:
-    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)
+    """A cell that a spreadsheet shows as it is: one that it would run gets an apostrophe."""
+    text = f"{cell:.10g}" if isinstance(cell, float) else str(cell)
+    return f"'{text}" if text.startswith(_FORMULAS) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _watched(
@@ -84,15 +97,10 @@ def _watched(
 def _writing(path: str | None) -> Iterator[TextIO]:
     """A new file that appears when all is written, or standard output."""
     if path:
-        temporary = f"{path}.tmp"
-        try:
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                yield file
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with _durable.replacing(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            yield text
+            text.detach()  # which writes what is left; the file is closed once it is on the disk
         return
     try:
         yield sys.stdout

@@ -3,7 +3,6 @@
 import argparse
 import importlib.metadata
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import jax
 import numpy as np
 
 import dpjax
+from dpjax import _durable
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
@@ -86,11 +86,8 @@ def result(
 
 def write_json(path: str, content: dict[str, Any]) -> None:
     """Writes ``content`` all or nothing; a number that is not finite becomes null."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w") as file:
-        json.dump(_finite(content), file, indent=2)
-        file.write("\n")
-    os.replace(temporary, path)
+    with _durable.replacing(path) as file:
+        file.write(json.dumps(_finite(content), indent=2).encode() + b"\n")
 
 
 def summary(content: dict[str, Any]) -> list[str]:

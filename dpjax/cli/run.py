@@ -14,6 +14,7 @@ import jax
 
 import dpjax
 from dpjax import _validate
+from dpjax._cards import printable
 from dpjax._processes import Team
 from dpjax.algorithms import Algorithm
 from dpjax.cli import outputs, plan, problem, processes, report
@@ -128,7 +129,7 @@ def _write(
             print(
                 f"predict: {shlex.join(['dpjax', 'predict', arguments.save, 'new.csv'])}, or in "
                 f"Python dpjax.load({arguments.save!r}).predict('new.csv'), for a table with the "
-                f"columns {few(scale.columns, str)}, with or without labels"
+                f"columns {few(scale.columns, printable)}, with or without labels"
             )
     if arguments.json:
         report.write_json(arguments.json, content)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import dpjax
+from dpjax._cards import printable
 from dpjax.cli import outputs, report
 from dpjax.reporting import Facts, facts_of
 
@@ -15,7 +16,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Prints what there is to say of the model, and returns 0."""
     outputs.check(arguments, ["json"], {"model": "MODEL"})
     facts = facts_of(dpjax.load(arguments.model))
-    print("\n".join(lines(facts)))
+    print(printable("\n".join(lines(facts))))
     if arguments.json:
         report.write_json(arguments.json, fields(facts))
         print(f"wrote {arguments.json}")

@@ -64,7 +64,8 @@ class Folder:
       path: the folder.
 
     Raises:
-      ValueError: if others than its owner may enter it, or another process works in it.
+      ValueError: if it is a link or another user's, if others than its owner may enter it, or if
+        another process works in it.
       OSError: if it cannot be made.
 
     Privacy: SECRET, see ``Checkpoint``. Never publish or back it up beside the results.
@@ -79,16 +80,31 @@ class Folder:
         if not self.path.exists():
             self.path.mkdir(mode=_durable.PRIVATE_FOLDER)
             _durable.sync_folder(self.path.absolute().parent)
-        mode = self.path.stat().st_mode & 0o777
-        if mode & 0o077:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except NotADirectoryError as error:
             raise ValueError(
-                f"checkpoint={os.fspath(path)!r} has mode {mode:o}, so others may enter it, and it "
-                f"will hold the key: `chmod 700 {path}`, or name a folder that does not exist."
-            )
-        self._descriptor: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+                f"checkpoint={os.fspath(path)!r} is a link or a file: name a folder, or what is to "
+                "be one."
+            ) from error
+        self._descriptor: int | None = descriptor
+        self._check_private(os.fstat(descriptor))
         if not _durable.lock(self._descriptor):
             self.close()
             raise ValueError(f"checkpoint={os.fspath(path)!r} is in use by another run.")
+
+    def _check_private(self, status: os.stat_result) -> None:
+        whose = "will hold the key: name a folder that does not exist"
+        if status.st_uid != os.geteuid():
+            # Its owner can read what is in it, and may hold open what is written to.
+            self.close()
+            raise ValueError(f"checkpoint={str(self.path)!r} is another user's, and {whose}.")
+        if (mode := status.st_mode & 0o777) & 0o077:
+            self.close()
+            raise ValueError(
+                f"checkpoint={str(self.path)!r} has mode {mode:o}, so others may enter it, and it "
+                f"{whose}, or `chmod 700 {self.path}`."
+            )
 
     def read(self) -> Checkpoint | None:
         """Returns the run that the folder holds, or None.

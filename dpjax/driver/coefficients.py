@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpjax._cards import printable
 from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Preprocessing
 
@@ -96,7 +97,7 @@ class Coefficients:
                 cells.append(f"{value:>+10.4g} {interval:20}".rstrip().ljust(30))
             step = f"per {per}" if per else ""
             lines.append(f"{name:{width}} {' '.join(cells)} {step}".rstrip())
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class _Scale(NamedTuple):

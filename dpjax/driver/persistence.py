@@ -4,19 +4,21 @@ import dataclasses
 import json
 import os
 import pathlib
-import tempfile
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 from flax import serialization
 
+from dpjax import _durable, _validate
 from dpjax._cards import Card, HasCard
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
+from dpjax.accounting.wording import ceil
 from dpjax.algorithms import ErrorBars
 from dpjax.algorithms.base import Status, recount_accountant
 from dpjax.algorithms.cards import noise_words
+from dpjax.algorithms.certificate import Certificate
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.schema import column_of
 from dpjax.driver.description import Description
@@ -27,6 +29,9 @@ from dpjax.driver.solution import Solution
 _FORMAT = "dpjax-solution-3"
 _WITHOUT_DESCRIPTION = "dpjax-solution-2"
 _WITHOUT_PREPROCESSING = "dpjax-solution-1"
+# Recounting takes up to a third of a second for each release of another kind, and longer for counts
+# beyond these, which no training reaches.
+_MOST_RELEASES, _MOST_ANSWERS = 256, 10**8
 
 
 class HasSolution(Protocol):
@@ -85,8 +90,13 @@ class SavedSolution(Predictions, HasCard):
         return epsilon(self.event, delta, self.event.relation, self.accountant)
 
     def guarantee(self) -> Guarantee:
-        """Returns the guarantee in words."""
-        return Guarantee(self.text)
+        """Returns the guarantee as the file claims it, and what the releases in it recount to."""
+        said = self.text.rstrip("\n") + "\nRead from a file, and as the file claims."
+        if self.description is not None:
+            delta = self.description.delta
+            recounted = ceil(self.epsilon(delta), 6)
+            said += f" Its releases, recounted, give epsilon {recounted} at delta {ceil(delta)}."
+        return Guarantee(said)
 
     def _card(self) -> Card:
         warning, text = split_warning(self.text)
@@ -164,14 +174,8 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "accuracy": None if solution.accuracy is None else float(solution.accuracy),
         "description": json.dumps(solution.description._asdict()),
     }
-    target = pathlib.Path(path)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        temporary = pathlib.Path(folder, "solution")
-        with open(temporary, "wb") as file:
-            file.write(serialization.msgpack_serialize(content))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+    with _durable.replacing(path) as file:
+        file.write(serialization.msgpack_serialize(content))
 
 
 def load(path: str | os.PathLike) -> SavedSolution:
@@ -198,7 +202,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
         if version not in (_FORMAT, _WITHOUT_DESCRIPTION, _WITHOUT_PREPROCESSING):
             raise KeyError
         releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
-        return SavedSolution(
+        saved = SavedSolution(
             **{field: content[field] for field in fields},
             event=Event(releases, content["relation"]),
             accountant=content["accountant"],
@@ -206,8 +210,31 @@ def load(path: str | os.PathLike) -> SavedSolution:
             **({} if version == _WITHOUT_PREPROCESSING else _prediction(content)),
             **(_described(content) if version == _FORMAT else {}),
         )
-    except (KeyError, TypeError, ValueError) as error:
+        _check(saved)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a solution saved by dpjax.") from error
+    return saved
+
+
+def _check(saved: SavedSolution) -> None:
+    """Raises for what ``save`` does not write: whoever sends a model may have made its file."""
+    numbers = (saved.params, saved.certified_params, saved.history, saved.steps, saved.status)
+    if not all(np.asarray(leaf).dtype.kind in "fiubV" for leaf in jax.tree.leaves(numbers)):
+        raise ValueError("what is no number")  # bfloat16 is of kind V
+    size = sum(map(np.size, jax.tree.leaves(saved.params)))
+    if saved.score.kind and not 0 < saved.score.model.parameters(1) <= size:
+        raise ValueError("more classes or units than parameters")
+    if saved.certificate is not None:
+        Certificate(**saved.certificate)
+    saved.history.items()
+    split_warning(saved.text)
+    _validate.choice("accountant", saved.accountant, ("pld", "rdp"))
+    releases = saved.event.releases
+    if len(releases) > _MOST_RELEASES or any(one.count > _MOST_ANSWERS for one in releases):
+        raise ValueError("more releases than any training makes")
+    if saved.description is not None:
+        _validate.open_unit("delta", saved.description.delta)
+        _validate.positive_int("records", saved.description.records)
 
 
 def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:

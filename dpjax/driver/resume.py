@@ -5,6 +5,7 @@ import dataclasses
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -46,6 +47,24 @@ class Kept(NamedTuple):
     """A ledger or its file."""
     label: str | None = None
     """The caller's word for the data; by default the data set's name."""
+
+
+@contextlib.contextmanager
+def unless_unwritable(what: str) -> Iterator[None]:
+    """Makes a failure to write a warning: the budget is spent, and what it bought is not lost.
+
+    Args:
+      what: that would be written.
+    """
+    try:
+        yield
+    except (OSError, LedgerError) as error:
+        warnings.warn(
+            f"{what} could not be written: {error}. The training goes on, and the budget of the "
+            "whole run is spent.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 class Journal:
@@ -130,18 +149,21 @@ class Journal:
         """Notes where the run is, on disk if the last time is long enough ago."""
         self._carry = carry
         if self._folder is not None and time.monotonic() - self._written >= SAVE_SECONDS:
-            self._write(carry)
+            with unless_unwritable("the checkpoint"):
+                self._write(carry)
 
     def end(self, carry: Carry) -> None:
         """Writes the last step down; what follows is computed from it, again if need be."""
         self._carry = carry
         if self._folder is not None and int(carry.step) > self._checkpoint.step:
-            self._write(carry)
+            with unless_unwritable("the checkpoint"):
+                self._write(carry)
 
     def complete(self) -> None:
         """Writes into the ledger that the run has ended."""
         if self._ledger is not None:
-            self._ledger.complete(self._checkpoint.run_id)
+            with unless_unwritable("that the run has ended"):
+                self._ledger.complete(self._checkpoint.run_id)
 
     def interrupted(self) -> str:
         """Saves what can be saved, and returns words on how to go on."""
@@ -160,11 +182,10 @@ class Journal:
     def _write(self, carry: Carry) -> None:
         assert self._folder is not None
         leaves = tuple(map(np.asarray, jax.tree.leaves(carry._replace(secrets=None))))
-        self._checkpoint = dataclasses.replace(
-            self._checkpoint, step=int(carry.step), leaves=leaves
-        )
-        self._folder.write(self._checkpoint)
+        reached = dataclasses.replace(self._checkpoint, step=int(carry.step), leaves=leaves)
         self._written = time.monotonic()
+        self._folder.write(reached)
+        self._checkpoint = reached
 
 
 @contextlib.contextmanager

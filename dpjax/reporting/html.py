@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from html import escape
 
+from dpjax._cards import printable
+
 
 class Html(str):
     """Markup, which is not escaped again.
@@ -78,4 +80,4 @@ def table(head: list[str], rows: list[list[str]], **attributes: object) -> Html:
 
 def _escaped(text: str) -> str:
     # A character that is not printable may change how the rest is shown.
-    return escape("".join(c if c.isprintable() or c == "\n" else " " for c in text))
+    return escape(printable(text))

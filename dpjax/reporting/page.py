@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import _durable
 from dpjax.accounting import Release
 from dpjax.accounting.wording import ceil
 from dpjax.reporting.charts import curves
@@ -78,12 +79,8 @@ def report(
     facts = facts_of(solution)
     shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
     text = _page(facts, title or facts.title, model, shown)
-    temporary = target.with_name(f"{target.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _durable.replacing(target) as file:
+        file.write(text.encode())
 
 
 def check_path(path: str | os.PathLike) -> pathlib.Path:

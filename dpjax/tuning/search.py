@@ -25,6 +25,7 @@ from dpjax.distributed import mesh_of
 from dpjax.driver import check_data, loop, root_key
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
+from dpjax.driver.resume import unless_unwritable
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
@@ -269,7 +270,8 @@ def _booked(
             config_hash=sha256(configuration, repr(chosen.settings), repr(chosen.release.number)),
         )
         yield
-        book.complete(run_id)
+        with unless_unwritable("that the search has ended"):
+            book.complete(run_id)
 
 
 _draw = jax.jit(_trials.draw, static_argnames=("number", "settings", "slots"))
