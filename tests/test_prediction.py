@@ -204,33 +204,6 @@ def test_two_layers_predict_and_what_predicts_nothing_says_so(data, table, tmp_p
         sigmoid.predict_proba(table)
 
 
-WITHOUT = {
-    "dpjax-solution-1": ("preprocessing", "score", "error_bars", "accuracy", "description"),
-    "dpjax-solution-2": ("error_bars", "accuracy", "description"),
-}
-
-
-@pytest.mark.parametrize("version", WITHOUT)
-def test_a_file_of_a_format_before_still_loads(version, models, table, tmp_path):
-    content = serialization.msgpack_restore((tmp_path / "model").read_bytes())
-    content["format"] = version
-    for field in WITHOUT[version]:
-        del content[field]
-    (tmp_path / "old").write_bytes(serialization.msgpack_serialize(content))
-    old = dpjax.load(tmp_path / "old")
-    np.testing.assert_array_equal(old.params, models[1].params)
-    assert old.text == models[0].guarantee()
-    assert old.description is None and old.error_bars is None
-    dpjax.report(old, tmp_path / "old.html")
-    assert str(models[0].guarantee()).splitlines()[-1] in (tmp_path / "old.html").read_text()
-    if version == "dpjax-solution-2":
-        np.testing.assert_array_equal(old.predict(table), models[1].predict(table))
-        assert "gradient and the Hessian of all records" in old.coefficients().refusal
-        return
-    with pytest.raises(ValueError, match="Files in an older format of dpjax"):
-        old.predict(np.zeros((1, 2)))
-
-
 # Networks
 
 

@@ -28,9 +28,8 @@ def lines(facts: Facts) -> list[str]:
     found = [facts.warning] if facts.warning else []
     found.append(f"model: {facts.title}, {facts.parameters:,} parameters")
     found += [facts.claim, *_filled(facts.meaning)]
-    planned = "" if facts.description is None else f" of {facts.description.steps:,}"
     status = "" if facts.status is None else f": {facts.status.message}"
-    found.append(f"steps: {facts.steps:,}{planned}{status}")
+    found.append(f"steps: {facts.steps:,} of {facts.description.steps:,}{status}")
     if facts.accuracy is not None:
         estimate, low, high = facts.accuracy
         found.append(
@@ -65,22 +64,21 @@ def _history(facts: Facts) -> list[str]:
 
 def fields(facts: Facts) -> dict[str, Any]:
     """Returns what there is to say as numbers, words and lists; None for what is not known."""
-    what = facts.description
-    named = {} if what is None else what._asdict()
+    named = facts.description._asdict()
     certificate = facts.certificate
     return {
-        "algorithm": named.get("algorithm"),
-        "objective": named.get("objective"),
-        "unit": named.get("unit"),
-        "n": named.get("records"),
+        "algorithm": named["algorithm"],
+        "objective": named["objective"],
+        "unit": named["unit"],
+        "n": named["records"],
         "p": facts.parameters,
         "epsilon": facts.epsilon,
-        "delta": named.get("delta"),
+        "delta": named["delta"],
         "relation": facts.relation,
         "releasable": not facts.warning,
         "noise": [release.to_json() for release in facts.releases],
         "steps": facts.steps,
-        "planned_steps": named.get("steps"),
+        "planned_steps": named["steps"],
         "status": None if facts.status is None else facts.status.name.lower(),
         "certificate": certificate,
         "accuracy": _accuracy(facts),

@@ -27,8 +27,6 @@ from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.solution import Solution
 
 _FORMAT = "dpjax-solution-3"
-_WITHOUT_DESCRIPTION = "dpjax-solution-2"
-_WITHOUT_PREPROCESSING = "dpjax-solution-1"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 256, 10**8
@@ -64,8 +62,7 @@ class SavedSolution(Predictions, HasCard):
       score: how the parameters score rows.
       error_bars: how privacy noise spread the parameters, or None.
       accuracy: a noisy estimate of the final accuracy, or None.
-      description: what was trained; None in files of dpjax 0.2 and before, which have no error bars
-        either.
+      description: what was trained.
 
     Privacy: all of it is covered by the guarantee.
     """
@@ -79,11 +76,11 @@ class SavedSolution(Predictions, HasCard):
     event: Event
     accountant: str
     text: str
-    preprocessing: Preprocessing | None = None
-    score: Score = Score()  # frozen
-    error_bars: ErrorBars | None = None
-    accuracy: float | None = None
-    description: Description | None = None
+    preprocessing: Preprocessing | None
+    score: Score
+    error_bars: ErrorBars | None
+    accuracy: float | None
+    description: Description
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
@@ -91,12 +88,11 @@ class SavedSolution(Predictions, HasCard):
 
     def guarantee(self) -> Guarantee:
         """Returns the guarantee as the file claims it, and what the releases in it recount to."""
-        said = self.text.rstrip("\n") + "\nRead from a file, and as the file claims."
-        if self.description is not None:
-            delta = self.description.delta
-            recounted = ceil(self.epsilon(delta), 6)
-            said += f" Its releases, recounted, give epsilon {recounted} at delta {ceil(delta)}."
-        return Guarantee(said)
+        delta = self.description.delta
+        return Guarantee(
+            self.text.rstrip("\n") + "\nRead from a file, and as the file claims. Its releases, "
+            f"recounted, give epsilon {ceil(self.epsilon(delta), 6)} at delta {ceil(delta)}."
+        )
 
     def _card(self) -> Card:
         warning, text = split_warning(self.text)
@@ -117,8 +113,7 @@ class SavedSolution(Predictions, HasCard):
                 "the file holds the parameters, not the code that predicts by them: rebuild the "
                 "model and call it at load(path).params, such as "
                 "module.apply({'params': params}, x) of flax linen, nnx.update(module, params) "
-                "and module(x) of nnx, or objective.predict(params, rows). Files in an older "
-                "format of dpjax do not name their model either."
+                "and module(x) of nnx, or objective.predict(params, rows)."
             )
         return self.score
 
@@ -198,8 +193,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
     fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
         content: Any = serialization.msgpack_restore(raw)
-        version = content["format"]
-        if version not in (_FORMAT, _WITHOUT_DESCRIPTION, _WITHOUT_PREPROCESSING):
+        if content["format"] != _FORMAT:
             raise KeyError
         releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
         saved = SavedSolution(
@@ -207,8 +201,8 @@ def load(path: str | os.PathLike) -> SavedSolution:
             event=Event(releases, content["relation"]),
             accountant=content["accountant"],
             text=content["text"],
-            **({} if version == _WITHOUT_PREPROCESSING else _prediction(content)),
-            **(_described(content) if version == _FORMAT else {}),
+            **_prediction(content),
+            **_described(content),
         )
         _check(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -232,9 +226,8 @@ def _check(saved: SavedSolution) -> None:
     releases = saved.event.releases
     if len(releases) > _MOST_RELEASES or any(one.count > _MOST_ANSWERS for one in releases):
         raise ValueError("more releases than any training makes")
-    if saved.description is not None:
-        _validate.open_unit("delta", saved.description.delta)
-        _validate.positive_int("records", saved.description.records)
+    _validate.open_unit("delta", saved.description.delta)
+    _validate.positive_int("records", saved.description.records)
 
 
 def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:

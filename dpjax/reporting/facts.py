@@ -34,11 +34,11 @@ class Facts:
 
     Args:
       claim: the first line of the guarantee.
-      meaning: the same in plain words; empty for files of dpjax 0.2 and before.
+      meaning: the same in plain words.
       warning: why nothing of it may be released, or nothing.
       guarantee: the whole, without the warning.
-      description: what was trained, or None for such files.
-      epsilon: spent at the declared delta, or None for such files.
+      description: what was trained.
+      epsilon: spent at the declared delta.
       relation: of neighbours.
       releases: what was released, with its noise.
       steps: how many were taken.
@@ -58,8 +58,8 @@ class Facts:
     meaning: str
     warning: str
     guarantee: str
-    description: Description | None
-    epsilon: float | None
+    description: Description
+    epsilon: float
     relation: Relation
     releases: tuple[Release, ...]
     steps: int
@@ -75,8 +75,6 @@ class Facts:
     @property
     def title(self) -> str:
         """Algorithm and objective."""
-        if self.description is None:
-            return "a saved model"
         return f"{self.description.algorithm}, {self.description.objective}"
 
     @property
@@ -116,13 +114,13 @@ def facts_of(solution: Any) -> Facts:
         raise ValueError("report takes one solution; index a batch with jax.tree.map first.")
     warning, text = split_warning(str(solution.guarantee()))
     steps, what = int(solution.steps), solution.description
-    spent: Any = None if what is None else solution.epsilon(what.delta)  # of one run
+    spent: Any = solution.epsilon(what.delta)  # of one run
     history = (
         solution.history if isinstance(solution, SavedSolution) else solution.history._asdict()
     )
     return Facts(
         claim=text.partition("\n")[0],
-        meaning="" if what is None or spent is None else _meaning(solution, what, spent, warning),
+        meaning=_meaning(solution, what, spent, warning),
         warning=warning,
         guarantee=text,
         description=what,
@@ -166,8 +164,8 @@ def _class_names(solution: Any) -> tuple[str, ...] | None:
         return None
 
 
-def _accuracy(solution: Any, what: Description | None) -> tuple[float, float, float] | None:
-    if solution.accuracy is None or what is None or what.accuracy_stddev is None:
+def _accuracy(solution: Any, what: Description) -> tuple[float, float, float] | None:
+    if solution.accuracy is None or what.accuracy_stddev is None:
         return None
     half = float(ndtri((1 + _CONFIDENCE) / 2)) * what.accuracy_stddev
     estimate = float(solution.accuracy)

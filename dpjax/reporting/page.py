@@ -108,7 +108,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         element(
             "div",
             element("p", element("strong", facts.claim)),
-            *([element("p", facts.meaning)] if facts.meaning else []),
+            element("p", facts.meaning),
             class_="claim",
         ),
         _numbers(facts),
@@ -146,18 +146,16 @@ def _banner(facts: Facts, exact: dict[str, float]) -> Iterator[Html]:
 
 
 def _numbers(facts: Facts) -> Html:
-    what, rows = facts.description, []
-    if what is not None and facts.epsilon is not None:
-        rows += [
-            ("epsilon", ceil(facts.epsilon)),
-            ("delta", ceil(what.delta)),
-            ("protected", f"one {what.unit}"),
-            ("records declared", f"{what.records:,}"),
-            ("algorithm", what.algorithm),
-            ("objective", what.objective),
-        ]
-    planned = "" if what is None else f" of {what.steps:,}"
-    rows.append(("steps", f"{facts.steps:,}{planned}"))
+    what = facts.description
+    rows = [
+        ("epsilon", ceil(facts.epsilon)),
+        ("delta", ceil(what.delta)),
+        ("protected", f"one {what.unit}"),
+        ("records declared", f"{what.records:,}"),
+        ("algorithm", what.algorithm),
+        ("objective", what.objective),
+        ("steps", f"{facts.steps:,} of {what.steps:,}"),
+    ]
     if facts.status is not None:
         rows.append(("status", facts.status.message.rstrip(".")))
     rows.append(("parameters", f"{facts.parameters:,}"))
