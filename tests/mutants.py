@@ -538,12 +538,12 @@ def _(patch):
 @mutant("sums in float32")
 def _(patch):
     def add(self, total, parts):
-        value = self.finish(total)
-        narrow = value.leading + jnp.sum(parts, axis=0).astype(value.leading.dtype)
-        return Expansion((narrow, *(jnp.zeros_like(term) for term in value.terms[1:])))
+        narrow = total.leading + jnp.sum(parts, axis=0).astype(total.leading.dtype)
+        return Expansion((narrow, *(jnp.zeros_like(term) for term in total.terms[1:])))
 
     patch.setattr(integers.Summand, "zero", lambda self: zeros(self.shape, self.dtype))
     patch.setattr(integers.Summand, "add", add)
+    patch.setattr(integers.Summand, "finish", lambda self, total: total)
 
 
 @mutant("sums on a coarse grid")

@@ -191,7 +191,6 @@ KINDS = ("dense", "long rows", "embedded", "plain")
 CONVOLUTIONS = ("plain", "groups", "unit kernel")
 WAYS = {
     "book-keeping": {"method": "book_keeping"},
-    "two passes": {"method": "two_pass"},
     "per example": {"method": "per_example"},
 }
 
@@ -373,11 +372,6 @@ def test_neighbours_in_any_order_are_summed_from_materialized_gradients():
     assert np.array_equal(there, back)
 
 
-def test_two_passes_have_no_sensitivity():
-    with pytest.raises(ValueError, match="no proven sensitivity"):
-        clipped_grad(dense, clip_norm=1.0, method="two_pass").sensitivity("zero_out", rows=1)
-
-
 @pytest.mark.parametrize("name", ["dense", "used twice", "sequence", "plain"])
 def test_a_layer_is_clipped_by_itself(name):
     loss, params, records, _ = made(name, jnp.float32)
@@ -455,7 +449,7 @@ def test_keys_and_parameters_may_be_vmapped():
         ({"memory_limit": 0}, "memory_limit"),
         ({"method": "ghost"}, "unknown method 'ghost'"),
         ({"per_layer": True, "method": "per_example"}, "per_layer needs another"),
-        ({"per_layer": True, "method": "two_pass"}, "per_layer needs 'book_keeping'"),
+        ({"method": "two_pass"}, "unknown method 'two_pass'"),
     ],
 )
 def test_bad_settings_are_named(settings, words):

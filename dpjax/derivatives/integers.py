@@ -18,7 +18,7 @@ from jax import lax
 
 from dpjax._sharding import add_up, is_inside
 from dpjax._typing import Array
-from dpjax._wide import Expansion, accumulate, float64, from_float64, sum_in_float64, zeros
+from dpjax._wide import Expansion, float64, from_float64, sum_in_float64
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Real
@@ -47,8 +47,8 @@ class Words(NamedTuple):
     low: Int[Array, "*shape"]
 
 
-Total = Expansion | tuple[Words, Words]
-"""What a loop over chunks carries: the coarse and the fine integers; floats where no bound is."""
+Total = tuple[Words, Words]
+"""What a loop over chunks carries: the coarse and the fine integers."""
 
 
 class Summand(NamedTuple):
@@ -58,24 +58,20 @@ class Summand(NamedTuple):
       shape: of the sum.
       dtype: float32 or float64, of the terms in which the finished sum is given.
       bound: on every coordinate of one row's contribution, a public number or an array that fits
-        ``shape``. None where there is none: such a sum is added in float64, in order.
+        ``shape``.
     """
 
     shape: tuple[int, ...]
     dtype: jnp.dtype
-    bound: Real[Array, "*broadcast"] | float | None
+    bound: Real[Array, "*broadcast"] | float
 
     def zero(self) -> Total:
         """Returns the sum of nothing, which a loop carries."""
-        if self.bound is None:
-            return zeros(self.shape, self.dtype)
         nothing = Words(jnp.zeros(self.shape, jnp.int32), jnp.zeros(self.shape, jnp.uint32))
         return nothing, nothing
 
     def add(self, total: Total, parts: Float[Array, "..."]) -> Total:
         """Returns ``total`` plus the sum of ``parts``, finite numbers, one for each block."""
-        if isinstance(total, Expansion):
-            return accumulate(total, parts)
         with jax.enable_x64(True):
             _, inverse = self._grid()
             multiple = sum_in_float64(parts) * inverse
@@ -87,8 +83,6 @@ class Summand(NamedTuple):
 
     def finish(self, total: Total) -> Expansion:
         """Returns the sum: the integers times the grid, in float64."""
-        if isinstance(total, Expansion):
-            return total
         with jax.enable_x64(True):
             spacing, _ = self._grid()
             coarse, fine = (float64(_integers(words)) for words in total)
@@ -127,16 +121,10 @@ def check(summands: list[Summand]) -> None:
 
 
 def over_shares(totals: Sequence[Total]) -> Sequence[Total]:
-    """Returns the sums over the shares of all devices, by one collective.
-
-    Raises:
-      ValueError: for a sum without a bound, which is of floats.
-    """
+    """Returns the sums over the shares of all devices, by one collective."""
     if not is_inside():
         return totals
-    words = [word for total in totals if not isinstance(total, Expansion) for word in total]
-    if len(words) < 2 * len(totals):
-        raise ValueError("method='two_pass' has no bound, and adds no records of several devices.")
+    words = [word for total in totals for word in total]
     with jax.enable_x64(True):
         added = [_words(integers) for integers in add_up([_integers(word) for word in words])]
     return list(zip(added[::2], added[1::2], strict=True))

@@ -10,9 +10,9 @@ from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import general
 from dpjax.derivatives.chunks import common_length
-from dpjax.derivatives.ghost import bookkeeping, two_pass
+from dpjax.derivatives.ghost import bookkeeping
 
-METHODS = ("auto", "book_keeping", "per_example", "two_pass")
+METHODS = ("auto", "book_keeping", "per_example")
 MEMORY_LIMIT = 2**30
 """Default memory of a clipped sum in bytes, beside data and parameters."""
 
@@ -64,8 +64,7 @@ def gradient_sum(
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
     if per_layer:
         clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
-    sums = two_pass.gradient_sum if method == "two_pass" else bookkeeping.gradient_sum
-    return sums(loss, params, batch, mask, clip_norm, any_order, rows)
+    return bookkeeping.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
 
 
 def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:

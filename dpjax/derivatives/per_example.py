@@ -103,12 +103,7 @@ class ClippedGrad:
           relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
             one are added in another order, which costs more.
           rows: the largest number of rows of a batch, a public number.
-
-        Raises:
-          ValueError: for ``method="two_pass"``, which has no proven sensitivity.
         """
-        if self.method == "two_pass":
-            raise ValueError("method='two_pass' has no proven sensitivity; take method='auto'.")
         return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
 
 
@@ -231,9 +226,8 @@ def clipped_grad(
       per_layer: clip each of the L leaves to C / sqrt(L), instead of the full gradient to C.
       method: ``"book_keeping"`` finds the layers of a network and clips without materialising
         per-example gradients where shapes allow it; ``"per_example"`` materialises all of them;
-        ``"auto"`` takes the cheaper for these shapes. ``"two_pass"`` computes norms, then the
-        gradient of the weighted loss: for comparison, NOT for a release, as rounding has no bound
-        there. A loss with a margin uses its closed form instead.
+        ``"auto"`` takes the cheaper for these shapes. A loss with a margin uses its closed form
+        instead.
       memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
         in pieces that fit; by default 1 GiB, or one record.
       any_order: add blocks in float64 too, for neighbours whose common rows lie elsewhere, as under
@@ -247,10 +241,10 @@ def clipped_grad(
         one record needs more than ``memory_limit``.
 
     Privacy: NOT a mechanism: the sum is exact but for rounding. Its l2 sensitivity is that of
-      ``.sensitivity`` whatever the data (``"two_pass"`` excepted): C, or 2 C for replace-one, and
-      what rounding adds, which is up to 0.3 % of C at 10,000 rows and 12 % at a million. A gradient
-      that is not finite contributes zero. One whose terms over the positions of an image or a
-      sequence cancel to less than 2^-12 may be clipped to less than C.
+      ``.sensitivity`` whatever the data: C, or 2 C for replace-one, and what rounding adds, which
+      is up to 0.3 % of C at 10,000 rows and 12 % at a million. A gradient that is not finite
+      contributes zero. One whose terms over the positions of an image or a sequence cancel to less
+      than 2^-12 may be clipped to less than C.
 
     Reference: Abadi et al. (2016), algorithm 1, without the noise; Bu, Wang, Zha and Karypis
       (2023), "Differentially private optimization on large foundation models at small cost", for

@@ -7,8 +7,7 @@ yields A and G of all records. The squared norm is |A|^2 |G|^2 where the weight 
 position, and <A A', G G'> over pairs of positions otherwise: the "ghost norm". Book-keeping (Bu,
 Wang, Zha and Karypis 2023, "Differentially private optimization on large foundation models at small
 cost") computes the clipped sum from the same A and G, as one matrix product for the whole batch.
-Two-pass ghost clipping instead differentiates the loss again, weighted by the clip factors. Only a
-gradient that is smaller than A and G, or a parameter used in another way, is materialised.
+Only a gradient that is smaller than A and G, or a parameter used in another way, is materialised.
 
 Read in this order:
 
@@ -19,5 +18,4 @@ Read in this order:
 5. ``parts``: one parameter's norms and weighted sum, at one position or materialised.
 6. ``ghost_norm``: the same over pairs of positions, and for embeddings.
 7. ``bookkeeping``: the clipped sum, each parameter by the cheapest way.
-8. ``two_pass``: the clipped sum by the gradient of the weighted loss, for comparison.
 """
