@@ -12,6 +12,7 @@ from dpjax.accounting import Event, records_moved
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import FullBatch, Sampler
 from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by
+from dpjax.transforms.checks import check_updates
 from dpjax.transforms.draws import Draws
 from dpjax.transforms.noise import (
     NoiseState,
@@ -178,6 +179,7 @@ def noisy_mean(
         mask: Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.OptState]:
+        check_updates(updates, params, extra)
         if per_example:
             draws.check(updates, mask)
         else:
