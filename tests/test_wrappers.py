@@ -18,8 +18,9 @@ from dpjax import transforms
 from dpjax.auditing import GaussianClaim, estimate
 from dpjax.transforms import adaptive, aggregate, gaussian, noise
 
-pytestmark = pytest.mark.filterwarnings("ignore:inject_stateful_hyperparams:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 AROUND = {name: row for name, row in ROWS.items() if row.around != ALONE}
+THERE = {name.split("(")[0].rpartition(".")[2] for name in ROWS}
 REFUSED = {name: row for name, row in AROUND.items() if row.around.startswith("refused")}
 OURS = r"around a private chain|an optax.MaskedNode"
 ROOMS = (optax, optax.contrib, optax.transforms, optax.schedules, optax.experimental.aggregating)
@@ -136,11 +137,19 @@ def public():
                 yield name, it
 
 
+def of_numbers(make):
+    parameters = inspect.signature(make).parameters.values()
+    return make(**{each.name: 2 for each in parameters if each.default is each.empty})
+
+
+def makes(it, *, words="GradientT"):
+    return words in str(inspect.signature(it).return_annotation)
+
+
 def needs_more(make):
     """Whether a transformation, made with numbers, asks for more than updates and parameters."""
-    parameters = inspect.signature(make).parameters.values()
     try:
-        made = make(**{each.name: 2 for each in parameters if each.default is each.empty})
+        made = of_numbers(make)
         jax.eval_shape(lambda: made.update(PARAMS, made.init(PARAMS), PARAMS))
     except (TypeError, ValueError, AttributeError) as error:
         return "keyword-only arg" in str(error) or "must be provided" in str(error)
@@ -152,17 +161,35 @@ def test_c72_every_wrapper_of_optax_has_a_row():
     """Of another version of optax too: what wraps, accumulates, or asks for more than gradients."""
     wanted = set()
     for name, it in public():
-        signature = inspect.signature(it)
-        wraps = any("GradientT" in str(each.annotation) for each in signature.parameters.values())
-        makes = "GradientT" in str(signature.return_annotation)
-        stands = it.__module__.endswith(FILES) and (
-            makes or "Aggregator" in str(signature.return_annotation)
-        )
-        if wraps or stands or name in ("apply_every",) or (makes and needs_more(it)):
+        given = inspect.signature(it).parameters.values()
+        wraps = any("GradientT" in str(each.annotation) for each in given)
+        stands = it.__module__.endswith(FILES) and (makes(it) or makes(it, words="Aggregator"))
+        if wraps or stands or (makes(it) and needs_more(it)):
             wanted.add(name)
-    there = {name.split("(")[0].rpartition(".")[2] for name in ROWS}
     assert {"MultiSteps", "sam", "polyak_sgd", "ema", "lbfgs"} <= wanted
-    assert wanted - there - PARTS_OF_PROCESS == set()
+    assert wanted - THERE - PARTS_OF_PROCESS == set()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_c72_every_other_transformation_of_optax_is_right_after_the_noise(drowned):
+    untried, tried = set(), 0
+    for name, it in public():
+        if name not in THERE | PARTS_OF_PROCESS and makes(it):
+            try:
+                optimizer = optax.chain(mean(), of_numbers(it))
+                assert not reads_exact(optimizer, PARAMS, PARAMS)
+                tried += 1
+            except (TypeError, ValueError):
+                untried.add(name)
+    # Made of functions, for shapes of their own, or by adding numbers of other ranks.
+    assert untried == {
+        "scale_by_distance_over_gradients",
+        "scale_by_muon",
+        "scale_by_schedule",
+        "stateless",
+        "stateless_with_tree_map",
+    }
+    assert tried > 80
 
 
 # Our transformations.

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from optax.contrib import (
+    differentially_private_aggregate,
+    dpsgd,
     galore,
     mechanize,
     momo,
@@ -199,6 +201,13 @@ ROWS = {
     "contrib.momo": alone(momo, VALUE, value=1.0),
     "contrib.momo_adam": alone(momo_adam, VALUE, value=1.0),
     "contrib.reduce_on_plateau": alone(reduce_on_plateau, VALUE, value=1.0),
+    "contrib.dpsgd": alone(
+        lambda: dpsgd(0.1, 1.0, 1.0, seed=0), "error: it reads per-example gradients"
+    ),
+    "contrib.differentially_private_aggregate": alone(
+        lambda: differentially_private_aggregate(1.0, 1.0, jax.random.key(0)),
+        "error: it reads per-example gradients",
+    ),
     "freeze": alone(lambda: optax.freeze(BODY)),
     "apply_every": alone(lambda: optax.apply_every(2), COUNTED),
     "ema": alone(lambda: optax.ema(0.9)),
@@ -250,3 +259,4 @@ def printed():
         alike.setdefault((row.around, row.after), []).append(f"`{name}`")
     for (around, after), names in alike.items():
         yield ", ".join(names), around, after
+    yield "all others, such as `adam`", ALONE, POST

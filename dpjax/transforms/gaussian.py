@@ -126,8 +126,8 @@ def noisy_mean(
 
     Raises:
       ValueError: for a number out of range, a bad key, a sampler that has no accounting under the
-        relation; by ``init`` and ``update`` for masked leaves, other shapes than it was made for, or
-        a wrapper of optax that breaks it.
+        relation; by ``init`` or ``update`` for masked leaves, a wrapper of optax that breaks it, or
+        updates of other shapes than it was made for.
 
     Privacy: releases one sum of clipped gradients a step with Gaussian noise; the mean is over
       ``sampler.expected``, and that and all that follows is post-processing. The caller answers for
