@@ -57,6 +57,7 @@ from dpjax.oracles import (
 from dpjax.oracles import base as oracles
 from dpjax.sampling import gaps, samplers
 from dpjax.transforms import adaptive, aggregate, noise
+from dpjax.transforms import gaussian as chains
 from dpjax.tuning import search, trials
 
 TESTS = pathlib.Path(__file__).parent
@@ -385,6 +386,21 @@ def _(patch):
 @mutant("an optimizer chain that claims no key")
 def _(patch):
     patch.setattr(noise, "claim", lambda *arguments: None)
+
+
+# Wrappers of optax around a private chain.
+
+
+def unchecked(check):
+    def plant(patch):
+        for place in (adaptive, aggregate, chains, noise):
+            patch.setattr(place, check, lambda *_, **__: None, raising=False)
+
+    return plant
+
+
+mutant("a masked leaf past the noise")(unchecked("check_updates"))
+mutant("exact updates past a wrapper")(unchecked("check_callers"))
 
 
 # Clipping.

@@ -20,7 +20,7 @@ from dpjax.accounting import Ledger
 from dpjax.accounting.wording import ceil
 from dpjax.driver import ResumeMismatch, Watch, loop, progress
 from dpjax.training import evaluation
-from dpjax.transforms import check_no_multi_steps, holds_noise
+from dpjax.transforms import holds_noise
 
 N, P, CLASSES, DELTA = 60, 4, 3, 1e-3
 BUDGET = dpjax.PrivacyBudget(20.0, DELTA)
@@ -342,8 +342,6 @@ def test_c31_a_model_with_state_names_its_layer(model, words, unspent):
 def test_c15_multi_steps_is_refused(optimizer, unspent):
     with pytest.raises(ValueError, match="belongs to the gradient"):
         fitted(optimizer=optimizer)
-    with pytest.raises(ValueError, match="MultiSteps"):
-        check_no_multi_steps(optimizer, START)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,14 @@ KILLED_BY = {
         "test_transforms.py::test_c56_a_chain_is_initialised_once[noisy_sgd]",
         "test_transforms.py::test_c56_a_chain_is_initialised_once[adaptive]",
     ],
+    "a masked leaf past the noise": [
+        "test_wrappers.py::test_c72_a_masked_leaf_is_refused[adaptive]",
+        "test_wrappers.py::test_c72_the_exact_sum_of_a_masked_leaf_refutes_the_event",
+    ],
+    "exact updates past a wrapper": [
+        "test_wrappers.py::test_c72_around_a_private_chain[apply_if_finite]",
+        "test_wrappers.py::test_c72_around_a_private_chain[conditionally_transform]",
+    ],
     "no clipping": [
         "test_derivatives.py::test_c19_c21_no_record_exceeds_the_clip_norm[1.0-float32]",
         "test_linear_model.py::test_c19_c21_no_record_exceeds_the_clip_norm[10000.0-float32]",

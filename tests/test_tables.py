@@ -1,10 +1,11 @@
-"""docs/algorithms.md has the tables of the registry: `python tests/test_tables.py --write`."""
+"""Pages have the tables of the registry and of wrappers: `python tests/test_tables.py --write`."""
 
 import pathlib
 import re
 import sys
 
 import pytest
+import wrappers
 
 import dpjax
 from dpjax.baselines import EVERY
@@ -15,6 +16,7 @@ HEADS = {
     "algorithms": ("factory, on the command line", "what a step asks"),
     "audits": ("audit", "budget", "n, p", "runs", "least share of the claim"),
     "refusals": ("algorithm", "relation", "accountants"),
+    "wrappers": ("`optax.`", "around a private chain", "after the noise"),
 }
 
 
@@ -51,7 +53,12 @@ def refusals():
 
 
 def table(name):
-    rows = {"algorithms": algorithms, "audits": audits, "refusals": refusals}[name]()
+    rows = {
+        "algorithms": algorithms,
+        "audits": audits,
+        "refusals": refusals,
+        "wrappers": wrappers.printed,
+    }[name]()
     lines = [HEADS[name], ["---"] * len(HEADS[name]), *rows]
     drawn = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     return drawn.replace(" --- ", "---").replace("---||", "---|")
@@ -66,7 +73,7 @@ def filled(text):
     )
 
 
-PAGES = {"docs/algorithms.md": len(HEADS)}
+PAGES = {"docs/algorithms.md": len(HEADS) - 1, "docs/optax.md": 1}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -14,6 +14,7 @@ from dpjax.mechanisms import as_key, derive
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import Sampler
 from dpjax.transforms.aggregate import check_rows, clipped_sum
+from dpjax.transforms.checks import check_updates
 from dpjax.transforms.draws import Draws
 from dpjax.transforms.noise import (
     NoiseState,
@@ -170,8 +171,7 @@ def adaptive_clip_and_noise(
     event(1)  # raises for what has no accounting
 
     def init(params: Params) -> AdaptiveState:
-        del params
-        return AdaptiveState(first_state(key), jnp.float32(first))
+        return AdaptiveState(first_state(key, params), jnp.float32(first))
 
     def update(
         updates: PyTree,
@@ -181,7 +181,7 @@ def adaptive_clip_and_noise(
         mask: Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, AdaptiveState]:
-        del extra
+        check_updates(updates, params, extra)
         check_rows(updates, params)
         draws.check(updates, mask)
         (key, taken), clip = state.noise, state.clip_norm

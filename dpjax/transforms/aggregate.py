@@ -24,6 +24,7 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 from dpjax.derivatives.integers import Summand
+from dpjax.transforms.checks import check_callers, check_updates
 
 
 class ClippingTransformation(optax.GradientTransformationExtraArgs):
@@ -42,6 +43,7 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
         any_order: bool = False,
     ) -> "ClippingTransformation":
         """Makes the pair that optax reads, with the bound beside it."""
+        check_callers(making=True)
         made = super().__new__(cls, init, update)
         made.clip_norm, made.any_order = clip_norm, any_order
         return made
@@ -96,7 +98,8 @@ def clip_and_sum(
     joint, norms_of = _clip_norms(clip_norm, per_layer)
 
     def init(params: Params) -> optax.EmptyState:
-        del params
+        check_callers()
+        check_updates((), params, {})
         return optax.EmptyState()
 
     def update(
@@ -107,7 +110,7 @@ def clip_and_sum(
         mask: Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.EmptyState]:
-        del extra
+        check_updates(updates, params, extra)
         check_rows(updates, params)
         return clipped_sum(on_device(updates), norms_of(updates), mask, any_order)[0], state
 

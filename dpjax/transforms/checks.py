@@ -1,5 +1,7 @@
-"""Checks of an optimizer: whether it adds noise, or contains ``optax.MultiSteps``."""
+"""Checks of what optax does around a private chain, and of optimizers that follow the noise."""
 
+import inspect
+import traceback
 from typing import Any
 
 import jax
@@ -8,37 +10,55 @@ import optax
 from optax.contrib import DifferentiallyPrivateAggregateState
 
 from dpjax import _validate
-from dpjax._typing import Params
-from dpjax.transforms.noise import NoiseState
+from dpjax._typing import Params, PyTree
+
+# Wrapper of optax -> what it does with updates that have no noise yet.
+_BREAKS = {
+    "MultiSteps": "adds the noise of one step to several draws of records (to split a batch, "
+    "pass memory_limit= to clipped_grad)",
+    "apply_if_finite": "drops a step if one exact update is not finite",
+    "conditionally_transform": "hands on exact updates where its condition is false",
+    "inject_hyperparams": "makes it anew at every step, of numbers that the state holds",
+    "mechanize": "makes its step size of exact updates",
+    "monitor": "hands on exact updates",
+    "process": "may average several draws of records before the noise",
+    "sam": "moves by exact updates where one of its two optimizers adds no noise",
+    "scale_by_galore": "releases singular vectors of exact updates",
+    "scale_by_sophia": "averages exact updates",
+}
 
 
-def check_no_multi_steps(optimizer: Any, params: Params | None = None) -> None:
-    """Raises if ``optax.MultiSteps`` is anywhere in an optimizer.
+def check_callers(making: bool = False) -> None:
+    """Raises if a wrapper of optax initialises, or is making, a private chain that it breaks."""
+    # No argument of a wrapper's says what it does with exact updates. That it calls can be seen.
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        if frame.f_globals.get("__name__", "").startswith("optax."):
+            name, _, function = frame.f_code.co_qualname.partition(".")
+            reason = _BREAKS.get(name)
+            if "update" in function and not making:
+                reason = "resets its state, so that noise repeats"
+            if reason and making == (name == "inject_hyperparams"):
+                raise ValueError(
+                    f"optax's {name} around a private chain {reason}: no event counts that. Put "
+                    "it after the noise, as in optax.chain(noisy_mean(...), ...), where it sees "
+                    "released updates alone."
+                )
 
-    It hands an optimizer the mean of k updates: noise added before it is added k times and divided
-    by k, noise after it once for k draws of records; neither is what one event a step says.
 
-    Args:
-      optimizer: an optax transformation, or an ``optax.MultiSteps``.
-      params: what it is to be initialised with, where it reads their structure.
-
-    Raises:
-      ValueError: saying how to split a batch instead.
-
-    >>> check_no_multi_steps(optax.adam(1e-3))
-    >>> check_no_multi_steps(  # doctest: +ELLIPSIS
-    ...     optax.MultiSteps(optax.adam(1e-3), 4))
-    Traceback (most recent call last):
-    ...
-    ValueError: optax.MultiSteps breaks the noise of a step: ...
-    """
-    if isinstance(optimizer, optax.MultiSteps) or _holds(
-        _state(optimizer, params), (optax.MultiStepsState,)
-    ):
+def check_updates(updates: PyTree, params: PyTree, extra: dict[str, Any]) -> None:
+    """Raises if a leaf is masked, or a function would read records after the noise."""
+    if _holds((updates, params), (optax.MaskedNode,)):
         raise ValueError(
-            "optax.MultiSteps breaks the noise of a step: noise is added to every micro-batch, "
-            "or once for several draws. Micro-batching belongs to the gradient: remove it; "
-            "clipped_grad(..., memory_limit=...) accumulates a batch in micro-batches."
+            "a leaf is an optax.MaskedNode: optax.masked, partition, multi_transform or "
+            "selective_transform around a private chain hands that leaf, exact, past clipping and "
+            "noise. To freeze parameters, differentiate the loss by the others alone, or put "
+            "optax.freeze(mask) after the noise."
+        )
+    for name in [name for name, value in extra.items() if callable(value)]:
+        raise ValueError(
+            f"{name}= hands a function to what follows the noise, such as a line search: what it "
+            "reads of the records is in no event. Leave it out; for a function of public data, "
+            "update that optimizer by itself, with the noisy updates."
         )
 
 
@@ -52,20 +72,21 @@ def holds_noise(optimizer: optax.GradientTransformation, params: Params | None =
     >>> holds_noise(optax.adam(1e-3))
     False
     """
-    state = _state(optimizer, params)
+    state = jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
     keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)]
-    return any(keys) or _holds(state, (NoiseState, DifferentiallyPrivateAggregateState))
+    return any(keys) or _holds(state, (DifferentiallyPrivateAggregateState,))
 
 
 def check_optimizer(optimizer: Any, params: Params) -> None:
-    """Raises for an optimizer that would break the noise or add it twice.
+    """Raises for an optimizer that does not belong after the noise of a training.
 
     Args:
       optimizer: an optax transformation.
       params: what it is for, or shapes.
 
     Raises:
-      ValueError: for what is none, ``optax.MultiSteps``, or one that adds noise itself.
+      ValueError: for what is none, one that adds noise itself, or ``optax.MultiSteps``, which would
+        count several noisy gradients as one step.
 
     >>> check_optimizer(optax.sgd(0.1), jnp.zeros(2))
     """
@@ -74,17 +95,18 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
             "optimizer must be an optax transformation such as optax.adam(1e-3), got "
             f"{_validate.shown(optimizer)}."
         )
-    check_no_multi_steps(optimizer, params)
+    if _holds(jax.eval_shape(optimizer.init, params), (optax.MultiStepsState,)):
+        raise ValueError(
+            "optax.MultiSteps breaks the noise of a step: noise is added to every micro-batch, "
+            "or once for several draws. Micro-batching belongs to the gradient: remove it; "
+            "clipped_grad(..., memory_limit=...) accumulates a batch in micro-batches."
+        )
     if holds_noise(optimizer, params):
         raise ValueError(
             "optimizer adds noise itself, and so does the training: pass only what follows the "
             "noise, such as optax.sgd(0.1) or optax.adam(1e-3); clipping and noise are "
             "clip_norm= and the budget."
         )
-
-
-def _state(optimizer: Any, params: Params | None) -> Any:
-    return jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
 
 
 def _holds(state: Any, kinds: tuple[type, ...]) -> bool:

@@ -12,6 +12,7 @@ from dpjax.accounting import Event, records_moved
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import FullBatch, Sampler
 from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by
+from dpjax.transforms.checks import check_updates
 from dpjax.transforms.draws import Draws
 from dpjax.transforms.noise import (
     NoiseState,
@@ -125,7 +126,8 @@ def noisy_mean(
 
     Raises:
       ValueError: for a number out of range, a bad key, a sampler that has no accounting under the
-        relation; by ``update`` for updates of other shapes than it was made for.
+        relation; by ``init`` or ``update`` for masked leaves, a wrapper of optax that breaks it, or
+        updates of other shapes than it was made for.
 
     Privacy: releases one sum of clipped gradients a step with Gaussian noise; the mean is over
       ``sampler.expected``, and that and all that follows is post-processing. The caller answers for
@@ -178,6 +180,7 @@ def noisy_mean(
         mask: Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.OptState]:
+        check_updates(updates, params, extra)
         if per_example:
             draws.check(updates, mask)
         else:

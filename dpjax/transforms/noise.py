@@ -15,6 +15,7 @@ from dpjax.mechanisms import as_key, derive, fold, prefix_noise
 from dpjax.mechanisms.noise import Ball, Noise, Prefix
 from dpjax.mechanisms.used_keys import claim
 from dpjax.sampling import FullBatch, Sampler, SinglePass
+from dpjax.transforms.checks import check_callers, check_updates
 from dpjax.transforms.draws import event_of
 
 # What to do about a key that a training or another chain has claimed.
@@ -40,7 +41,7 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
     """An optax transformation that adds noise, and can say what its steps release.
 
     It unpacks and chains like any other; ``optax.chain`` forgets ``event``, so keep this object.
-    ``optax.MultiSteps`` breaks it: see ``check_no_multi_steps``.
+    Its ``init`` refuses wrappers of optax that break it, as the table of docs/optax.md lists them.
     """
 
     event: Callable[..., Event]
@@ -50,18 +51,22 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
         cls, init: Callable[..., Any], update: Callable[..., Any], event: Callable[..., Event]
     ) -> "NoiseTransformation":
         """Makes the pair that optax reads, with the event beside it."""
+        check_callers(making=True)
         made = super().__new__(cls, init, update)
         made.event = event
         return made
 
 
-def first_state(key: Array) -> NoiseState:
+def first_state(key: Array, params: PyTree) -> NoiseState:
     """Returns the state before the first update; the caller's key stays usable.
 
     Raises:
-      ValueError: if a training or another chain of this process has claimed the key. Under ``jit``
-        and ``eval_shape`` no key is claimed or refused: it cannot be seen whether noise is drawn.
+      ValueError: for masked ``params``, a wrapper of optax that breaks the noise, or a key that a
+        training or another chain of this process has claimed. Under ``jit`` and ``eval_shape`` no
+        key is claimed or refused: it cannot be seen whether noise is drawn.
     """
+    check_callers()
+    check_updates((), params, {})
     own = jax.random.clone(key)  # traced where this is, even if ``key`` is not
     claim(own, _ADVICE)
     return NoiseState(own, jnp.zeros((), jnp.int32))
@@ -108,13 +113,12 @@ def adding(
     key = as_key(key)
 
     def init(params: PyTree) -> NoiseState:
-        del params
-        return first_state(key)
+        return first_state(key, params)
 
     def update(
         updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, NoiseState]:
-        del params, extra
+        check_updates(updates, params, extra)
         return add(state, updates), NoiseState(state.key, state.taken + 1)
 
     return NoiseTransformation(init, update, event)
