@@ -8,7 +8,7 @@ from dpjax.transforms.adaptive import (
 )
 from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, divide_by
 from dpjax.transforms.alias import noisy_adam, noisy_sgd, noisy_stagewise_sgd
-from dpjax.transforms.checks import check_optimizer, holds_noise
+from dpjax.transforms.checks import check_no_multi_steps, check_optimizer, holds_noise
 from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
 from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
 from dpjax.transforms.noise import (
@@ -37,6 +37,7 @@ __all__ = [
     "add_ball_noise",
     "add_gaussian_noise",
     "add_tree_noise",
+    "check_no_multi_steps",
     "check_on_steps",
     "check_optimizer",
     "check_stages",

@@ -72,9 +72,26 @@ def holds_noise(optimizer: optax.GradientTransformation, params: Params | None =
     >>> holds_noise(optax.adam(1e-3))
     False
     """
-    state = jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
+    state = _state(optimizer, params)
     keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)]
     return any(keys) or _holds(state, (DifferentiallyPrivateAggregateState,))
+
+
+def check_no_multi_steps(optimizer: Any, params: Params | None = None) -> None:
+    """Raises if ``optax.MultiSteps`` is in an optimizer: several noisy gradients make one step.
+
+    Args:
+      optimizer: an optax transformation, or an ``optax.MultiSteps``.
+      params: what it is for, where it reads their structure.
+
+    >>> check_no_multi_steps(optax.adam(1e-3))
+    """
+    if _holds(_state(optimizer, params), (optax.MultiStepsState,)):
+        raise ValueError(
+            "optax.MultiSteps breaks the noise of a step: noise is added to every micro-batch, "
+            "or once for several draws. Micro-batching belongs to the gradient: remove it; "
+            "clipped_grad(..., memory_limit=...) accumulates a batch in micro-batches."
+        )
 
 
 def check_optimizer(optimizer: Any, params: Params) -> None:
@@ -95,18 +112,17 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
             "optimizer must be an optax transformation such as optax.adam(1e-3), got "
             f"{_validate.shown(optimizer)}."
         )
-    if _holds(jax.eval_shape(optimizer.init, params), (optax.MultiStepsState,)):
-        raise ValueError(
-            "optax.MultiSteps breaks the noise of a step: noise is added to every micro-batch, "
-            "or once for several draws. Micro-batching belongs to the gradient: remove it; "
-            "clipped_grad(..., memory_limit=...) accumulates a batch in micro-batches."
-        )
+    check_no_multi_steps(optimizer, params)
     if holds_noise(optimizer, params):
         raise ValueError(
             "optimizer adds noise itself, and so does the training: pass only what follows the "
             "noise, such as optax.sgd(0.1) or optax.adam(1e-3); clipping and noise are "
             "clip_norm= and the budget."
         )
+
+
+def _state(optimizer: Any, params: Params | None) -> Any:
+    return jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
 
 
 def _holds(state: Any, kinds: tuple[type, ...]) -> bool:
