@@ -1,7 +1,6 @@
 """Records over several devices: the same bits as on one, and each device holds its share alone."""
 
 import dataclasses
-import importlib.metadata
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
-from dpjax import _rendezvous, _validate
+from dpjax import _validate
 from dpjax._sharding import AXIS
 from dpjax._streaming import Rows
 from dpjax._units import is_grouped
@@ -22,8 +21,6 @@ START_SECONDS = 40.0
 
 # A process that says nothing for so long is dead.
 _HEARTBEAT_SECONDS = 30
-# For JAX to join processes that are all there, which takes it a second.
-_JOIN_SECONDS = 30.0
 _LONGEST_WAIT = 1e6  # seconds that timers take; eleven days
 
 
@@ -114,10 +111,8 @@ def initialize(
     calls, in the same order. Process 0 owns the key, the checkpoint and the ledger: of the others
     a key of ``random_key`` is dropped, and their folders are not touched.
 
-    With all of coordinator, processes and process the processes meet before JAX joins them, so
-    that one which is missing, ends, or was started otherwise is named. A process that is lost
-    afterwards, or at any time where Slurm, Open MPI or a TPU pod tell all, makes JAX abort the
-    others within a minute.
+    JAX joins the processes. One that is missing after the timeout, ends, or is lost later makes it
+    abort the others within a minute, with a trace of its own that says which timed out.
 
     Args:
       coordinator: ``"host:port"`` of process 0; None where Slurm, Open MPI or a TPU pod tell all.
@@ -126,9 +121,7 @@ def initialize(
       timeout: seconds to wait for the others, 40 by default; more where they start further apart.
 
     Raises:
-      OSError: in every process, if one of them does not answer in time, ends, differs in
-        ``processes`` or in its versions of dpjax, jax or jaxlib, or has the number of another; if
-        the port is in use.
+      OSError: where JAX fails to join the processes and does not abort.
       ValueError: if the arguments do not fit together, or JAX has been used before.
 
     Privacy: drawn records and sums cross the network between the processes unencrypted: it has to
@@ -145,9 +138,12 @@ def initialize(
         _validate.positive_int("processes", processes)
         if process not in range(processes):
             raise ValueError(f"process must be from 0 to {processes - 1}, got {process!r}.")
-        versions = {name: importlib.metadata.version(name) for name in ("dpjax", "jax", "jaxlib")}
-        _rendezvous.meet(coordinator, processes, process, timeout, versions)
-        timeout = _JOIN_SECONDS
+        host, _, port = coordinator.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(
+                "coordinator must be HOST:PORT of process 0, such as node0:1234, got "
+                f"{coordinator!r}."
+            )
     try:
         jax.distributed.initialize(
             coordinator,

@@ -18,7 +18,6 @@ FLOORS = [
         "_durable",
         "_messages",
         "_program",
-        "_rendezvous",
     },
     {"_linear", "_streaming", "_wide"},
     {"_sharding", "_units"},

@@ -13,7 +13,7 @@ import pytest
 from several import ROOT, environment, free_port, on_processes
 
 import dpjax
-from dpjax import _processes, _sharding
+from dpjax import _processes, _sharding, distributed
 from dpjax._processes import ALONE, Team
 from dpjax.cli import processes
 from dpjax.cli.main import main
@@ -161,7 +161,7 @@ def test_options_that_do_not_fit_are_refused(words, message, capsys):
 
 
 def test_what_is_not_joined_says_so_in_one_line_and_in_time():
-    """Without a cluster, and where no process 0 answers."""
+    """Without a cluster, and where no process 0 answers, so that JAX aborts."""
     alone = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process", "1"]
     started = [
         subprocess.Popen(
@@ -175,12 +175,33 @@ def test_what_is_not_joined_says_so_in_one_line_and_in_time():
         for words in (["--distributed"], [*alone, "--start-timeout", "0.5"])
     ]
     ends = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [2, 2], ends
+    assert [process.returncode for process in started] == [2, 1], ends
     assert [out for out, _ in ends] == ["", ""]
     no_cluster, no_answer = (errors.splitlines() for _, errors in ends)
     assert no_cluster[-1].startswith("dpjax: several processes cannot be joined")
-    assert len(no_answer) == 1 and "within 0.5 seconds (Connection refused)" in no_answer[0]
-    assert "wait longer (timeout, --start-timeout SECONDS)" in no_answer[0]
+    assert len(no_answer) == 1 and "the training did not begin" in no_answer[0]
+    assert "--start-timeout SECONDS" in no_answer[0]
+
+
+@pytest.mark.parametrize("address", ["node0", ":1234", "node0:", "node0:0", "node0:65536", "n:1a"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(ValueError, match="coordinator must be HOST:PORT"):
+        distributed.initialize(address, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"timeout": 0.0}, "timeout must be a finite number above 0"),
+        ({"timeout": 1e9}, r"timeout must be at most 1e\+06 seconds"),
+        ({"processes": 0}, "processes must be at least 1"),
+        ({"process": 2}, "process must be from 0 to 1, got 2"),
+        ({"process": "1"}, "process must be from 0 to 1, got '1'"),
+    ],
+)
+def test_what_initialize_cannot_mean_is_refused_before_it_waits(more, message):
+    with pytest.raises(ValueError, match=message):
+        distributed.initialize(**{"coordinator": "h:1", "processes": 2, "process": 0} | more)
 
 
 @pytest.mark.parametrize(
