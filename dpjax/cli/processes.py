@@ -22,7 +22,7 @@ _GUARDED = "DPJAX_GUARD"
 _JOINED = b"joined"
 _NOT_JOINED = (
     "the training did not begin: another process of this run ended, or did not join in time. See "
-    "that each was started, with one HOST:PORT that is free and one number of processes; where they "
+    "that each was started, with one free HOST:PORT and one number of processes; where they "
     "start further apart, wait longer by --start-timeout SECONDS."
 )
 _SPENT = (
