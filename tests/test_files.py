@@ -200,7 +200,7 @@ def test_c78_a_crafted_model_is_one_clear_error(case, model, capsys):
     with open("crafted", "wb") as file:
         file.write(serialization.msgpack_serialize(content | CRAFTED[case](content)))
     assert main(["show", "crafted"]) == 2
-    assert capsys.readouterr().err == "dpjax: crafted is not a solution saved by dpjax.\n"
+    assert capsys.readouterr().err == "dpjax: crafted is not a solution saved by this version of dpjax.\n"
 
 
 def test_c78_a_folder_of_ones_own_is_locked_as_ever(tmp_path):

@@ -206,7 +206,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
         )
         _check(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a solution saved by dpjax.") from error
+        raise ValueError(f"{path} is not a solution saved by this version of dpjax.") from error
     return saved
 
 
