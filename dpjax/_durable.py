@@ -59,7 +59,6 @@ def replacing(
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(path.absolute().parent)
 
 
 def replace_private(path: pathlib.Path, content: bytes) -> None:
@@ -77,6 +76,7 @@ def replace_private(path: pathlib.Path, content: bytes) -> None:
     temporary.unlink(missing_ok=True)
     with replacing(path, PRIVATE_FILE, temporary) as file:
         _write(file.fileno(), content)
+    sync_folder(path.parent)
 
 
 def lock(descriptor: int) -> bool:

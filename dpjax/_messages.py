@@ -58,8 +58,9 @@ def pack(value: Any = None, error: Exception | None = None) -> bytes:
     kind = next((kind for kind in _ERRORS if isinstance(error, kind)), RuntimeError)
     said = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
-        said = [error.errno, error.strerror, error.filename and os.fspath(error.filename)]
-    head = json.dumps([plain(value), error and [kind.__name__, said]]).encode()
+        said = [error.errno, str(error.strerror), error.filename and str(error.filename)]
+    raised = None if error is None else [kind.__name__, said]
+    head = json.dumps([plain(value), raised]).encode()
     return len(head).to_bytes(8) + head + b"".join(array.tobytes() for array in arrays)
 
 
@@ -78,7 +79,7 @@ def unpack(message: bytes) -> tuple[Any, Exception | None]:
             return plain
         ((kind, held),) = plain.items()
         if kind == "array":
-            dtype, shape = jnp.dtype(held[0]), tuple(held[1])
+            dtype, shape = jnp.dtype(held[0]), tuple(map(abs, held[1]))
             begin, place = place, place + int(np.prod(shape)) * dtype.itemsize
             return np.frombuffer(message[begin:place], dtype).reshape(shape)
         if kind == "dict":
@@ -88,9 +89,9 @@ def unpack(message: bytes) -> tuple[Any, Exception | None]:
     try:
         value, raised = json.loads(message[8 : 8 + size])
         kinds = {kind.__name__: kind for kind in _ERRORS}
-        error = raised and kinds[raised[0]](*raised[1])
+        error = None if raised is None else kinds[raised[0]](*raised[1])
         return value_of(value), error
-    except (KeyError, TypeError, RecursionError) as wrong:
+    except (LookupError, TypeError, OverflowError, RecursionError) as wrong:
         raise ValueError("a message between processes cannot be read.") from wrong
 
 
@@ -99,14 +100,18 @@ def secret() -> bytes | None:
 
     Raises:
       ValueError: for one that is short, or a file that others may read.
+      OSError: if there is no such file.
     """
     words = os.environ.get(SECRET, "").strip().encode()
     if path := os.environ.get(SECRET_FILE):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
-                raise ValueError(f"{SECRET_FILE}={path} is open to others: `chmod 600 {path}`.")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            own = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+            if not own or status.st_mode & 0o077:
+                raise ValueError(
+                    f"{SECRET_FILE}={path} must be a file that nobody else may read: yours, or "
+                    "root's, and of mode 600."
+                )
             words = file.read().strip()
     elif not words:
         return None

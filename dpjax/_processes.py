@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from dpjax._messages import TAG, Seal, pack, secret, unpack
+from dpjax._messages import SECRET, SECRET_FILE, TAG, Seal, pack, secret, unpack
 from dpjax._sharding import SHARE, own_rows
 
 _Value = TypeVar("_Value")
@@ -79,7 +79,7 @@ class Team:
                 value = make()
             except Exception as raised:
                 error = raised
-            message = pack(None if error else value, error)
+            message = _packed(value, error)
         with reaching_others(self):
             message = _broadcast(message, self.leads)
         if not self.leads:
@@ -169,12 +169,20 @@ def reaching_others(team: Team) -> Iterator[None]:
 @functools.cache
 def _seal() -> Seal:
     """The seal of this process and the others, whose session each of them helps to draw."""
-    if (shared := secret()) is None:
-        return Seal(None)
-    own = os.urandom(TAG)
+    shared = secret()
+    own = bytes(TAG) if shared is None else os.urandom(TAG)
     nonces = _gathered(own)
     nonces[jax.process_index()] = own  # whatever came back: so no session is an earlier one
+    if any(nonces) and bytes(TAG) in nonces:
+        raise ValueError(f"some processes of this run have {SECRET} or {SECRET_FILE}, others none.")
     return Seal(shared, _sha256(b"".join(nonces)))
+
+
+def _packed(value: object, error: Exception | None) -> bytes:
+    try:
+        return pack(None if error is not None else value, error)
+    except TypeError as raised:  # the others wait, and are to hear of it
+        return pack(None, RuntimeError(f"{raised}"))
 
 
 def _gathered(words: bytes) -> list[bytes]:
@@ -184,11 +192,13 @@ def _gathered(words: bytes) -> list[bytes]:
 
 def _broadcast(message: bytes, leads: bool) -> bytes:
     seal = _seal()
-    size = np.array([len(message)], np.uint32)
-    size = int(multihost_utils.broadcast_one_to_all(size, is_source=leads)[0])
-    most = max(_WORDS, 1 << (size + TAG).bit_length())
+    size = int.from_bytes(_sealed(seal, len(message).to_bytes(8), 8, 8, leads))
+    return _sealed(seal, message, size, max(_WORDS, 1 << size.bit_length()), leads)
+
+
+def _sealed(seal: Seal, message: bytes, size: int, most: int, leads: bool) -> bytes:
     place = seal.next()
-    framed = seal.close(place, 0, message).ljust(most, b"\0") if leads else bytes(most)
+    framed = seal.close(place, 0, message).ljust(TAG + most, b"\0") if leads else bytes(TAG + most)
     sent = multihost_utils.broadcast_one_to_all(_words(framed), is_source=leads)
     return seal.open(place, 0, np.asarray(sent).tobytes()[: TAG + size])
 

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.extend import core
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
+_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "ffi_call")
 # Under the vmap over records its rule sees the whole batch, and may let one record reach another.
 _BATCH_RULE = "custom_vmap_call"
 _RULES = ("custom_jvp_call", "custom_vjp_call")
@@ -145,8 +145,8 @@ class _Writer:
         opaque = any(map(_is_function, params.values())) and not holds_program
         if kind in _CALLBACKS or opaque:
             raise CallsPython(
-                f"the function to be traced calls Python while it runs ({kind}). Its code is not "
-                "in the traced program, so that another one would draw the same noise, and it "
+                f"the function to be traced calls Python or C while it runs ({kind}). Its code is "
+                "not in the traced program, so that another one would draw the same noise, and it "
                 "could carry records from one call to the next. Write it in JAX, or take it out."
             )
 

@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
 from dpjax import _validate
+from dpjax._messages import secret
 from dpjax._sharding import AXIS
 from dpjax._streaming import Rows
 from dpjax._units import is_grouped
@@ -132,6 +133,7 @@ def initialize(
     timeout = _validate.positive("timeout", timeout)
     if timeout > _LONGEST_WAIT:
         raise ValueError(f"timeout must be at most {_LONGEST_WAIT:g} seconds, got {timeout:g}.")
+    secret()  # raises for one that cannot be used, before anybody waits
     if jax.distributed.is_initialized():
         raise ValueError("this process has joined others already; call initialize once.")
     if coordinator is not None and processes is not None and process is not None:

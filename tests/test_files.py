@@ -1,9 +1,11 @@
 """Files that others made, may read or have left: folders, links, full disks, crafted models."""
 
 import csv
+import dataclasses
 import functools
 import json
 import os
+import tempfile
 
 import jax
 import numpy as np
@@ -17,6 +19,7 @@ from dpjax.accounting import Ledger, LedgerError
 from dpjax.cli import main
 from dpjax.cli import report as cli_report
 from dpjax.driver.checkpoint import Folder
+from dpjax.reporting import facts_of
 
 CODES = "\x1b[31m\x07\u202eage"
 
@@ -126,7 +129,7 @@ def test_c78_what_is_paid_for_is_returned_though_its_end_is_not_written(
 
     monkeypatch.setattr(Ledger, "complete", full)
     algorithm, data = toy("dp-gd"), toy_records()
-    with pytest.warns(RuntimeWarning, match=r"has ended could not be written: .*(space|replaced)"):
+    with pytest.warns(RuntimeWarning, match=r"could not write the end of the .*(space|replaced)"):
         if kind == "run":
             found = dpjax.run(algorithm, data, seed=0, ledger=path, label="x", progress=False)
         else:
@@ -156,8 +159,36 @@ def test_c78_show_prints_no_codes_and_says_who_claims_the_guarantee(model, capsy
     assert not {"\x1b", "\x07", "\u202e"} & set(said) and "age" in said
     saved = dpjax.load(model)
     assert not {"\x1b", "\u202e"} & set(repr(saved) + repr(saved.coefficients()))
-    assert "as the file claims. Its releases, recounted, give epsilon 50" in " ".join(said.split())
-    assert saved.guarantee().startswith(saved.text.rstrip())
+    assert "the file claims:\nDP-GD is (50, 0.0001)-differentially private." in said
+
+
+def test_c78_the_epsilon_of_a_model_is_recounted_and_not_read(model):
+    """Whoever sends a model writes what it claims of itself."""
+    saved = dataclasses.replace(dpjax.load(model), text=f"It is (0.1, 0)-{CODES}.\n")
+    for said in (repr(saved), facts_of(saved).claim):
+        assert "(50, 0.0001)-differentially private" in said and "0.1" not in said
+    assert not {"\x1b", "\u202e"} & set(saved.guarantee())
+
+
+@pytest.mark.parametrize("words", [["run", "dp-gd"], ["tune", "dp-gd", "--grid", "steps=2,3"]])
+def test_c78_a_full_disk_keeps_the_model_elsewhere_and_writes_the_rest(
+    words, tmp_path, monkeypatch, capsys
+):
+    def full(path, solution, save=dpjax.save):
+        if os.fspath(path) == "model":
+            raise OSError(28, "No space left on device")
+        save(path, solution)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dpjax, "save", full)
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
+    more = ["--data", "randhie", "--save", "model", "--json", "out.json"]
+    more += ["--trials", "1.5", "--cap", "2"] if words[0] == "tune" else ["--steps", "2"]
+    assert main([*words, *more]) == 2
+    out, err = capsys.readouterr()
+    assert "model could not be written" in err and "wrote out.json" in out
+    kept = err.rpartition("kept as ")[2].strip()
+    assert np.isfinite(dpjax.load(kept).params).all()
 
 
 def test_c78_a_spreadsheet_runs_no_prediction(model, capsys):
@@ -175,6 +206,7 @@ def changed(content, field, **more):
     return json.dumps(held)
 
 
+BOUNDS = ("gradient_norm_upper", "min_eigenvalue_lower", "beta", "iterate", "scope")
 A_BILLION = {"kind": "classes", "classes": 10**9}
 CRAFTED = {
     "nested releases": lambda _: {"releases": DEEP},
@@ -189,6 +221,11 @@ CRAFTED = {
     "another certificate": lambda _: {"certificate": {"a": 1}},
     "an unknown accountant": lambda _: {"accountant": "mine"},
     "a delta of 0": lambda c: {"description": changed(c, "description", delta=0)},
+    "no steps": lambda _: {"steps": None},
+    "a history of numbers": lambda _: {"history": {"loss": 1.0}},
+    "a status of its own": lambda _: {"status": {}},
+    "no hidden units": lambda c: {"score": changed(c, "score", kind="two-layer")},
+    "another iterate": lambda c: {"certificate": dict.fromkeys(BOUNDS, 1.0)},
     "words for n": lambda c: {"description": changed(c, "description", records="x")},
 }  # fmt: skip
 
@@ -200,7 +237,10 @@ def test_c78_a_crafted_model_is_one_clear_error(case, model, capsys):
     with open("crafted", "wb") as file:
         file.write(serialization.msgpack_serialize(content | CRAFTED[case](content)))
     assert main(["show", "crafted"]) == 2
-    assert capsys.readouterr().err == "dpjax: crafted is not a solution saved by this version of dpjax.\n"
+    assert (
+        capsys.readouterr().err
+        == "dpjax: crafted is not a solution saved by this version of dpjax.\n"
+    )
 
 
 def test_c78_a_folder_of_ones_own_is_locked_as_ever(tmp_path):

@@ -345,7 +345,10 @@ def test_a_record_that_cannot_be_predicted_has_empty_cells(call):
         (["predict", "model", "absent.csv"], "there is no file 'absent.csv'"),
         (["predict", "model", "new.xlsx"], "must end in '.csv', '.npz', '.npy', '.parquet'"),
         (["predict", "absent", "short.csv"], "there is no file 'absent'"),
-        (["predict", "short.csv", "short.csv"], "short.csv is not a solution saved by this version of dpjax"),
+        (
+            ["predict", "short.csv", "short.csv"],
+            "short.csv is not a solution saved by this version of dpjax",
+        ),
         (["predict", "model", "short.csv", "--out", "model"], "--out and MODEL both name model"),
         (["predict", "model", "short.csv", "--out", "short.csv"], "--out and DATA both name"),
         (["predict", "model", "short.csv", "--out", "no/p.csv"], "its folder does not exist"),

@@ -164,8 +164,8 @@ def test_a_page_holds_what_was_released(label, solutions, tmp_path):
     # A saved model makes the same page, which says that a file was read.
     dpjax.save(tmp_path / "r.html", solution)
     saved = dpjax.load(tmp_path / "r.html")
-    added = saved.guarantee()[len(saved.text) :]
-    assert "as the file claims" in added and saved.text == solution.guarantee()
+    added = saved.guarantee().removesuffix(saved.text)
+    assert "the file claims:" in added and saved.text == solution.guarantee()
     assert page_of(saved, tmp_path).source.replace(added, "") == found.source
 
 
@@ -301,7 +301,7 @@ def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp
         np.testing.assert_array_equal(content["coefficients"][field], getattr(held, field))
     assert content["epsilon"] == pytest.approx(solution.epsilon()) and content["releasable"]
     assert content["n"] == N and content["unit"] == "row"
-    assert content["guarantee"].startswith(str(solution.guarantee()))
+    assert str(solution.guarantee()) in content["guarantee"]
 
 
 def test_intervals_take_the_confidence_that_is_asked_for(solutions, tmp_path):

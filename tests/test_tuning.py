@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import checkify
 from scipy import stats
 
 import dpjax
@@ -360,6 +361,16 @@ def told(params):
     return params.sum()
 
 
+def foreign(params):
+    call = jax.ffi.ffi_call("sum", jax.ShapeDtypeStruct((), jnp.float32), vmap_method="sequential")
+    return call(params)
+
+
+def checked(params):
+    checkify.check(params[0] < 1, "not")
+    return params.sum()
+
+
 def printed_somewhere(params):
     return jax.lax.cond(True, printed, printed, params)
 
@@ -386,8 +397,17 @@ def test_c76_a_public_score_that_tells_of_every_training_is_refused(tmp_path):
             lambda w: jax.lax.cond(True, printed, printed, w),
         ),
         "mutable array": (ref_writer(),),
-        "one number": (lambda params: params,),
-        "cannot be computed": (lambda params: params @ jnp.ones(WIDTH + 1),),
+        "Python or C": (foreign,),
+        "one real number": (
+            lambda params: params,
+            lambda params: params.sum() * 1j,
+            lambda params: jax.random.key(0),
+        ),
+        "cannot be computed": (
+            lambda params: params @ jnp.ones(WIDTH + 1),
+            lambda params: params[params > 0].sum(),
+            checked,
+        ),
     }
     with dpjax.Ledger.create(path, budget, renyi_order=8.0) as ledger:
         for words, scores in refused.items():

@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import secrets
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import dpjax
 from dpjax.reporting.page import check_path
@@ -51,6 +53,30 @@ def check(
         dpjax.plotting.check_path(arguments.plot)
     if given.get("report"):
         check_path(arguments.report)
+
+
+def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
+    """Writes each file that is asked for and says so; returns 2 if any could not be written.
+
+    Args:
+      *outputs: path, or None, and what writes there. The first is what the budget was spent on:
+        where it cannot be written at its path, it is kept among temporary files.
+    """
+    status = 0
+    for number, (path, writer) in enumerate(outputs):
+        if not path:
+            continue
+        try:
+            writer(path)
+            print(f"wrote {path}")
+        except OSError as error:
+            status = 2
+            print(f"dpjax: {path} could not be written: {error}", file=sys.stderr)
+            if number == 0:
+                kept = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
+                writer(kept)
+                print(f"dpjax: it is kept as {kept}", file=sys.stderr)
+    return status
 
 
 def _check_file(option: str, path: str) -> None:

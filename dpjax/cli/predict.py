@@ -14,12 +14,13 @@ from typing import Any, TextIO
 import dpjax
 from dpjax import _durable
 from dpjax._bar import Bar
+from dpjax._cards import printable
 from dpjax.cli import outputs
 from dpjax.driver import PredictedRows, predict_table
 
 # Before that a bar would only flicker.
 _QUIET_SECONDS = 2.0
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NOTE = (
     "note: the guarantee covers the model. It does not cover predictions for records that the "
     "model was trained on."
@@ -33,14 +34,15 @@ def command(arguments: argparse.Namespace) -> int:
     chances = arguments.probabilities
     table = predict_table(model, arguments.data, probabilities=chances)
     header = ["prediction", *(f"probability_{name}" for name in model.class_names if chances)]
+    shown = printable if arguments.out is None and sys.stdout.isatty() else str
     with _writing(arguments.out) as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(header)
+        lines.writerow(map(shown, header))
         unknown = 0
         # On a terminal a bar would stand among the predictions.
-        shown = None if arguments.out or not sys.stdout.isatty() else False
-        for block in _watched(table.blocks, table.size, shown):
-            lines.writerows(_cells(block, len(header)))
+        bar = None if arguments.out or not sys.stdout.isatty() else False
+        for block in _watched(table.blocks, table.size, bar):
+            lines.writerows(map(shown, row) for row in _cells(block, len(header)))
             unknown += int((~block.known).sum())
     if arguments.out:
         print(f"wrote {arguments.out}")
@@ -67,7 +69,8 @@ def _cells(block: PredictedRows, width: int) -> Iterator[list[str]]:
 def _text(cell: Any) -> str:
     """A cell that a spreadsheet shows as it is: one that it would run gets an apostrophe."""
     text = f"{cell:.10g}" if isinstance(cell, float) else str(cell)
-    return f"'{text}" if text.startswith(_FORMULAS) and not _is_number(text) else text
+    runs = len(text) > 1 and text.startswith(_FORMULAS) and not _is_number(text)
+    return f"'{text}" if runs else text
 
 
 def _is_number(text: str) -> bool:

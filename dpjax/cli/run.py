@@ -66,13 +66,13 @@ def _work(arguments: argparse.Namespace) -> int:
     if not content["releasable"]:
         print("releasable: false (a research run: seeded, repeated, or with exact values)")
     try:
-        _write(arguments, setting, solution, content)
+        status = _write(arguments, setting, solution, content)
         if not (arguments.save or arguments.checkpoint or arguments.repeats):
             print("the parameters were not saved: next time give --save FILE")
     finally:  # what is spent is said, whether or not it could be written
         print()
         print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, *declared))
-    return 0
+    return status
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -119,39 +119,33 @@ def _write(
     setting: problem.Setting,
     solution: dpjax.Solution,
     content: dict,
-) -> None:
-    if arguments.save:
-        dpjax.save(arguments.save, solution)
-        print(f"wrote {arguments.save}")
-        scale = solution.preprocessing
-        objective = setting.algorithm.objective
-        if scale is not None and (objective.predicts or objective.predicts_numbers):
-            print(
-                f"predict: {shlex.join(['dpjax', 'predict', arguments.save, 'new.csv'])}, or in "
-                f"Python dpjax.load({arguments.save!r}).predict('new.csv'), for a table with the "
-                f"columns {few(scale.columns, printable)}, with or without labels"
-            )
-    if arguments.json:
-        report.write_json(arguments.json, content)
-        print(f"wrote {arguments.json}")
-    if arguments.report:
-        name = os.path.basename(arguments.data)
-        dpjax.report(
-            solution,
-            arguments.report,
-            title=f"{setting.algorithm.title} on {name}",
-            model=os.path.basename(arguments.save or "model"),
-            exact={field: content[field] for field in report.EXACT},
+) -> int:
+    name, budget = os.path.basename(arguments.data), setting.budget
+    title = (
+        f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
+        f"delta {budget.delta:.2g}, {budget.relation}, per {solution.unit}"
+    )
+    page = functools.partial(
+        dpjax.report,
+        title=f"{setting.algorithm.title} on {name}",
+        model=os.path.basename(arguments.save or "model"),
+        exact={field: content[field] for field in report.EXACT},
+    )
+    status = outputs.write(
+        (arguments.save, lambda path: dpjax.save(path, solution)),
+        (arguments.json, lambda path: report.write_json(path, content)),
+        (arguments.report, lambda path: page(solution, path)),
+        (arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)),
+    )
+    scale, objective = solution.preprocessing, setting.algorithm.objective
+    predicts = objective.predicts or objective.predicts_numbers
+    if arguments.save and scale is not None and predicts:
+        print(
+            f"predict: {shlex.join(['dpjax', 'predict', arguments.save, 'new.csv'])}, or in "
+            f"Python dpjax.load({arguments.save!r}).predict('new.csv'), for a table with the "
+            f"columns {few(scale.columns, printable)}, with or without labels"
         )
-        print(f"wrote {arguments.report}")
-    if arguments.plot:
-        budget = setting.budget
-        title = (
-            f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
-            f"delta {budget.delta:.2g}, {budget.relation}, per {solution.unit}"
-        )
-        dpjax.plotting.plot_solution(solution, arguments.plot, title)
-        print(f"wrote {arguments.plot}")
+    return status
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

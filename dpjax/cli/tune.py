@@ -57,12 +57,20 @@ def command(arguments: argparse.Namespace) -> int:
     print(f"its score: {tuned.score:.4f}, {whose}; as the largest of several it is optimistic")
     if not tuned.releasable:
         print("releasable: false (a research run: seeded)")
+    seconds = time.perf_counter() - begin
     try:
-        _write(arguments, chosen, data, tuned, time.perf_counter() - begin)
+        return outputs.write(
+            (arguments.save, lambda path: dpjax.save(path, tuned)),
+            (
+                arguments.json,
+                lambda path: report.write_json(
+                    path, result(arguments, chosen, data, tuned, seconds)
+                ),
+            ),
+        )
     finally:  # what is spent is said, whether or not it could be written
         print()
         print(tuned.guarantee())
-    return 0
 
 
 def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
@@ -79,21 +87,6 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
             "same columns, with the same --bounds."
         )
     return dpjax.tuning.PublicAccuracy.of(problem.objective(own), public)
-
-
-def _write(
-    arguments: argparse.Namespace,
-    chosen: dpjax.tuning.SearchPlan,
-    data: dpjax.Dataset,
-    tuned: dpjax.Tuned,
-    seconds: float,
-) -> None:
-    if arguments.save:
-        dpjax.save(arguments.save, tuned)
-        print(f"wrote {arguments.save}")
-    if arguments.json:
-        report.write_json(arguments.json, result(arguments, chosen, data, tuned, seconds))
-        print(f"wrote {arguments.json}")
 
 
 def result(

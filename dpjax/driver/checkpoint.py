@@ -4,6 +4,7 @@ A folder of mode 0700 with two files of mode 0600: ``manifest.json``, what must 
 run to go on, and ``state``, where it is. Both are replaced whole or not at all.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -77,7 +78,7 @@ class Folder:
             raise ValueError(
                 f"checkpoint={os.fspath(path)!r} cannot be made: its parent folder does not exist."
             )
-        if not self.path.exists():
+        with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=_durable.PRIVATE_FOLDER)
             _durable.sync_folder(self.path.absolute().parent)
         try:

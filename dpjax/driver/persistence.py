@@ -1,6 +1,7 @@
 """``save`` and ``load``: parameters, history and guarantee on disk; never keys or secret state."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import numpy as np
 from flax import serialization
 
 from dpjax import _durable, _validate
-from dpjax._cards import Card, HasCard
+from dpjax._cards import Card, HasCard, printable
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.wording import ceil
@@ -19,6 +20,7 @@ from dpjax.algorithms import ErrorBars
 from dpjax.algorithms.base import Status, recount_accountant
 from dpjax.algorithms.cards import noise_words
 from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.schema import column_of
 from dpjax.driver.description import Description
@@ -29,7 +31,7 @@ from dpjax.driver.solution import Solution
 _FORMAT = "dpjax-solution-3"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
-_MOST_RELEASES, _MOST_ANSWERS = 256, 10**8
+_MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
 
 
 class HasSolution(Protocol):
@@ -84,18 +86,20 @@ class SavedSolution(Predictions, HasCard):
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
-        return epsilon(self.event, delta, self.event.relation, self.accountant)
+        return _recounted(self.event, delta, self.accountant)
 
     def guarantee(self) -> Guarantee:
-        """Returns the guarantee as the file claims it, and what the releases in it recount to."""
-        delta = self.description.delta
-        return Guarantee(
-            self.text.rstrip("\n") + "\nRead from a file, and as the file claims. Its releases, "
-            f"recounted, give epsilon {ceil(self.epsilon(delta), 6)} at delta {ceil(delta)}."
+        """Returns what the releases in the file recount to, and the text that the file claims."""
+        what, warning_and_text = self.description, split_warning(printable(self.text))
+        name, recounted = printable(what.algorithm), ceil(self.epsilon(what.delta))
+        first = (
+            f"\n{name} is ({recounted}, {ceil(what.delta)})-differentially private.\n"
+            "So it is recounted from the releases that a file lists, and the file claims:\n"
         )
+        return Guarantee(first.join(warning_and_text).lstrip("\n"))
 
     def _card(self) -> Card:
-        warning, text = split_warning(self.text)
+        warning, text = split_warning(self.guarantee())
         messages = {status.value: status.message.rstrip(".") for status in Status}
         rows = (
             ("guarantee", text.partition("\n")[0].rstrip(".")),
@@ -212,22 +216,46 @@ def load(path: str | os.PathLike) -> SavedSolution:
 
 def _check(saved: SavedSolution) -> None:
     """Raises for what ``save`` does not write: whoever sends a model may have made its file."""
+    what, score, claim = saved.description, saved.score, saved.certificate
     numbers = (saved.params, saved.certified_params, saved.history, saved.steps, saved.status)
-    if not all(np.asarray(leaf).dtype.kind in "fiubV" for leaf in jax.tree.leaves(numbers)):
-        raise ValueError("what is no number")  # bfloat16 is of kind V
+    kinds = {np.asarray(leaf).dtype.kind for leaf in jax.tree.leaves(numbers)}
     size = sum(map(np.size, jax.tree.leaves(saved.params)))
-    if saved.score.kind and not 0 < saved.score.model.parameters(1) <= size:
-        raise ValueError("more classes or units than parameters")
-    if saved.certificate is not None:
-        Certificate(**saved.certificate)
-    saved.history.items()
-    split_warning(saved.text)
+    words = (what.algorithm, what.objective, what.unit, saved.text, *saved.history)
+    releases = [part for release in saved.event.releases for part in release.parts()]
+    right = (
+        kinds <= set("fiubV")  # bfloat16 is of kind V
+        and all(isinstance(word, str) for word in words)
+        and all(np.ndim(values) for values in saved.history.values())
+        and isinstance(saved.steps, int)
+        and isinstance(saved.status, int)
+        and all(isinstance(number, int) for number in (score.hidden, score.classes))
+        and (not score.kind or 0 < score.model.parameters(1) <= size)
+        and (score.kind != "two-layer" or score.hidden > 0)
+        and len(releases) <= _MOST_RELEASES
+        and all(release.count <= _MOST_ANSWERS for release in releases)
+        and (
+            claim is None or (claim["iterate"] in CERTIFICATES and isinstance(claim["scope"], str))
+        )
+    )
+    if not right:
+        raise ValueError("what save does not write")
+    hash(saved.event)
+    for release in saved.event.releases:
+        release.to_json()
+    if claim is not None:
+        bounds = Certificate(**claim)
+        for bound in (bounds.gradient_norm_upper, bounds.min_eigenvalue_lower, bounds.beta):
+            _ = None if bound is None else float(np.asarray(bound))
+    if saved.accuracy is not None and what.accuracy_stddev is not None:
+        _validate.finite("accuracy", saved.accuracy), _validate.positive("", what.accuracy_stddev)
     _validate.choice("accountant", saved.accountant, ("pld", "rdp"))
-    releases = saved.event.releases
-    if len(releases) > _MOST_RELEASES or any(one.count > _MOST_ANSWERS for one in releases):
-        raise ValueError("more releases than any training makes")
-    _validate.open_unit("delta", saved.description.delta)
-    _validate.positive_int("records", saved.description.records)
+    _validate.open_unit("delta", what.delta)
+    _validate.positive_int("records", what.records), _validate.positive_int("steps", what.steps)
+
+
+@functools.lru_cache(maxsize=8)
+def _recounted(event: Event, delta: float, accountant: str) -> float:
+    return epsilon(event, delta, event.relation, accountant)
 
 
 def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:
@@ -244,10 +272,10 @@ def _prediction(content: dict[str, Any]) -> dict[str, Any]:
     if held is not None:
         # JSON knows no tuples, and a preprocessing is compared and hashed by them.
         for name in ("columns", "classes", "label_bounds"):
-            held[name] = None if held.get(name) is None else tuple(held[name])
+            held[name] = None if held[name] is None else tuple(held[name])
         if held["bounds"] is not None:
             held["bounds"] = tuple(map(tuple, held["bounds"]))
-        if held.get("encoders") is not None:
+        if held["encoders"] is not None:
             held["encoders"] = tuple(column_of(*declared) for declared in held["encoders"])
         held = Preprocessing(**held)
     return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}

@@ -54,17 +54,15 @@ def unless_unwritable(what: str) -> Iterator[None]:
     """Makes a failure to write a warning: the budget is spent, and what it bought is not lost.
 
     Args:
-      what: that would be written.
+      what: would be written, and what follows if it is not.
     """
     try:
         yield
     except (OSError, LedgerError) as error:
-        warnings.warn(
-            f"{what} could not be written: {error}. The training goes on, and the budget of the "
-            "whole run is spent.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        warnings.warn(f"could not write {what} ({error})", RuntimeWarning, stacklevel=2)
+
+
+_SAVED = "a checkpoint; the run goes on, and if it ends early, resumes from the one before"
 
 
 class Journal:
@@ -149,20 +147,20 @@ class Journal:
         """Notes where the run is, on disk if the last time is long enough ago."""
         self._carry = carry
         if self._folder is not None and time.monotonic() - self._written >= SAVE_SECONDS:
-            with unless_unwritable("the checkpoint"):
+            with unless_unwritable(_SAVED):
                 self._write(carry)
 
     def end(self, carry: Carry) -> None:
         """Writes the last step down; what follows is computed from it, again if need be."""
         self._carry = carry
         if self._folder is not None and int(carry.step) > self._checkpoint.step:
-            with unless_unwritable("the checkpoint"):
+            with unless_unwritable(_SAVED):
                 self._write(carry)
 
     def complete(self) -> None:
         """Writes into the ledger that the run has ended."""
         if self._ledger is not None:
-            with unless_unwritable("that the run has ended"):
+            with unless_unwritable("the end of the run; its ledger shows it as spent, as it is"):
                 self._ledger.complete(self._checkpoint.run_id)
 
     def interrupted(self) -> str:
@@ -176,7 +174,7 @@ class Journal:
         self.end(self._carry)
         return (
             f"{step}; {spent}. The same call with checkpoint={os.fspath(self._folder.path)!r} (and "
-            "key=None) goes on from here and spends nothing more."
+            "key=None) goes on from what was saved and spends nothing more."
         )
 
     def _write(self, carry: Carry) -> None:

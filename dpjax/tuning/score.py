@@ -111,10 +111,13 @@ def check_score(score: Any, params: Params) -> None:
     """
     if score is None:
         return
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params)
     try:
         trace(score, params)
-        shape = jax.eval_shape(score, params).shape
-    except (ValueError, TypeError) as error:
+        jax.jit(jax.vmap(score)).lower(several)
+        found = jax.eval_shape(score, params)
+    except (ValueError, TypeError, IndexError, NotImplementedError) as error:
         raise ValueError(f"score= cannot be computed of the parameters: {error}") from error
-    if shape not in ((), (1,)):
-        raise ValueError(f"score= must return one number, got an array of shape {shape}.")
+    real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    if found.shape not in ((), (1,)) or not real:
+        raise ValueError(f"score= must return one real number, got {found}.")

@@ -270,7 +270,7 @@ def _booked(
             config_hash=sha256(configuration, repr(chosen.settings), repr(chosen.release.number)),
         )
         yield
-        with unless_unwritable("that the search has ended"):
+        with unless_unwritable("the end of the search; its ledger shows it as spent, as it is"):
             book.complete(run_id)
 
 
