@@ -162,23 +162,6 @@ def test_params_of_a_wrong_shape_are_named(unspent):
         fitted(linear, params=jnp.zeros((P + 1, CLASSES)))
 
 
-def test_a_recurrent_layer_is_not_told_to_take_dropout_out(unspent):
-    class Recurrent(nnx.Module):
-        def __init__(self, **rnn):
-            self.rnn = nnx.RNN(nnx.LSTMCell(P, 8, rngs=RNGS), **rnn)
-            self.last = nnx.Linear(8, CLASSES, rngs=RNGS)
-
-        def __call__(self, x):
-            zeros = jnp.zeros((*x.shape[:-2], 8))
-            return self.last(self.rnn(x, initial_carry=(zeros, zeros))[..., -1, :])
-
-    sequence = jax.ShapeDtypeStruct((5, P), jnp.float32)
-    with pytest.raises(ValueError, match=r"'rnn' .*nnx\.RNN\(cell, rngs=False\)") as error:
-        network(Recurrent(), sequence, None, lambda: KEY)
-    assert "Dropout" not in str(error.value)
-    assert network(Recurrent(rngs=False), sequence, None, lambda: KEY)[0].batched
-
-
 def test_a_table_of_pandas_is_refused_without_its_rows(unspent):
     pandas = pytest.importorskip("pandas")
     x, y = records()

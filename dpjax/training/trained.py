@@ -7,7 +7,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from dpjax._cards import Card, HasCard, card_of
 from dpjax._typing import Array, Params, PyTree
@@ -50,10 +49,8 @@ class Trained(HasCard):
     def model(self) -> Callable[..., Any]:
         """The trained model: a module, or the function with the trained parameters bound."""
         apply = self.network.apply
-        if isinstance(apply, Nnx):
-            return nnx.merge(apply.graphdef, nnx.State(self.params))
-        if isinstance(apply, Linen):
-            return apply.module.bind({"params": self.params})
+        if isinstance(apply, Linen | Nnx):
+            return apply.bound(self.params)
         return functools.partial(apply, self.params)
 
     def outputs(self, x: Dataset | PyTree) -> PyTree:
