@@ -59,6 +59,17 @@ class CentredNnx(nnx.Module):
         return self.last(self.middle[0](self.first(x)))
 
 
+class CentredAtTimes(nnx.Module):
+    """Its block runs in a transformation, where values of a layer are not seen."""
+
+    def __init__(self):
+        self.block, self.last = CentreNnx(), nnx.Linear(P, CLASSES, rngs=RNGS)
+
+    def __call__(self, x):
+        x = nnx.cond(x[0, 0] > 9.0, lambda block, x: x, lambda block, x: block(x), self.block, x)
+        return self.last(x)
+
+
 class Grouped(nn.Module):
     """Rows of all examples under each other, a norm and an attention, each within one example."""
 
@@ -76,6 +87,7 @@ class Grouped(nn.Module):
         (CentredInside(), r"^the model itself \(a CentredInside\) mixes"),
         (Attending(), "^the layer 'MultiHeadDotProductAttention_0' of the model"),
         (CentredNnx(CentreNnx()), r"^the layer 'middle/0' of the model \(a CentreNnx\) mixes"),
+        (CentredAtTimes(), r"^the model itself \(a CentredAtTimes\) mixes"),
     ],
 )
 def test_c68_a_model_that_mixes_a_batch_names_its_layer(model, layer, unspent):

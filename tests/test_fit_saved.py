@@ -154,6 +154,26 @@ class Sowing(nn.Module):
         return x
 
 
+class Scanned(nn.Module):
+    """Checkpointed blocks in a loop, as large models are written."""
+
+    training: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        class Block(nn.Module):
+            training: bool
+
+            @nn.compact
+            def __call__(self, x, _):
+                norm = nn.BatchNorm(use_running_average=not self.training)
+                return nn.Dense(x.shape[-1])(norm(x)), None
+
+        axes, rngs = {"params": 0, "batch_stats": 0}, {"params": True}
+        blocks = nn.scan(nn.remat(Block), variable_axes=axes, split_rngs=rngs, length=2)
+        return blocks(self.training)(x, None)[0]
+
+
 class TiedLinen(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -218,6 +238,7 @@ SAVED = {
         lambda: of_linen(Layers(nn.BatchNorm(use_running_average=True)), **LINEN_STATISTICS),
         BODY + 2 * WIDTH,
     ),
+    "a linen loop": (lambda: {"model": Layers(Scanned())}, BODY + 2 * (2 * 8 + 8 * 8 + 8)),
     "linen constants": (lambda: {"model": Layers(Shift())}, BODY),
     "linen dropout of 0": (
         lambda: {"model": Layers(nn.Dropout(0.0, deterministic=False))},
@@ -293,6 +314,10 @@ WRITTEN = {
     "a jitted batch norm": (
         lambda: Applied(nnx.jit, use_running_average=False),
         "'block/inside' .*from the examples",
+    ),
+    "a linen loop in training": (
+        lambda: Layers(Scanned(training=True)),
+        "'inside/ScanCheckpointBlock_0/BatchNorm_0' .*'mean'",
     ),
     "integer weights": (
         lambda: Net(table=nnx.Param(jnp.ones(2, jnp.int8))),

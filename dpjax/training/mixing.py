@@ -71,13 +71,30 @@ def written(
     places = {i: [2 << i] for i in arrays}
     of_params, of_example = (len(jax.tree.leaves(tree)) for tree in (params, example))
     inputs = [[0]] * of_params + list(places.values()) + [[1]] * of_example
-    program = jax.make_jaxpr(call)(params, arrays, example)
-    results = walk(program, inputs, lambda _: [0], lambda e, v: [[_reads(v)]] * len(e.outvars))
+    results = _followed(jax.make_jaxpr(call)(params, arrays, example), inputs)
     read = _reads(results[len(held) :])
     for i, (path, _) in enumerate(held):
         if results[i] is not places.get(i) and (results[i][0] & 1 or read & 2 << i):
             return path, bool(results[i][0] & 1)
     return None
+
+
+def _followed(program: Any, inputs: list[list[int]]) -> list[list[int]]:
+    def take(equation: Any, values: list[list[int]]) -> list[list[int]]:
+        results, params = [[_reads(values)]] * len(equation.outvars), equation.params
+        if equation.primitive.name in ("scan", "custom_jvp_call", "custom_vjp_call"):
+            # A loop hands on a carry that comes back in its place, or rows that come back.
+            own = [list(value) for value in values]
+            after = _followed(params.get("jaxpr", params.get("call_jaxpr")), own)
+            first, carries = params.get("num_consts", 0), params.get("num_carry", 0)
+            for place, value in enumerate(after):
+                allowed = range(first + carries, len(own)) if place >= carries else [first + place]
+                results[place] = next(
+                    (values[i] for i in allowed if own[i] is value), results[place]
+                )
+        return results
+
+    return walk(program, inputs, lambda _: [0], take)
 
 
 def _reads(values: list[list[int]]) -> int:
@@ -122,6 +139,8 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
         with watch(recorded):
             apply(params, batch)
     for call, changed in zip(*calls, strict=True):
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((call, changed))):
+            continue  # within a transformation of the model's own
         same_inputs = _first_is_same(call.inputs, changed.inputs)
         if same_inputs and not _first_is_same(call.outputs, changed.outputs):
             return call.layer
