@@ -83,15 +83,14 @@ def _followed(program: Any, inputs: list[list[int]]) -> list[list[int]]:
     def take(equation: Any, values: list[list[int]]) -> list[list[int]]:
         results, params = [[_reads(values)]] * len(equation.outvars), equation.params
         if equation.primitive.name in ("scan", "custom_jvp_call", "custom_vjp_call"):
-            # A loop hands on a carry that comes back in its place, or rows that come back.
+            # A loop hands on a carry that comes back in its place, and rows that come back.
             own = [list(value) for value in values]
-            after = _followed(params.get("jaxpr", params.get("call_jaxpr")), own)
             first, carries = params.get("num_consts", 0), params.get("num_carry", 0)
+            after = _followed(params.get("jaxpr", params.get("call_jaxpr")), own)
             for place, value in enumerate(after):
                 allowed = range(first + carries, len(own)) if place >= carries else [first + place]
-                results[place] = next(
-                    (values[i] for i in allowed if own[i] is value), results[place]
-                )
+                for i in (i for i in allowed if own[i] is value):
+                    results[place] = values[i]
         return results
 
     return walk(program, inputs, lambda _: [0], take)

@@ -202,15 +202,11 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
 def _split(module: nnx.Module, params: Params | None) -> tuple[Nnx, Params]:
     graphdef, own, rest = nnx.split(module, nnx.Param, ...)
     own = nnx.to_pure_dict(own)
-    state = jax.tree.map(_unwritable, rest)
-    return Nnx(graphdef, state), own if params is None else _like(params, own)
 
+    def kept(leaf: Any) -> Any:  # as it is now, whoever writes an array of NumPy later
+        return np.broadcast_to(leaf.copy(), leaf.shape) if isinstance(leaf, np.ndarray) else leaf
 
-def _unwritable(leaf: Any) -> Any:
-    if isinstance(leaf, np.ndarray):
-        leaf = leaf.copy()
-        leaf.setflags(write=False)
-    return leaf
+    return Nnx(graphdef, jax.tree.map(kept, rest)), own if params is None else _like(params, own)
 
 
 def _initialised(
@@ -237,13 +233,7 @@ def _initialised(
         given["params"] = initial(derive(root(), "initial", 0), start).get("params", {})
     elif not isinstance(given, Mapping) or "params" not in given or "params" in expected["params"]:
         given = {"params": given}
-    if missing := expected.keys() - given.keys():
-        raise ValueError(
-            f"params must hold the collections {sorted(missing)} too, which stay as they are: pass "
-            "all variables of the model, as module.init returns them."
-        )
-    state = {name: jax.tree.map(jnp.array, content) for name, content in given.items()}
-    state |= {name: _like(state[name], content) for name, content in expected.items()}
+    state = jax.tree.map(jnp.array, _like(given, expected))
     return Linen(module, state), state.pop("params"), batched
 
 
@@ -257,7 +247,8 @@ def _like(given: PyTree, needed: PyTree) -> PyTree:
         one, other = (_shown(leaves.get(name)) for leaves in (found, wanted))
         if one != other:
             raise ValueError(
-                f"params are not those of the model: {name!r} is {one}, and in the model {other}."
+                f"params are not those of the model: {name!r} is {one}, and in the model {other}. "
+                "Pass a tree like nnx.state(model, nnx.Param), or for linen like module.init's."
             )
     return jax.tree.unflatten(jax.tree.structure(needed), [found[name] for name in wanted])
 

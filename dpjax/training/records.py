@@ -74,7 +74,8 @@ def records_of(
         if image and bounds is None:
             raise ValueError(
                 f"bounds must be given for {name} of {dtype}: the declared range that scales them "
-                "to [0, 1], such as bounds=(0, 255) for images of bytes."
+                "to [0, 1], such as bounds=(0, 255) for images of bytes. Tokens, which a model looks "
+                "up, are passed as int32 in one axis, (n, length)."
             )
     if like is not None:
         shapes, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))
