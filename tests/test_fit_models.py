@@ -139,6 +139,28 @@ def test_c69_a_function_that_calls_python_is_refused(where, kind, unspent):
     assert seen == []
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.lax.custom_root(
+            lambda y: y**2 - x, x, lambda f, y: y, lambda g, y: y / g(1.0)
+        ),
+        lambda x: jax.lax.custom_linear_solve(
+            lambda y: x * y, x, lambda f, y: y / x, symmetric=True
+        ),
+        lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
+        lambda x: jax.lax.reduce(x[None], 0.0, jax.lax.add, (0,)),
+        lambda x: jax.lax.approx_max_k(x[None], 1)[0][0],
+        lambda x: jax.lax.switch(0, [jnp.sin, jnp.cos], x),
+        lambda x: jax.random.gamma(jax.random.key(0), x),
+        jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable),
+        jax.custom_gradient(lambda x: (x, lambda slope: slope)),
+    ],
+)
+def test_a_rule_or_a_program_inside_is_not_taken_for_python(function):
+    program_hash((function, (2.0,)), (jax.grad(function), (2.0,)))
+
+
 def test_c69_a_loss_that_holds_the_training_rows_is_refused(unspent):
     x, y = records()
     held = jnp.asarray(x)

@@ -440,5 +440,5 @@ def test_parameters_of_another_model_are_refused_by_leaf(make, change, words):
 
 def test_linen_parameters_without_the_other_collections_are_refused():
     model = Layers(nn.BatchNorm(use_running_average=True))
-    with pytest.raises(ValueError, match="'batch_stats/inside/mean' is missing.*module.init"):
+    with pytest.raises(ValueError, match=r"'batch_stats/inside/mean' is missing.*module\.init"):
         decided(model, params=decided(model)[1])

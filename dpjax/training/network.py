@@ -50,45 +50,34 @@ class Network:
 
 
 @dataclasses.dataclass(frozen=True)
-class Linen:
-    """The function of a flax linen module; ``params`` is one collection, ``state`` all others."""
+class Flax:
+    """The function of a flax module of ``params``.
 
-    module: nn.Module
+    Args:
+      module: a linen module, or the graph of an nnx module.
+      state: other collections, or all that is no ``nnx.Param``: it stays as it is.
+    """
+
+    module: Any
     state: Any = dataclasses.field(compare=False)
 
     def __call__(self, params: Params, x: Any) -> Any:
-        """Returns the outputs of ``module.apply``."""
-        return self.called(params, self.state, x)[0]
-
-    def called(self, params: Params, state: Any, x: Any) -> Any:
-        """Returns outputs, and ``state`` after the call."""
-        return self.module.apply({"params": params, **state}, x, mutable=list(state))
-
-    def bound(self, params: Params) -> nn.Module:
-        """Returns the module with all its variables."""
-        return self.module.bind({"params": params, **self.state})
-
-
-@dataclasses.dataclass(frozen=True)
-class Nnx:
-    """The function of a flax nnx module; ``params`` are its ``nnx.Param``, ``state`` the rest."""
-
-    graphdef: Any
-    state: Any = dataclasses.field(compare=False)
-
-    def __call__(self, params: Params, x: Any) -> Any:
-        """Returns the outputs of the merged module."""
+        """Returns the outputs."""
         return self.bound(params)(x)
 
+    def bound(self, params: Params) -> Any:
+        """Returns the module with all that it holds, in variables of its own."""
+        if isinstance(self.module, nn.Module):
+            return self.module.bind({"params": params, **self.state}, mutable=list(self.state))
+        state = jax.tree.map(lambda leaf: leaf, self.state)
+        return nnx.merge(self.module, nnx.State(params), state)
+
     def called(self, params: Params, state: Any, x: Any) -> Any:
         """Returns outputs, and ``state`` after the call."""
-        module = nnx.merge(self.graphdef, nnx.State(params), state)
+        if isinstance(self.module, nn.Module):
+            return self.module.apply({"params": params, **state}, x, mutable=list(state))
+        module = dataclasses.replace(self, state=state).bound(params)
         return module(x), nnx.split(module, nnx.Param, ...)[2]
-
-    def bound(self, params: Params) -> Any:
-        """Returns the merged module, with variables of its own."""
-        own = jax.tree.map(lambda leaf: leaf, self.state)
-        return nnx.merge(self.graphdef, nnx.State(params), own)
 
 
 def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
@@ -179,7 +168,7 @@ def network(
 def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
     shapes, apply, found = jax.eval_shape(lambda: params), unscaled.apply, None
     try:
-        if isinstance(apply, Linen | Nnx):
+        if isinstance(apply, Flax) and apply.state:
             seen = batch_of(example, 1) if unscaled.batched else example
             found = written(apply.called, shapes, apply.state, seen)
         program = program_hash((unscaled, (shapes, example)))
@@ -199,14 +188,14 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
     return program
 
 
-def _split(module: nnx.Module, params: Params | None) -> tuple[Nnx, Params]:
+def _split(module: nnx.Module, params: Params | None) -> tuple[Flax, Params]:
     graphdef, own, rest = nnx.split(module, nnx.Param, ...)
     own = nnx.to_pure_dict(own)
 
     def kept(leaf: Any) -> Any:  # as it is now, whoever writes an array of NumPy later
         return np.broadcast_to(leaf.copy(), leaf.shape) if isinstance(leaf, np.ndarray) else leaf
 
-    return Nnx(graphdef, jax.tree.map(kept, rest)), own if params is None else _like(params, own)
+    return Flax(graphdef, jax.tree.map(kept, rest)), own if params is None else _like(params, own)
 
 
 def _initialised(
@@ -215,7 +204,7 @@ def _initialised(
     params: Params | None,
     root: Callable[[], Array],
     batched: bool | None,
-) -> tuple[Linen, Params, bool]:
+) -> tuple[Flax, Params, bool]:
     # Shapes do not depend on the key.
     def shapes(x: PyTree) -> Any:
         return jax.eval_shape(module.init_with_output, jax.random.key(0), x)
@@ -234,7 +223,7 @@ def _initialised(
     elif not isinstance(given, Mapping) or "params" not in given or "params" in expected["params"]:
         given = {"params": given}
     state = jax.tree.map(jnp.array, _like(given, expected))
-    return Linen(module, state), state.pop("params"), batched
+    return Flax(module, state), state.pop("params"), batched
 
 
 def _like(given: PyTree, needed: PyTree) -> PyTree:
