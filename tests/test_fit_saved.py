@@ -359,6 +359,7 @@ def test_a_model_is_another_by_what_it_holds_and_left_as_it_was():
     before = net(params, jnp.ones(P))
     held[:] = 5.0
     assert bits(net(params, jnp.ones(P))) == bits(before)
+    assert bits(decided(model, params=nnx.state(model, nnx.Param))[1]) == bits(params)
     assert decided(model)[0].program not in (net.program, other.program)
     _, with_others = decided(Layers(Shift()))
     assert bits(with_others) == bits(decided(Layers())[1])

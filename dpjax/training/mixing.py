@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 from dpjax._program import program_hash
 from dpjax._typing import Array, Params, PyTree
@@ -138,7 +139,7 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
         with watch(recorded):
             apply(params, batch)
     for call, changed in zip(*calls, strict=True):
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((call, changed))):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((call, changed))):
             continue  # within a transformation of the model's own
         same_inputs = _first_is_same(call.inputs, changed.inputs)
         if same_inputs and not _first_is_same(call.outputs, changed.outputs):

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import core, errors, nnx
+from flax import errors, nnx
 
 from dpjax import _validate
 from dpjax._program import CallsPython, program_hash
@@ -195,7 +195,8 @@ def _split(module: nnx.Module, params: Params | None) -> tuple[Flax, Params]:
     def kept(leaf: Any) -> Any:  # as it is now, whoever writes an array of NumPy later
         return np.broadcast_to(leaf.copy(), leaf.shape) if isinstance(leaf, np.ndarray) else leaf
 
-    return Flax(graphdef, jax.tree.map(kept, rest)), own if params is None else _like(params, own)
+    given = nnx.to_pure_dict(params) if isinstance(params, nnx.State) else params
+    return Flax(graphdef, jax.tree.map(kept, rest)), own if given is None else _like(given, own)
 
 
 def _initialised(
@@ -214,7 +215,7 @@ def _initialised(
     seen = batch_of(example, 1) if batched else example
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
     expected = {"params": {}, **shapes(start)[1]}
-    given = core.unfreeze(params)
+    given: Any = params
     if params is None:
         initial = jax.jit(module.init)
         # By a public key, so that whoever loads the parameters can make the rest again.
