@@ -59,7 +59,7 @@ class Flax:
     """
 
     module: Any
-    state: Any = dataclasses.field(compare=False)
+    state: Any = dataclasses.field(compare=False, repr=False)
 
     def __call__(self, params: Params, x: Any) -> Any:
         """Returns the outputs."""
