@@ -178,7 +178,8 @@ class _Writer:
             self.traced.append(constant)
             return f"traced {constant.aval}"
         if jnp.issubdtype(jnp.result_type(constant), jax.dtypes.prng_key):
-            constant = jax.random.key_data(constant)
+            with jax.ensure_compile_time_eval():
+                constant = jax.random.key_data(constant)
         array = np.asarray(constant)
         digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         return f"{array.dtype}{array.shape}{digest}"

@@ -298,7 +298,8 @@ class Dropping(nn.Module):
 class Counting(nn.Module):
     @nn.compact
     def __call__(self, x):
-        self.variable("counts", "seen", jnp.zeros, ())
+        seen = self.variable("counts", "seen", jnp.zeros, ())
+        seen.value += jnp.sum(x)
         return nn.Dense(CLASSES)(x)
 
 
@@ -315,11 +316,11 @@ RNGS = nnx.Rngs(0)
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Normed(), "'BatchNorm_0' .*GroupNorm"),
+        (Normed(), "'BatchNorm_0' .*'batch_stats'.*'mean'.*use_running_average=True.*GroupNorm"),
         (Nested(), "'Normed_0/BatchNorm_0' .*GroupNorm"),
-        (Dropping(), "'Dropout_0' .*Dropout out"),
-        (Counting(), "the module itself.*'counts'.*GroupNorm"),
-        (Nnx(RNGS, nnx.BatchNorm(8, rngs=RNGS)), r"'normalise' .*BatchNorm.*GroupNorm"),
+        (Dropping(), "'Dropout_0' .*deterministic=True.*Dropout out"),
+        (Counting(), "the module itself.*'counts'.*'seen'.*writes from the examples"),
+        (Nnx(RNGS, nnx.BatchNorm(8, rngs=RNGS)), r"'normalise' .*BatchNorm.*'mean'.*GroupNorm"),
         (Nnx(RNGS, drop=nnx.Dropout(0.5, rngs=RNGS)), "'drop' .*Dropout out"),
         (Whole(), "floating: 'table' of the model is int32"),
         (nn.Module, "model must be"),
@@ -368,7 +369,7 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"params": None}, "params is required"),
         ({"params": jnp.zeros((P, CLASSES), jnp.int32)}, "floating"),
         ({"params": {}}, "no parameters"),
-        ({"model": Nnx(nnx.Rngs(0)), "params": START}, "holds its own"),
+        ({"model": Nnx(nnx.Rngs(0)), "params": START}, "'layers/0/bias' is missing"),
         ({"model": Linen(), "params": {"Dense_0": START}}, "not those of the model"),
         ({"epochs": None}, "exactly one of epochs= and steps="),
         ({"steps": 3}, "exactly one of epochs= and steps="),

@@ -59,6 +59,17 @@ class CentredNnx(nnx.Module):
         return self.last(self.middle[0](self.first(x)))
 
 
+class CentredAtTimes(nnx.Module):
+    """Its block runs in a transformation, where values of a layer are not seen."""
+
+    def __init__(self):
+        self.block, self.last = CentreNnx(), nnx.Linear(P, CLASSES, rngs=RNGS)
+
+    def __call__(self, x):
+        x = nnx.cond(x[0, 0] > 9.0, lambda block, x: x, lambda block, x: block(x), self.block, x)
+        return self.last(x)
+
+
 class Grouped(nn.Module):
     """Rows of all examples under each other, a norm and an attention, each within one example."""
 
@@ -76,6 +87,7 @@ class Grouped(nn.Module):
         (CentredInside(), r"^the model itself \(a CentredInside\) mixes"),
         (Attending(), "^the layer 'MultiHeadDotProductAttention_0' of the model"),
         (CentredNnx(CentreNnx()), r"^the layer 'middle/0' of the model \(a CentreNnx\) mixes"),
+        (CentredAtTimes(), r"^the model itself \(a CentredAtTimes\) mixes"),
     ],
 )
 def test_c68_a_model_that_mixes_a_batch_names_its_layer(model, layer, unspent):
@@ -127,6 +139,28 @@ def test_c69_a_function_that_calls_python_is_refused(where, kind, unspent):
     assert seen == []
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.lax.custom_root(
+            lambda y: y**2 - x, x, lambda f, y: y, lambda g, y: y / g(1.0)
+        ),
+        lambda x: jax.lax.custom_linear_solve(
+            lambda y: x * y, x, lambda f, y: y / x, symmetric=True
+        ),
+        lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
+        lambda x: jax.lax.reduce(x[None], 0.0, jax.lax.add, (0,)),
+        lambda x: jax.lax.approx_max_k(x[None], 1)[0][0],
+        lambda x: jax.lax.switch(0, [jnp.sin, jnp.cos], x),
+        lambda x: jax.random.gamma(jax.random.key(0), x),
+        jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable),
+        jax.custom_gradient(lambda x: (x, lambda slope: slope)),
+    ],
+)
+def test_a_rule_or_a_program_inside_is_not_taken_for_python(function):
+    program_hash((function, (2.0,)), (jax.grad(function), (2.0,)))
+
+
 def test_c69_a_loss_that_holds_the_training_rows_is_refused(unspent):
     x, y = records()
     held = jnp.asarray(x)
@@ -160,23 +194,6 @@ def test_params_of_a_wrong_shape_are_named(unspent):
         ValueError, match=r"with params float32\[5, 3\] for an example float32\[4\]"
     ):
         fitted(linear, params=jnp.zeros((P + 1, CLASSES)))
-
-
-def test_a_recurrent_layer_is_not_told_to_take_dropout_out(unspent):
-    class Recurrent(nnx.Module):
-        def __init__(self, **rnn):
-            self.rnn = nnx.RNN(nnx.LSTMCell(P, 8, rngs=RNGS), **rnn)
-            self.last = nnx.Linear(8, CLASSES, rngs=RNGS)
-
-        def __call__(self, x):
-            zeros = jnp.zeros((*x.shape[:-2], 8))
-            return self.last(self.rnn(x, initial_carry=(zeros, zeros))[..., -1, :])
-
-    sequence = jax.ShapeDtypeStruct((5, P), jnp.float32)
-    with pytest.raises(ValueError, match=r"'rnn' .*nnx\.RNN\(cell, rngs=False\)") as error:
-        network(Recurrent(), sequence, None, lambda: KEY)
-    assert "Dropout" not in str(error.value)
-    assert network(Recurrent(rngs=False), sequence, None, lambda: KEY)[0].batched
 
 
 def test_a_table_of_pandas_is_refused_without_its_rows(unspent):

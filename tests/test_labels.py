@@ -354,7 +354,7 @@ def test_a_network_needs_a_logit_for_each_class_and_labels_of_numbers(tmp_path, 
         fitted(data)
     with pytest.raises(ValueError, match=r"labels of data must be numbers.*from_zero=True"):
         fitted((data.x, np.where(data.y == 0, "No", "Yes")))
-    with pytest.raises(ValueError, match=r"bounds must be left out.*was scaled when it was loaded"):
+    with pytest.raises(ValueError, match=r"bounds must be left out.*declares its features itself"):
         fitted(data, bounds=(0, 1))
 
 

@@ -109,8 +109,9 @@ def fit(
       epochs: average number of times a record is drawn: steps = round(epochs n / batch_size).
       steps: T, in place of ``epochs``.
       clip_norm: bound on the l2 norm of one record's gradient, over all parameters.
-      params: public starting point. None for an nnx module, which holds its parameters; a linen
-        module is initialised from a key derived from the root key, unless they are given.
+      params: public starting point, such as those of an earlier training. Without it an nnx module
+        starts at its own, and linen initialises parameters from a key derived from the root key.
+        For a linen module with other collections, all variables, as of ``module.init``.
       batched: whether the model expects a leading batch axis; it then receives batches of one. By
         default a module does if its outputs have that axis whenever its inputs do, and a function
         does not.
@@ -143,8 +144,8 @@ def fit(
       A ``Trained``: the ``Solution``, predictions, and tables of evaluations.
 
     Raises:
-      ValueError: before anything is spent, for arguments that do not fit together; a model with
-        batch statistics or other state, or that mixes the examples of a batch, naming the layer; a
+      ValueError: before anything is spent, for arguments that do not fit together; a model that
+        writes state, draws random numbers, or mixes the examples of a batch, naming the layer; a
         model or loss that calls Python (``jax.pure_callback`` and the like), or holds an array
         with a row for each record; parameters that are not floating; an optimizer that adds noise
         or takes several micro-batches; or as ``run``.

@@ -110,9 +110,10 @@ def check_closures(
         shapes = trace(function, *arguments).shapes
         if rows not in sizes and any(shape[:1] == (rows,) for shape in shapes):
             raise ValueError(
-                f"the {name} holds an array with as many rows as the training data. It would reach "
-                "every gradient without being clipped, so that the guarantee would not hold. What "
-                "belongs to one record goes into the data, as a part of x or y."
+                f"the {name} holds an array with as many rows as the training data. If it is made "
+                "of their records, it reaches every gradient without being clipped, and the "
+                "guarantee does not hold. What belongs to one record goes into the data, as a part "
+                "of x or y; give a public table another row, which nothing reads."
             )
 
 

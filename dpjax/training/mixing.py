@@ -1,18 +1,22 @@
-"""Detection of layers that mix the examples of a batch, on synthetic inputs."""
+"""Detection of layers that mix the examples of a batch, and of state that a call writes."""
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 from dpjax._program import program_hash
 from dpjax._typing import Array, Params, PyTree
+from dpjax.derivatives.primitives import walk
 
 Apply = Callable[[Params, PyTree], Any]
 
@@ -28,8 +32,73 @@ class Call(NamedTuple):
     outputs: PyTree
 
 
-Watch = Callable[[list[Call]], contextlib.AbstractContextManager[None]]
+Watch = Callable[[list[Call]], contextlib.AbstractContextManager[Any]]
 """Context that appends every call of a layer, in the order in which the calls end."""
+
+
+def batch_of(example: PyTree, size: int) -> PyTree:
+    """Returns shapes and dtypes of a batch of examples."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), example)
+
+
+def written(
+    called: Callable[..., Any], params: Params, state: PyTree, example: PyTree
+) -> tuple[tuple[Any, ...], bool] | None:
+    """Returns the path of a part of the state that a call writes, and whether by the example.
+
+    What depends on no example and is read by no output, such as the count of an unused random
+    stream, does not count: it may stay as it is.
+
+    Args:
+      called: ``called(params, state, x) -> (outputs, state)``.
+      params: of the model, or their shapes.
+      state: arrays; those of NumPy are not traced, as Python may compute shapes by them.
+      example: shapes and dtypes of ``x``.
+
+    >>> written(lambda w, s, x: (w * s[1], [s[0], x]), 1.0, [jnp.ones(2), jnp.ones(2)], 2.0)
+    ((SequenceKey(idx=1),), True)
+    """
+    held, tree = jax.tree_util.tree_flatten_with_path(state)
+    arrays = {i: leaf for i, (_, leaf) in enumerate(held) if isinstance(leaf, jax.Array)}
+
+    def call(params: Params, arrays: dict[int, Any], x: PyTree) -> tuple[list[Any], PyTree]:
+        leaves = [arrays.get(i, leaf) for i, (_, leaf) in enumerate(held)]
+        outputs, state = called(params, jax.tree.unflatten(tree, leaves), x)
+        after = dict(jax.tree_util.tree_leaves_with_path(state))
+        return [after.get(path, old) for (path, _), old in zip(held, leaves, strict=True)], outputs
+
+    # A value has a bit for each input that it depends on, the first for the example; in a list, so
+    # that what no equation writes stays the same object.
+    places = {i: [2 << i] for i in arrays}
+    of_params, of_example = (len(jax.tree.leaves(tree)) for tree in (params, example))
+    inputs = [[0]] * of_params + list(places.values()) + [[1]] * of_example
+    results = _followed(jax.make_jaxpr(call)(params, arrays, example), inputs)
+    read = _reads(results[len(held) :])
+    for i, (path, _) in enumerate(held):
+        if results[i] is not places.get(i) and (results[i][0] & 1 or read & 2 << i):
+            return path, bool(results[i][0] & 1)
+    return None
+
+
+def _followed(program: Any, inputs: list[list[int]]) -> list[list[int]]:
+    def take(equation: Any, values: list[list[int]]) -> list[list[int]]:
+        results, params = [[_reads(values)]] * len(equation.outvars), equation.params
+        if equation.primitive.name in ("scan", "custom_jvp_call", "custom_vjp_call"):
+            # A loop hands on a carry that comes back in its place, and rows that come back.
+            own = [list(value) for value in values]
+            first, carries = params.get("num_consts", 0), params.get("num_carry", 0)
+            after = _followed(params.get("jaxpr", params.get("call_jaxpr")), own)
+            for place, value in enumerate(after):
+                allowed = range(first + carries, len(own)) if place >= carries else [first + place]
+                for i in (i for i in allowed if own[i] is value):
+                    results[place] = values[i]
+        return results
+
+    return walk(program, inputs, lambda _: [0], take)
+
+
+def _reads(values: list[list[int]]) -> int:
+    return functools.reduce(operator.or_, (value[0] for value in values), 0)
 
 
 def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) -> str | None:
@@ -46,12 +115,13 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
     Privacy: reads no record; parameters and examples are synthetic.
 
     >>> example = jax.ShapeDtypeStruct((2,), jnp.float32)
-    >>> mixing_layer(lambda w, x: x @ w, jnp.zeros(2), example, no_layers) is None
+    >>> mixing_layer(lambda w, x: x @ w, jnp.zeros(2), example, contextlib.nullcontext) is None
     True
-    >>> mixing_layer(lambda w, x: x @ w - jnp.mean(x), jnp.zeros(2), example, no_layers)
+    >>> mean = lambda w, x: x @ w - jnp.mean(x)
+    >>> mixing_layer(mean, jnp.zeros(2), example, contextlib.nullcontext)
     'the model itself'
     """
-    pair = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), example)
+    pair = batch_of(example, 2)
     program = program_hash((apply, (params, pair)))
     if program in _UNMIXED:
         return None
@@ -69,17 +139,12 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
         with watch(recorded):
             apply(params, batch)
     for call, changed in zip(*calls, strict=True):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((call, changed))):
+            continue  # within a transformation of the model's own
         same_inputs = _first_is_same(call.inputs, changed.inputs)
         if same_inputs and not _first_is_same(call.outputs, changed.outputs):
             return call.layer
     return "the model itself"
-
-
-@contextlib.contextmanager
-def no_layers(calls: list[Call]) -> Iterator[None]:
-    """Records no calls: a plain function has no layers."""
-    del calls
-    yield
 
 
 @contextlib.contextmanager
@@ -109,8 +174,8 @@ def nnx_layers(module: nnx.Module) -> Watch:
         names: dict[int, str] = {}
         with contextlib.ExitStack() as stack:
             for kind in kinds:
-                stack.callback(_restore, kind, kind.__dict__.get("__call__"))
-                kind.__call__ = _recorded(kind.__call__, names, calls)
+                recorded = _recorded(kind.__call__, names, calls)
+                stack.enter_context(mock.patch.object(kind, "__call__", recorded))
             yield
 
     return watch
@@ -136,13 +201,6 @@ def _recorded(method: Callable[..., Any], names: dict[int, str], calls: list[Cal
 def _describe(name: str, layer: Any) -> str:
     kind = type(layer).__name__
     return f"the layer {name!r} of the model (a {kind})" if name else f"the model itself (a {kind})"
-
-
-def _restore(kind: type, method: Any) -> None:
-    if method is None:
-        del kind.__call__
-    else:
-        kind.__call__ = method
 
 
 def _random_like(rng: np.random.Generator, leaf: Any) -> Array:

@@ -1,20 +1,23 @@
 """``Network``: one interface to flax nnx, flax linen and plain functions, for one example."""
 
+import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import core, errors, nnx
+import numpy as np
+from flax import errors, nnx
 
 from dpjax import _validate
 from dpjax._program import CallsPython, program_hash
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
-from dpjax.training.mixing import linen_layers, mixing_layer, nnx_layers, no_layers
+from dpjax.training.mixing import batch_of, linen_layers, mixing_layer, nnx_layers, written
 
 # Errors of models on inputs of an unexpected shape.
 _REFUSALS = (TypeError, ValueError, IndexError, AssertionError, errors.FlaxError)
@@ -47,25 +50,34 @@ class Network:
 
 
 @dataclasses.dataclass(frozen=True)
-class Linen:
-    """The function of a flax linen module; ``params`` is its collection of that name."""
+class Flax:
+    """The function of a flax module of ``params``.
 
-    module: nn.Module
+    Args:
+      module: a linen module, or the graph of an nnx module.
+      state: other collections, or all that is no ``nnx.Param``: it stays as it is.
+    """
 
-    def __call__(self, params: Params, x: Any) -> Any:
-        """Returns ``module.apply``."""
-        return self.module.apply({"params": params}, x)
-
-
-@dataclasses.dataclass(frozen=True)
-class Nnx:
-    """The function of a flax nnx module; ``params`` are the arrays of its ``nnx.Param``."""
-
-    graphdef: Any
+    module: Any
+    state: Any = dataclasses.field(compare=False, repr=False)
 
     def __call__(self, params: Params, x: Any) -> Any:
-        """Returns the outputs of the merged module."""
-        return nnx.merge(self.graphdef, nnx.State(params))(x)
+        """Returns the outputs."""
+        return self.bound(params)(x)
+
+    def bound(self, params: Params) -> Any:
+        """Returns the module with all that it holds, in variables of its own."""
+        if isinstance(self.module, nn.Module):
+            return self.module.bind({"params": params, **self.state}, mutable=list(self.state))
+        state = jax.tree.map(lambda leaf: leaf, self.state)
+        return nnx.merge(self.module, nnx.State(params), state)
+
+    def called(self, params: Params, state: Any, x: Any) -> Any:
+        """Returns outputs, and ``state`` after the call."""
+        if isinstance(self.module, nn.Module):
+            return self.module.apply({"params": params, **state}, x, mutable=list(state))
+        module = dataclasses.replace(self, state=state).bound(params)
+        return module(x), nnx.split(module, nnx.Param, ...)[2]
 
 
 def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
@@ -104,8 +116,9 @@ def network(
       bounds: as in ``fit``.
 
     Raises:
-      ValueError: for a model with state beside its parameters, one that mixes the examples of a
-        batch, or one whose parameters are missing, empty, not floating, or do not fit the model.
+      ValueError: for a model that, as its trace shows, writes state or draws random numbers; one
+        that mixes the examples of a batch; or one whose parameters are missing, empty, not
+        floating, or do not fit the model.
 
     >>> net, params = network(nn.Dense(3), jnp.zeros(2), None, lambda: jax.random.key(0))
     >>> net.batched, net(params, jnp.zeros(2)).shape
@@ -117,7 +130,7 @@ def network(
             raise ValueError(f"bounds must be (low, high), low below high, got {bounds!r}.")
         bounds = (low, high)
     example = jax.eval_shape(lambda x: scaled(x, bounds), example)
-    watch = no_layers
+    watch: Any = contextlib.nullcontext
     if isinstance(model, nnx.Module):
         apply, params = _split(model, params)
         watch = nnx_layers(model)
@@ -140,7 +153,7 @@ def network(
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
     unscaled = Network(apply, batched, None)
-    program = _program(unscaled, params, example)
+    program = _program(model, unscaled, params, example)
     layer = None if not batched else mixing_layer(apply, params, example, watch)
     if layer is not None:
         raise ValueError(
@@ -152,37 +165,38 @@ def network(
     return dataclasses.replace(unscaled, bounds=bounds, program=program), params
 
 
-def _program(unscaled: Network, params: Params, example: PyTree) -> str:
+def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
+    shapes, apply, found = jax.eval_shape(lambda: params), unscaled.apply, None
     try:
-        return program_hash((unscaled, (jax.eval_shape(lambda: params), example)))
+        if isinstance(apply, Flax) and apply.state:
+            seen = batch_of(example, 1) if unscaled.batched else example
+            found = written(apply.called, shapes, apply.state, seen)
+        program = program_hash((unscaled, (shapes, example)))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
-        raise ValueError(_state_error(layer, "random stream", str(error))) from error
+        raise ValueError(f"the layer {layer!r} of the model ({error}) {_DRAWS}") from error
     except CallsPython:
         raise
     except _REFUSALS as error:
-        shapes, needed = (
-            jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree)
-            for tree in (params, example)
-        )
+        shapes, needed = (jax.tree.map(_shown, tree) for tree in (params, example))
         raise ValueError(
             f"the model cannot be computed with params {shapes} for an example {needed}: {error} "
             "params= is its public starting point, in the shapes that it reads."
         ) from error
+    if found is not None:
+        raise ValueError(_state_error(model, *found))
+    return program
 
 
-def _split(module: nnx.Module, params: Params | None) -> tuple[Nnx, Params]:
-    if params is not None:
-        raise ValueError("params must be None with an nnx module, which holds its own.")
-    graphdef, params_of_module, rest = nnx.split(module, nnx.Param, ...)
-    nodes = dict(nnx.iter_graph(module))
-    for path, variable in nnx.to_flat_state(rest):
-        layers = (path[:i] for i in range(len(path) - 1, -1, -1))
-        layer = next(p for p in layers if isinstance(nodes.get(p), nnx.Module))
-        kind = "random stream" if isinstance(variable, nnx.RngState) else type(variable).__name__
-        name = "/".join(map(str, layer)) or "the module itself"
-        raise ValueError(_state_error(name, kind, f"a {type(nodes[layer]).__name__}"))
-    return Nnx(graphdef), nnx.to_pure_dict(params_of_module)
+def _split(module: nnx.Module, params: Params | None) -> tuple[Flax, Params]:
+    graphdef, own, rest = nnx.split(module, nnx.Param, ...)
+    own = nnx.to_pure_dict(own)
+
+    def kept(leaf: Any) -> Any:  # as it is now, whoever writes an array of NumPy later
+        return np.broadcast_to(leaf.copy(), leaf.shape) if isinstance(leaf, np.ndarray) else leaf
+
+    given = nnx.to_pure_dict(params) if isinstance(params, nnx.State) else params
+    return Flax(graphdef, jax.tree.map(kept, rest)), own if given is None else _like(given, own)
 
 
 def _initialised(
@@ -191,45 +205,53 @@ def _initialised(
     params: Params | None,
     root: Callable[[], Array],
     batched: bool | None,
-) -> tuple[Linen, Params, bool]:
+) -> tuple[Flax, Params, bool]:
     # Shapes do not depend on the key.
     def shapes(x: PyTree) -> Any:
         return jax.eval_shape(module.init_with_output, jax.random.key(0), x)
 
     if batched is None:
         batched = _follows_batches(lambda x: shapes(x)[0], example)
-    sizes = (1,) if batched else ()
-    start = jax.tree.map(lambda leaf: jnp.zeros((*sizes, *leaf.shape), leaf.dtype), example)
-    variables = shapes(start)[1]
-    for collection, content in variables.items():
-        leaves = jax.tree_util.tree_leaves_with_path(content)
-        if collection != "params" and leaves:
-            layer = "/".join(key.key for key in leaves[0][0][:-1]) or "the module itself"
-            raise ValueError(_state_error(layer, collection, f"a linen collection {collection!r}"))
-    expected = variables.get("params", {})
+    seen = batch_of(example, 1) if batched else example
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
+    expected = {"params": {}, **shapes(start)[1]}
+    given: Any = params
     if params is None:
-        key = derive(root(), "initial", 0)
-        return Linen(module), jax.jit(module.init)(key, start)["params"], batched
-    params = core.unfreeze(params)
-    if isinstance(params, Mapping) and set(params) == {"params"} and "params" not in expected:
-        params = params["params"]
-    if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, expected):
-        raise ValueError(
-            "params are not those of the model for such examples: "
-            f"{jax.tree.map(jnp.shape, params)}, and it has {jax.tree.map(jnp.shape, expected)}."
-        )
-    return Linen(module), params, batched
+        initial = jax.jit(module.init)
+        # By a public key, so that whoever loads the parameters can make the rest again.
+        given = initial(jax.random.key(0), start) if len(expected) > 1 else {}
+        given["params"] = initial(derive(root(), "initial", 0), start).get("params", {})
+    elif not isinstance(given, Mapping) or "params" not in given or "params" in expected["params"]:
+        given = {"params": given}
+    state = jax.tree.map(jnp.array, _like(given, expected))
+    return Flax(module, state), state.pop("params"), batched
+
+
+def _like(given: PyTree, needed: PyTree) -> PyTree:
+    """Returns ``given`` in the containers of ``needed``: a saved file has dictionaries of words."""
+    found, wanted = (
+        {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (given, needed))
+    )
+    for name in {**wanted, **found}:
+        one, other = (_shown(leaves.get(name)) for leaves in (found, wanted))
+        if one != other:
+            raise ValueError(
+                f"params are not those of the model: {name!r} is {one}, and in the model {other}. "
+                "Pass a tree like nnx.state(model, nnx.Param), or for linen like module.init's."
+            )
+    return jax.tree.unflatten(jax.tree.structure(needed), [found[name] for name in wanted])
+
+
+def _shown(leaf: Any) -> str:
+    return "missing" if leaf is None else f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
 
 
 def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
     """Returns whether outputs have the leading axis of the inputs, whatever its length."""
     try:
         for size in (2, 3):
-            batch = jax.tree.map(
-                lambda leaf, size=size: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
-                example,
-            )
-            for leaf in jax.tree.leaves(jax.eval_shape(apply, batch)):
+            for leaf in jax.tree.leaves(jax.eval_shape(apply, batch_of(example, size))):
                 if leaf.ndim == 0 or leaf.shape[0] != size:
                     return False
     except _REFUSALS:
@@ -237,27 +259,34 @@ def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
     return True
 
 
-def _state_error(layer: str, kind: str, what: str) -> str:
-    begin = f"the layer {layer!r} of the model ({what}) "
-    if kind in ("BatchStat", "batch_stats"):
+_DRAWS = (
+    "draws random numbers, for which training has no stream. Turn that off, by model.eval() or "
+    "deterministic=True, or take Dropout out: the noise of private training regularizes already."
+)
+
+
+def _state_error(model: Any, path: tuple[Any, ...], by_example: bool) -> str:
+    of_dicts = itertools.takewhile(lambda key: hasattr(key, "key"), path)
+    keys, nodes = tuple(key.key for key in of_dicts), {}
+    layer, name, what = keys[1:-1], keys[-1:], f"a linen collection {keys[0]!r}"
+    if isinstance(model, nnx.Module):
+        nodes = dict(nnx.iter_graph(model))
+        depth = max(i for i in range(len(keys)) if isinstance(nodes.get(keys[:i]), nnx.Module))
+        layer, name, what = keys[:depth], keys[depth:], f"a {type(nodes[keys[:depth]]).__name__}"
+    layer, name = ("/".join(map(str, names)) for names in (layer, name))
+    begin = f"the layer {layer or 'the module itself'!r} of the model ({what}) "
+    if isinstance(nodes.get(keys), nnx.RngState):
+        return begin + _DRAWS
+    if by_example:
         return begin + (
-            "keeps statistics of the batch, through which a record reaches the gradients of the "
-            "others, so that no clipping bounds it. Use GroupNorm in its place, or LayerNorm."
-        )
-    if kind == "random stream" and "Dropout" in what + layer:
-        return begin + (
-            "draws random numbers, for which training has no stream. Take Dropout out: the noise "
-            "of private training regularizes already."
-        )
-    if kind == "random stream":
-        return begin + (
-            "keeps a stream of random numbers, which training has none for. A recurrent layer "
-            "draws its initial carry from it: make it without, as nnx.RNN(cell, rngs=False), and "
-            "call it with initial_carry=, such as zeros."
+            f"keeps statistics or a memory, {name!r}, which a call writes from the examples: no "
+            "clipping bounds and no noise covers what they would carry on. Freeze it by "
+            "model.eval() or use_running_average=True, or use GroupNorm or LayerNorm in its place."
         )
     return begin + (
-        f"keeps state beside its parameters, {kind!r}, which would carry records from step to step "
-        "without noise. Leave it out; in place of batch statistics use GroupNorm."
+        f"writes {name!r} in each call and computes with it in the next, but training calls the "
+        "model for each record apart, in no order. Turn that off, by model.eval() or "
+        "update_stats=False, or make it a constant."
     )
 
 

@@ -46,8 +46,8 @@ def records_of(
     if isinstance(data, Dataset):
         if bounds is not None and data.preprocessing is not None:
             raise ValueError(
-                f"bounds must be left out, got {bounds!r}: {name}, the data set {data.name!r}, was "
-                "scaled when it was loaded."
+                f"bounds must be left out, got {bounds!r}: {name}, the data set {data.name!r}, "
+                "declares its features itself; scale them there, by load(bounds=) or a schema."
             )
         data = data.examples
     if not isinstance(data, tuple | list) or len(data) != 2:
@@ -74,7 +74,8 @@ def records_of(
         if image and bounds is None:
             raise ValueError(
                 f"bounds must be given for {name} of {dtype}: the declared range that scales them "
-                "to [0, 1], such as bounds=(0, 255) for images of bytes."
+                "to [0, 1], such as bounds=(0, 255) for images of bytes. Tokens, which only index, "
+                "are passed as int32 in one axis, (n, length)."
             )
     if like is not None:
         shapes, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from dpjax._cards import Card, HasCard, card_of
 from dpjax._typing import Array, Params, PyTree
@@ -16,7 +15,7 @@ from dpjax.datasets.labels import decode_labels
 from dpjax.driver import Solution, training_rows
 from dpjax.driver.guarantee import Guarantee
 from dpjax.training.evaluation import outputs_of
-from dpjax.training.network import Linen, Network, Nnx
+from dpjax.training.network import Flax, Network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +48,8 @@ class Trained(HasCard):
     @property
     def model(self) -> Callable[..., Any]:
         """The trained model: a module, or the function with the trained parameters bound."""
-        apply = self.network.apply
-        if isinstance(apply, Nnx):
-            return nnx.merge(apply.graphdef, nnx.State(self.params))
-        if isinstance(apply, Linen):
-            return apply.module.bind({"params": self.params})
-        return functools.partial(apply, self.params)
+        apply, params = self.network.apply, self.params
+        return apply.bound(params) if isinstance(apply, Flax) else functools.partial(apply, params)
 
     def outputs(self, x: Dataset | PyTree) -> PyTree:
         """Returns the outputs for the records ``x``.
