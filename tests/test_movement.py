@@ -5,15 +5,19 @@ them the person is null, so that any two are neighbours.
 """
 
 import dataclasses
+import importlib.util
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import SAME_PROGRAM
 from jax import lax
 
 import dpjax
 from dpjax import objectives, transforms
+from dpjax.baselines import EVERY
 from dpjax.derivatives import (
     clipped_grad,
     clipped_grad_difference,
@@ -236,7 +240,11 @@ def test_c71_no_numbers_of_one_person_move_a_sum_by_more_than_its_sensitivity(ki
         check(UNITS[kind], *persons(p, rows, dtype), p, dtype)
 
 
-@pytest.mark.parametrize("loss", [LOGISTIC, CLASSES, LOGISTIC.of_units("sum")])
+@pytest.mark.parametrize(
+    "loss",
+    [LOGISTIC, CLASSES, LOGISTIC.of_units("sum")],
+    ids=["one score", "several scores", "units"],
+)
 def test_c71_a_direction_that_is_no_number_erases_no_other_record(loss):
     """The line behind ``polar``: whatever a compiler makes of a row, the row alone is lost."""
     x, y = np.full((N, 2), 3, F32), np.ones(N, F32)
@@ -254,3 +262,19 @@ def test_c71_a_direction_that_is_no_number_erases_no_other_record(loss):
     pairs = zip(*(total(w, one) for one in (broken, null)), strict=True)
     moved = np.linalg.norm(np.concatenate([np.ravel(a - b) for a, b in pairs]))
     assert moved <= total.sensitivity("zero_out", rows=N)
+
+
+# The search itself, in small: one run of each algorithm on persons with one feature.
+
+PATH = pathlib.Path(__file__).parents[1] / "benchmarks" / "movement.py"
+SPEC = importlib.util.spec_from_file_location("movement", PATH)
+SEARCH = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(SEARCH)
+PROGRAMS = [name for name in EVERY if name not in SAME_PROGRAM]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_c71_no_question_of_an_algorithm_moves_by_more_than_its_sensitivity(name):
+    kind = "rows" if EVERY[name].one_release else "units"
+    # At 0 the slope of a margin loss is half of its bound.
+    assert 0.45 < SEARCH.search(name, kind, 1, sets=2) <= 1
