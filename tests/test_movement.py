@@ -29,7 +29,7 @@ from dpjax.derivatives import (
 )
 
 N, PLACE, CLIP = 20, 7, 0.5
-WEIGHTS = {"gradient_weight": CLIP, "hessian_weight": CLIP}
+WEIGHTS = {"gradient_weight": 1.0, "hessian_weight": 1.0}
 LOGISTIC, CLASSES = objectives.logistic(), objectives.softmax(3).data_term
 
 
@@ -108,6 +108,10 @@ def difference(loss, of=lambda w: w, factor=20):
     return total, lambda w, data: total(of(w), of(factor * w), data)
 
 
+def joint(loss):
+    return joint_clipped(loss, **WEIGHTS, clip_norm=CLIP)
+
+
 def simple(total, of=lambda w: w):
     return total, lambda w, data: total(of(w), data)
 
@@ -132,19 +136,19 @@ ROWS = {
     "one score": {
         "gradient": gradient(LOGISTIC),
         "Hessian": simple(clipped_hessian(LOGISTIC, clip_norm=CLIP)),
-        "joint": simple(joint_clipped(LOGISTIC, **WEIGHTS)),
+        "joint": simple(joint(LOGISTIC)),
         "difference": difference(LOGISTIC),
         "residual": gradient(objectives.huber().data_term),
         "in any order": gradient(LOGISTIC, any_order=True),
     },
     "several scores": {
         "gradient": gradient(CLASSES, classes),
-        "joint": simple(joint_clipped(CLASSES, **WEIGHTS), classes),
+        "joint": simple(joint(CLASSES), classes),
         "difference": difference(CLASSES, classes, factor=-20),
     },
     "any loss": {
         "gradient": gradient(plain, method="per_example"),
-        "joint": simple(joint_clipped(plain, **WEIGHTS)),
+        "joint": simple(joint(plain)),
         "difference": difference(plain),
         "subspace": in_subspace(),
         "chain": chained(),
@@ -158,12 +162,12 @@ ROWS = {
 UNITS = {
     f"one score, {reduction}": {
         "gradient": gradient(LOGISTIC.of_units(reduction)),
-        "joint": simple(joint_clipped(LOGISTIC.of_units(reduction), **WEIGHTS)),
+        "joint": simple(joint(LOGISTIC.of_units(reduction))),
     }
     for reduction in ("sum", "mean")
 } | {
     "several scores": {
-        "joint": simple(joint_clipped(CLASSES.of_units("sum"), **WEIGHTS), classes),
+        "joint": simple(joint(CLASSES.of_units("sum")), classes),
     },
     "any loss": {
         "gradient": gradient(dpjax.Objective(plain).of_units("sum")),
@@ -258,7 +262,7 @@ def test_c71_a_direction_that_is_no_number_erases_no_other_record(loss):
         for entries in (jnp.array([jnp.nan, jnp.inf]), 0)
     )
     outputs = loss.linear.outputs if loss.linear is not None else 1
-    total, w = joint_clipped(loss, **WEIGHTS), jnp.full(2 * outputs, 0.3)
+    total, w = joint(loss), jnp.full(2 * outputs, 0.3)
     pairs = zip(*(total(w, one) for one in (broken, null)), strict=True)
     moved = np.linalg.norm(np.concatenate([np.ravel(a - b) for a, b in pairs]))
     assert moved <= total.sensitivity("zero_out", rows=N)
