@@ -578,6 +578,11 @@ def _(patch):
     patch.setattr(linear_records, "polar", always)
 
 
+@mutant("a direction that is no number in a sum")
+def _(patch):
+    patch.setattr(linear_records, "finite", lambda directions: directions)
+
+
 # Accounting that is not of what runs.
 
 

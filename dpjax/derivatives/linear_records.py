@@ -87,12 +87,7 @@ class PreparedLinear:
     def of(self, chunk: Chunk) -> Parts:
         """Returns the directions, radii and labels of a chunk."""
         label = None if self.label is None else chunk.of(self.label)
-        return chunk.of(self.directions), chunk.of(self.radius), label
-
-    @property
-    def of_all(self) -> Parts:
-        """The directions, radii and labels of all records."""
-        return self.directions, self.radius, self.label
+        return finite(chunk.of(self.directions)), chunk.of(self.radius), label
 
     def of_unit_length(self) -> "PreparedLinear":
         """Returns the records in float64, longer ones scaled to length 1."""
@@ -290,17 +285,34 @@ def polar(
 ) -> tuple[Float[Array, "rows p"], Float[Array, " rows"]]:
     """Returns sign x / |x| (rows, p) and |x| (rows,), both 0 where a record contributes nothing.
 
+    Numbers below the smallest normal one are 0: of them a compiler may make 0, x or a NaN.
+
     Args:
       x: features.
       sign: what the directions are multiplied by.
       good: False for a record that contributes nothing; so does one that is 0 or not finite.
     """
-    largest = float(jnp.finfo(x.dtype).max)
+    tiny, largest = float(jnp.finfo(x.dtype).tiny), float(jnp.finfo(x.dtype).max)
+    x = jnp.where(jnp.abs(x) < tiny, 0, x)
     with jax.enable_x64(True):
         wide = float64(x)
         length = jnp.sqrt(clipping.tree_sum(wide * wide))
-        good = good & (length > 0) & (length <= largest)  # False for NaN
+        # False for NaN, and for a float64 whose square leaves float64's range.
+        good = good & (length > 2.0**-400) & (length <= largest)
         scale = jnp.where(good, float64(sign) / jnp.where(good, length, 1), 0)
         unit = jnp.where(good[:, None], wide, 0) * scale[:, None]
+        unit = lax.convert_element_type(jnp.where(jnp.abs(unit) < tiny, 0, unit), x.dtype)
         radius = jnp.where(good, length, 0)
-        return lax.convert_element_type(unit, x.dtype), lax.convert_element_type(radius, x.dtype)
+        return finite(unit), lax.convert_element_type(radius, x.dtype)
+
+
+def finite(directions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Returns unit vectors with 0 for an entry that is not finite.
+
+    In a sum one NaN erases all records, even with a clip factor of 0. Hence every sum reads its
+    directions through this, wherever they come from; the record alone loses its part.
+
+    >>> finite(jnp.array([0.6, jnp.nan, jnp.inf])).tolist()
+    [0.6000000238418579, 0.0, 0.0]
+    """
+    return jnp.where(jnp.abs(directions) < 2, directions, 0)

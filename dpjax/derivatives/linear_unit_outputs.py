@@ -54,7 +54,7 @@ def unit_output_sums(
     norms: Any = (gradient_weight, hessian_weight)
 
     def contribution(chunk: Chunk) -> Array:
-        z, r, v = (chunk.of(part) for part in (units.directions, units.radius, units.weight))
+        z, r, v = units.of(chunk)
         label = None if units.label is None else chunk.of(units.label)
         gram = units.gram_of(chunk)
 

@@ -61,6 +61,11 @@ class PreparedUnits:
     width: int = static()
     label: Float[Array, "blocks rows"] | None = None
 
+    def of(self, chunk: Chunk) -> tuple[Array, Array, Array]:
+        """Returns the directions, radii and weights of a chunk."""
+        z = linear_records.finite(chunk.of(self.directions))
+        return z, chunk.of(self.radius), chunk.of(self.weight)
+
     def gram_of(self, chunk: Chunk) -> Array:
         """Returns the inner products (pairs, units) of a chunk."""
         return chunk.of(self.gram).reshape(self.rows * (self.rows + 1) // 2, -1)
@@ -268,7 +273,7 @@ def unit_sums(
     derivatives = jax.vmap(jax.vmap(linear.derivatives))
 
     def contribution(chunk: Chunk) -> Array:
-        z, r, v = (chunk.of(part) for part in (units.directions, units.radius, units.weight))
+        z, r, v = units.of(chunk)
         gram = units.gram_of(chunk)
 
         def coefficients() -> tuple[Array, Array]:
