@@ -253,7 +253,7 @@ def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
         steps=5, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     without, canary, _ = canaries.records()
-    watched = recorder.Recorder(algorithm, without, canary, 5)
+    watched = recorder.Recorder(algorithm, without, canary)
     with compiling.apart("a key of no configuration"):
         first, second = (
             dpjax.solve(a, canary, key=jax.random.key(0)) for a in (algorithm, watched)
@@ -441,12 +441,11 @@ def solve_with_one_key(algorithm, data, *, key):
     def ask(query, params):
         return query.answer(query.step_key(key, 0), data, params)
 
-    state, steps = algorithm.init(jnp.zeros(algorithm.dimension)), []
-    for _ in range(algorithm.max_steps):
-        state, info = algorithm.step(key, state, ask)
-        steps.append(info)
-    history = jax.tree.map(lambda *rows: jnp.stack(rows), *steps)
-    return types.SimpleNamespace(history=history, steps=len(steps))
+    state = algorithm.init(jnp.zeros(algorithm.dimension))
+    for _ in range(int(algorithm.steps)):
+        state, _ = algorithm.step(key, state, ask)
+    state = algorithm.close(key, state, ask)
+    return types.SimpleNamespace(certificate=algorithm.certify(key, state, ask, False)[0])
 
 
 def descent_with_one_key():
