@@ -67,7 +67,7 @@ ENTRIES: tuple[Entry, ...] = (
         asks="every record, for gradient and Hessian as one release",
         example=Example(plain=BOTH_CLIPS),
         scenario=Scenario(
-            settings={"steps": 20, "clip_norm": 1.0, "hessian_clip_norm": 3.0, "certify": "output"},
+            settings={"steps": 20, "clip_norm": 1.0, "hessian_clip_norm": 3.0},
             dimension=5,
             epsilon=3.341,
             full=Power(40_000, 0.80),

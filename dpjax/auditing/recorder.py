@@ -188,7 +188,8 @@ def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tup
             for release in query.event(times).releases:
                 attacked[release.name] += release.count
     return tuple(
-        f"the event counts {counted[name]} releases of {name!r}, and {attacked[name]} were attacked"
+        f"releases of {name!r} that the event counts: {counted[name]}; that were attacked: "
+        f"{attacked[name]}"
         for name in (counted | attacked)
         if not attacked[name] or attacked[name] > counted[name]
     )

@@ -100,6 +100,8 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             quick=Power(40_000, 0.75),
         ),
     ),
+    # Half of what is released is asked for the certificate, when the steps are over.
+    "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
     "dp-sgd-person": (
