@@ -19,8 +19,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "audit",
         help=COMMANDS["audit"],
         description="Play distinguishing games against dpjax's own mechanisms, on synthetic "
-        "records. Exits with 1 if a claim is refuted, or if an attack is too weak to "
-        "be informative.",
+        "records. Exits with 1 if a claim is refuted, or if an attack is inconclusive or too "
+        "weak to be informative.",
     )
     one.set_defaults(command=command)
     names = textwrap.fill(
