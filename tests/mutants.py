@@ -21,7 +21,9 @@ from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, hash_chain
 from dpjax.algorithms.accuracy import WithAccuracy
+from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
+from dpjax.algorithms.trust_region import TrustRegion
 from dpjax.datasets import encoders, labels, units
 from dpjax.derivatives import (
     batching,
@@ -233,6 +235,38 @@ def _(patch):
         return gaussian.perturb(key, value, stddev / 2, **kwargs)
 
     patch.setattr(laws, "perturb", perturb)
+
+
+def quiet_in(owner, method):
+    """Whatever one method asks is answered with a hundredth of its noise."""
+
+    def plant(patch):
+        whole, configured, asking = getattr(owner, method), oracles.Query._configured, []
+
+        def asks(self, *arguments):
+            asking.append(method)
+            try:
+                return whole(self, *arguments)
+            finally:
+                asking.pop()
+
+        def law(self, noise):
+            def add(key, value, stddev):
+                with jax.enable_x64(True):
+                    quieter = stddev / 100 if asking else stddev
+                return configured(self, noise).add(key, value, quieter)
+
+            return types.SimpleNamespace(add=add)
+
+        patch.setattr(owner, method, asks)
+        patch.setattr(oracles.Query, "_configured", law)
+
+    return plant
+
+
+mutant("little noise on what a certificate asks")(quiet_in(TrustRegion, "certify"))
+mutant("little noise on the scores at the end")(quiet_in(Spider, "close"))
+mutant("little noise on the accuracy at the end")(quiet_in(WithAccuracy, "close"))
 
 
 @mutant("an accuracy that is not booked")

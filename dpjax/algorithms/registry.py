@@ -56,7 +56,7 @@ ENTRIES: tuple[Entry, ...] = (
         example=Example(plain=CLIP | {"step_size": 0.3}),
         scenario=Scenario(
             loss="alternating",
-            settings={"steps": 20, "step_size": 1.0, "clip_norm": 1e-3, "certify": None},
+            settings={"steps": 20, "step_size": 1.0, "clip_norm": 1e-3},
             kills="key reused across steps",
         ),
         grid={"step_size": (4.0, 16.0, 64.0), "steps": (50, 200)},
@@ -67,7 +67,7 @@ ENTRIES: tuple[Entry, ...] = (
         asks="every record, for gradient and Hessian as one release",
         example=Example(plain=BOTH_CLIPS),
         scenario=Scenario(
-            settings={"steps": 20, "clip_norm": 1.0, "hessian_clip_norm": 3.0, "certify": None},
+            settings={"steps": 20, "clip_norm": 1.0, "hessian_clip_norm": 3.0},
             dimension=5,
             epsilon=3.341,
             full=Power(40_000, 0.80),
@@ -219,10 +219,13 @@ ENTRIES: tuple[Entry, ...] = (
             settings={"batch_size": 9}, plain=PASS, refuses=NO_ABSENCE, single_pass=True
         ),
         scenario=Scenario(
-            loss="alternating",
+            loss="seesaw",
+            # Two segments; twelve records are kept for the scores of both candidates.
             settings=SEGMENTS
-            | {"horizon": 4, "drift_threshold": 1e6, "kick": 0.0, "candidates": 0},
-            data_size=100,
+            | {"steps": 8, "horizon": 4, "drift_threshold": 1e6, "kick": 0.0}
+            | {"candidates": 2, "kept": 0.2, "hessian_clip_norm": 1.0},
+            data_size=62,
+            full=Power(200_000, 0.90),
             quick=Power(20_000, 0.70),
             kills="prefix noise x0.5",
         ),

@@ -89,15 +89,6 @@ def nulled() -> NeighbouringPair:
     return NeighbouringPair((x, jnp.zeros(2)), (x, jnp.array([1.0, 0.0])), "zero_out")
 
 
-def certain() -> Objective:
-    """Returns a loss whose parameters predict the label 1 for every record near 0.
-
-    >>> certain().predict(jnp.zeros(1), jnp.zeros((2, 1))).tolist()
-    [1.0, 1.0]
-    """
-    return Objective(_dense_loss, name="certain", model=_Certain())
-
-
 @dataclasses.dataclass(frozen=True)
 class _Certain:
     def parameters(self, features: int) -> int:
@@ -108,7 +99,7 @@ class _Certain:
 
 
 def slope() -> Objective:
-    """Returns the loss of one parameter whose gradient is the label; the label 1 is predicted.
+    """Returns the loss of one parameter whose gradient is the label; near 0 it predicts label 1.
 
     >>> jax.grad(slope().loss)(jnp.zeros(1), (jnp.zeros(1), 1.0)).tolist()
     [1000.0]
@@ -181,8 +172,9 @@ def bowl() -> Objective:
 def seesaw() -> Objective:
     """Returns a loss whose gradient and curvature both change sign at every step of unit length.
 
-    Like ``alternating``. The public regularizer adds constant negative curvature along the first
-    parameter and no gradient, so that the canary always changes the smallest eigenvalue.
+    Like ``alternating``, but along the gradient of the public regularizer, so that the canary
+    always changes the gradient's norm by all of its own. The regularizer also adds constant
+    negative curvature along the first parameter, so that it always changes the smallest eigenvalue.
 
     >>> jax.hessian(seesaw().loss)(jnp.array([0.0, 1.0]), jnp.ones(1))[0, 0].item()
     -1000.0
@@ -282,7 +274,7 @@ def _departing_loss(params: Array, example: Array) -> Array:
 
 def _seesaw_loss(params: Array, example: Array) -> Array:
     sign = jax.lax.stop_gradient(jnp.sign(jnp.cos(jnp.pi * params[1])))
-    return _SCALE * example[0] * sign * (params[0] + params[0] ** 2 / 2)
+    return _SCALE * example[0] * sign * (params[1] + params[0] ** 2 / 2)
 
 
 def _dome(params: Array) -> Array:

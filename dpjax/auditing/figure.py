@@ -69,5 +69,5 @@ def _panel(axes: Any, audit: Audit) -> None:
         xlabel="false positive rate",
         ylabel="false negative rate",
         title=f"{audit.name}\n{audit.measure}: "
-        f"claimed {audit.claimed:.3g}, audited {audit.audited:.3g}",
+        f"claimed {audit.claimed:.3g}, audited {audit.audited:.3g}: {audit.outcome}",
     )

@@ -18,7 +18,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim, SampledGaussianClaim
-from dpjax.auditing.recorder import Recorder, log_ratio
+from dpjax.auditing.recorder import Answers, Recorder, Scored, score
 from dpjax.driver import solve
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key, derive
 from dpjax.mechanisms.base import fold
@@ -36,18 +36,25 @@ class Game:
     Args:
       claim: the guarantee of the mechanism.
       pair: the neighbouring data sets.
-      run: ``run(key, data) -> score`` of one run; larger scores indicate the canary.
+      run: ``run(key, data) -> score`` of one run, or a ``Scored``; larger scores indicate the
+        canary.
       batch: number of runs at once, which bounds the memory.
+      queries: that a run may ask, if it returns a ``Scored``.
     """
 
     claim: Claim
     pair: NeighbouringPair
-    run: Callable[[Array, PyTree], Array]
+    run: Callable[[Array, PyTree], Array | Scored]
     batch: int = 8192
+    queries: tuple[Query, ...] = ()
 
 
 def play(
-    game: Game, key: Array, runs: int, progress: Callable[[int], None] | None = None
+    game: Game,
+    key: Array,
+    runs: int,
+    progress: Callable[[int], None] | None = None,
+    note: Callable[[Answers], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the scores of the attack, half of the runs on D and half on D'.
 
@@ -56,6 +63,7 @@ def play(
       key: root key, shape ().
       runs: total number of runs.
       progress: called with the number of runs done since the last call.
+      note: called with the most answers of a run that were scored since the last call.
 
     Returns:
       Two float32 arrays of shape (runs // 2,).
@@ -79,14 +87,18 @@ def play(
         pieces = []
         for start in range(0, count, batch):
             batch_key = jax.random.fold_in(jax.random.fold_in(key, side), start)
-            pieces.append(np.asarray(run_batch(_run_keys(batch_key, batch), data))[: count - start])
+            found = run_batch(_run_keys(batch_key, batch), data)
+            ratios, answers = found if isinstance(found, Scored) else (found, {})
+            pieces.append(np.asarray(ratios)[: count - start])
+            if note is not None:
+                note(jax.tree.map(lambda each: int(np.max(each)), answers))
             if progress is not None:
                 progress(pieces[-1].size)
         scores.append(np.concatenate(pieces) if pieces else np.zeros(0, np.float32))
     return scores[0], scores[1]
 
 
-def program(game: Game) -> Callable[[Array, PyTree], Array]:
+def program(game: Game) -> Callable[[Array, PyTree], Array | Scored]:
     """Returns ``program(keys, data) -> scores``: one run for each key, compiled together.
 
     Args:
@@ -232,14 +244,7 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
     >>> round(single_answer(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
     4.377
     """
-    _same_relation(query.relation, pair)
-
-    def run(key: Array, examples: PyTree) -> Array:
-        params = jnp.zeros(dimension)
-        answer = query.answer(key, bind(query, examples), params)
-        return log_ratio(query, answer, params, pair)
-
-    return Game(Claim(query.event(1)), pair, run, 2**12)
+    return _answered(query, pair, jnp.zeros(dimension))
 
 
 def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: Array) -> Game:
@@ -253,14 +258,19 @@ def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: 
     Raises:
       ValueError: if the pair has another relation than the query.
     """
-    _same_relation(query.relation, pair)
     public = {"gradient_norms": jnp.zeros(len(candidates)), "filled": len(candidates)}
+    return _answered(query, pair, candidates, **public)
 
-    def run(key: Array, examples: PyTree) -> Array:
-        index = query.answer(key, bind(query, examples), candidates, **public)
-        return log_ratio(query, index, candidates, pair, **public)
 
-    return Game(Claim(query.event(1)), pair, run, 2**12)
+def _answered(query: Query, pair: NeighbouringPair, params: Array, **public: Any) -> Game:
+    _same_relation(query.relation, pair)
+
+    def run(key: Array, examples: PyTree) -> Scored:
+        answer = query.answer(key, bind(query, examples), params, **public)
+        ratio, _ = score(query, query.nothing_seen(params), answer, params, pair, **public)
+        return Scored(ratio, {"answer": {query.name: 1}})
+
+    return Game(Claim(query.event(1)), pair, run, 2**12, (query,))
 
 
 Train = Callable[..., Any]
@@ -272,14 +282,14 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     Args:
       algorithm: from a factory; its event is the claim.
       pair: the neighbouring data sets.
-      train: ``train(algorithm, data, key=key) -> Solution``.
+      train: ``train(algorithm, data, key=key) -> Solution``, whose certificate is read.
 
     Raises:
       ValueError: if the pair has another relation than the algorithm.
 
     The score is the sum of the log-likelihood ratios of all answers, each given the earlier ones,
-    at the parameters of its query. The attacker knows the order of a single pass. By Neyman and
-    Pearson this is the optimal test.
+    at the parameters of its query, wherever it is asked. The attacker knows the order of a single
+    pass. By Neyman and Pearson this is the optimal test.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
@@ -293,15 +303,11 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     by_place = any(sampler.by_place for sampler in _samplers(algorithm))
     examples_of_pair = pair[:2] if by_place else canaries.without_nulls(pair)
 
-    def run(key: Array, examples: PyTree) -> Array:
+    def run(key: Array, examples: PyTree) -> Scored:
         known = _told(algorithm, derive(key, "audited order", 0))
-        recorder = Recorder(known, *examples_of_pair, int(algorithm.steps))
-        solution = train(recorder, examples, key=key)
-        # Not nansum: a NaN answer must show in the score.
-        done = jnp.arange(recorder.max_steps) < solution.steps
-        return jnp.sum(solution.history.log_ratio, where=done)
+        return train(Recorder(known, *examples_of_pair), examples, key=key).certificate
 
-    return Game(Claim(algorithm.event), pair, run, 2**10)
+    return Game(Claim(algorithm.event), pair, run, 2**10, algorithm.queries)
 
 
 def _is_sampler(node: Any) -> bool:

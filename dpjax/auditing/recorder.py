@@ -2,16 +2,30 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass
+from dpjax.accounting import Event
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Ask
 from dpjax.oracles import Query, bind
+
+Answers = dict[str, dict[str, Any]]
+"""Where it is asked, such as ``"step"`` -> name of a query -> number of answers."""
+
+
+class Scored(NamedTuple):
+    """What the answers of a run tell an attacker."""
+
+    log_ratio: Array
+    """Log-likelihood ratio, D' to D, of all answers, each given those before."""
+    answers: Answers
 
 
 class Watched(NamedTuple):
@@ -19,20 +33,15 @@ class Watched(NamedTuple):
 
     state: Any
     """That of the algorithm."""
+    scored: Scored
+    """All answers so far."""
     seen: dict[str, PyTree]
     """Of each query, what the score of its next answer needs of those before."""
 
 
-class Scored(NamedTuple):
-    """History of a recorded run."""
-
-    log_ratio: Array
-    """Log-likelihood ratio, D' to D, of the answers of one step given those before."""
-
-
 @pytree_dataclass
 class Recorder:
-    """An algorithm that does as the one it wraps, and scores what that one is told.
+    """An algorithm that does as the one it wraps, and scores what that one is told, wherever.
 
     Noise that is correlated within a segment is scored within it: noise that two segments share
     would be missed.
@@ -41,13 +50,11 @@ class Recorder:
       algorithm: what is attacked.
       without: examples of D.
       canary: examples of D'.
-      max_steps: the algorithm's planned steps.
     """
 
     algorithm: Algorithm
     without: PyTree
     canary: PyTree
-    max_steps: int = static()
 
     def __getattr__(self, name: str) -> Any:
         # What is not said here, the algorithm says. While a copy is being made it has none yet.
@@ -56,32 +63,48 @@ class Recorder:
 
     def init(self, params: Params) -> Watched:
         """Returns the algorithm's state, before anything is seen."""
-        seen = {query.name: query.nothing_seen(params) for query in self.algorithm.queries}
-        return Watched(self.algorithm.init(params), seen)
+        queries = self.algorithm.queries
+        answers = {
+            place: {query.name: jnp.zeros((), jnp.int32) for query in queries}
+            for place in ("step", "close", "certify")
+        }
+        seen = {query.name: query.nothing_seen(params) for query in queries}
+        return Watched(self.algorithm.init(params), Scored(jnp.zeros(()), answers), seen)
 
-    def step(self, key: Array, state: Watched, ask: Ask) -> tuple[Watched, Scored]:
-        """Returns the algorithm's next state, and the score of all it asked on the way."""
-        seen, scores = dict(state.seen), []
+    def step(self, key: Array, state: Watched, ask: Ask) -> tuple[Watched, None]:
+        """Returns the algorithm's next state, with the score of all it asked on the way."""
+        watched = self._heard("step", self.algorithm.step, key, state, ask)
+        return watched._replace(state=watched.state[0]), None
+
+    def close(self, key: Array, state: Watched, ask: Ask) -> Watched:
+        """Returns the algorithm's last state, with the score of all it asked."""
+        return self._heard("close", self.algorithm.close, key, state, ask)
+
+    def certify(self, key: Array, state: Watched, ask: Ask, unit_rows: bool) -> tuple[Scored, None]:
+        """Returns the score of the whole run, in place of a certificate."""
+        heard = self._heard("certify", self.algorithm.certify, key, state, ask, unit_rows)
+        return heard.scored, None
+
+    def _heard(
+        self, place: str, method: Callable, key: Array, state: Watched, ask: Ask, *more: Any
+    ) -> Watched:
+        """Returns what ``method`` does, with all answers that it was given on the way."""
+        (total, answers), seen = state.scored, dict(state.seen)
+        here = dict(answers[place])
 
         def listen(query: Query, params: Params, **public: Any) -> PyTree:
-            answer = ask(query, params, **public)
-            scores.append(self._score(query, seen, answer, params, **public))
+            nonlocal total
+            answer, worlds = ask(query, params, **public), (self.without, self.canary)
+            ratio, seen[query.name] = score(
+                query, seen[query.name], answer, params, worlds, **public
+            )
+            total += ratio.astype(total.dtype)
+            asked = query.is_asked(**public)
+            here[query.name] += 1 if asked is None else asked.astype(jnp.int32)
             return answer
 
-        inner, _ = self.algorithm.step(key, state.state, listen)
-        return Watched(inner, seen), Scored(jnp.sum(jnp.stack(scores)))
-
-    def certify(self, key: Array, state: Any, ask: Ask, unit_rows: bool) -> tuple[None, None]:
-        """Returns nothing: a bound from answers that are scored already."""
-        del key, state, ask, unit_rows
-        return None, None
-
-    def _score(
-        self, query: Query, seen: dict[str, PyTree], answer: PyTree, params: Params, **public: Any
-    ) -> Array:
-        worlds = (self.without, self.canary)
-        ratio, seen[query.name] = score(query, seen[query.name], answer, params, worlds, **public)
-        return ratio
+        found = method(key, state.state, listen, *more)
+        return Watched(found, Scored(total, answers | {place: here}), seen)
 
 
 def _of_its_state(method: Callable) -> Callable:
@@ -92,27 +115,6 @@ def _of_its_state(method: Callable) -> Callable:
         return method(*(one.state if isinstance(one, Watched) else one for one in arguments))
 
     return of_its_state
-
-
-def log_ratio(query: Query, answer: PyTree, params: Params, worlds: tuple, **public: Any) -> Array:
-    """Returns log p(answer | D') - log p(answer | D) of a query's only answer, up to rounding.
-
-    Args:
-      query: as ``score``.
-      answer: likewise.
-      params: likewise.
-      worlds: likewise.
-      **public: likewise.
-
-    >>> from dpjax.auditing import canaries
-    >>> from dpjax.oracles import GradientQuery, Setting
-    >>> setting = Setting(canaries.bowl(), 2, "zero_out")
-    >>> query = GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
-    >>> worlds = canaries.records()
-    >>> print(log_ratio(query, jnp.zeros(2), jnp.zeros(2), worlds).round(2))
-    -0.5
-    """
-    return score(query, query.nothing_seen(params), answer, params, worlds, **public)[0]
 
 
 def score(
@@ -142,7 +144,7 @@ def score(
     def compare(mask: Array | None) -> tuple[Array, tuple]:
         here, there = (law(*world, mask) for world in zip(pair, memories, strict=True))
         found = [
-            noise.score(before, reply, mean, other, stddev)
+            noise.score(before, reply, mean, other, _above_zero(stddev))
             for before, (noise, reply, mean, stddev), (_, _, other, _) in zip(
                 seen, here, there, strict=True
             )
@@ -162,6 +164,35 @@ def score(
     if asked is None:
         return total, after
     return jax.tree.map(lambda new, old: jnp.where(asked, new, old), (total, after), (0.0, seen))
+
+
+def _above_zero(stddev: Any) -> Array:
+    # Without noise the score would be 0 / 0 in both worlds, and nothing would be seen.
+    narrow = jnp.result_type(float)  # x64 may be off where the scale is of float64
+    return jnp.maximum(lax.convert_element_type(stddev, narrow), jnp.finfo(narrow).tiny)
+
+
+def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tuple[str, ...]:
+    """Returns which releases ``event`` counts and no run makes, or of which runs make more.
+
+    Args:
+      queries: that may be asked.
+      event: what is claimed of a run.
+      answers: the most of a run; numbers.
+    """
+    counted, attacked = Counter[str](), Counter[str]()
+    for part in (part for release in event.releases for part in release.parts()):
+        counted[part.name] += part.count
+    for query in queries:
+        if times := sum(here.get(query.name, 0) for here in answers.values()):
+            for release in query.event(times).releases:
+                attacked[release.name] += release.count
+    return tuple(
+        f"releases of {name!r} that the event counts: {counted[name]}; that were attacked: "
+        f"{attacked[name]}"
+        for name in (counted | attacked)
+        if not attacked[name] or attacked[name] > counted[name]
+    )
 
 
 def _as_read(query: Query, examples: PyTree) -> PyTree:

@@ -15,6 +15,7 @@ from dpjax.algorithms import Entry, Scenario
 from dpjax.auditing import estimators, games, scenarios, searches
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
+from dpjax.auditing.recorder import Answers, differences
 from dpjax.baselines import EVERY
 
 DELTA = 1e-5
@@ -108,6 +109,9 @@ class Audit:
       seconds: wall clock, compilation included.
       cp_delta: as ``cp_epsilon``, for delta at epsilon 0; None unless that is claimed.
       fdp_delta: as ``fdp_epsilon``, for delta at epsilon 0; None unless that is claimed.
+      attacked: where it is asked -> query -> the most answers of a run that the attack has scored;
+        empty of a mechanism that is attacked by itself.
+      differences: releases that are counted and no run makes, or of which runs make more.
       tradeoff: rows (false positive rate, false negative rate, claimed least false negative rate).
     """
 
@@ -124,6 +128,8 @@ class Audit:
     seconds: float
     cp_delta: float | None
     fdp_delta: float | None
+    attacked: Answers
+    differences: tuple[str, ...]
     tradeoff: np.ndarray = dataclasses.field(repr=False, compare=False)
 
     @property
@@ -152,24 +158,41 @@ class Audit:
         return self.audited / self.claimed
 
     @property
+    def outcome(self) -> str:
+        """``"refuted"``, ``"inconclusive"``, ``"too weak"`` or ``"stands"``.
+
+        The two bounds hold at 99.9 % confidence, one by one. They may be above a claim that is not
+        refuted, at the stricter level of all audits together: then nothing is decided.
+        """
+        if self.refuted:
+            return "refuted"
+        if self.differences or max(self.audited, self.assumption_free) > self.claimed:
+            return "inconclusive"
+        return "stands" if self.gate is None or self.ratio >= self.gate else "too weak"
+
+    @property
     def passed(self) -> bool:
         """Whether the claim stands and the attack passed its gate."""
-        return not self.refuted and (self.gate is None or self.ratio >= self.gate)
+        return self.outcome == "stands"
 
     @property
     def verdict(self) -> str:
         """The result as one line of text."""
-        if self.refuted and self.fdp_delta is not None:
-            return (
-                f"{self.name}: CLAIM REFUTED: delta at epsilon 0 is not {self.delta:.4g} but at "
-                f"least {self.fdp_delta:.4g} ({self.relation}). Release nothing with this "
-                "mechanism."
-            )
+        is_delta = self.fdp_delta is not None
+        whole = "delta at epsilon 0" if is_delta else f"epsilon at delta {self.delta:g}"
         if self.refuted:
             return (
-                f"{self.name}: CLAIM REFUTED: epsilon is not {self.epsilon:.4g} but at least "
-                f"{self.fdp_epsilon:.4g} at delta {self.delta:g} ({self.relation}). Release "
-                "nothing with this mechanism."
+                f"{self.name}: CLAIM REFUTED: {whole} is not {self.claimed:.4g} but at least "
+                f"{self.audited:.4g} ({self.relation}). Release nothing with this mechanism."
+            )
+        if self.differences:
+            return f"{self.name}: INCONCLUSIVE: {'; '.join(self.differences)}."
+        if self.outcome == "inconclusive":
+            return (
+                f"{self.name}: INCONCLUSIVE: at 99.9 % confidence {whole} is at least "
+                f"{max(self.audited, self.assumption_free):.4g}, above the claimed "
+                f"{self.claimed:.4g}, which is not refuted at {1 - self.level:.4%}. Repeat the "
+                "audit with more runs."
             )
         if not self.passed:
             return (
@@ -184,6 +207,7 @@ class Audit:
             **dataclasses.asdict(self),
             "measure": self.measure,
             "ratio": self.ratio,
+            "outcome": self.outcome,
             "passed": self.passed,
             "tradeoff": self.tradeoff.tolist(),
         }
@@ -199,8 +223,8 @@ def audit(
 ) -> Audit:
     """Returns the result of the attack on one mechanism of dpjax.
 
-    A sound attack may fall below its gate by chance. It is then repeated with four times the runs,
-    and the second result is returned.
+    A sound attack may fall below its gate, or a bound lie above the claim, by chance. It is then
+    repeated with four times the runs, and the second result is returned.
 
     Args:
       name: one of ``AUDITS``.
@@ -274,7 +298,9 @@ def attack(
     """
     begin = time.perf_counter()
     runs, gate = gates
-    on_d, on_other = games.play(game, key, runs, progress)
+    answers: list[Answers] = []
+    on_d, on_other = games.play(game, key, runs, progress, answers.append)
+    attacked = jax.tree.map(lambda *most: max(most), *answers)
     # ``audit`` may repeat an audit; the level of all audits together is LEVEL.
     claim, level = game.claim, estimators.LEVEL / (2 * len(AUDITS))
     delta = claim.delta() if claim.is_certain else delta
@@ -296,5 +322,7 @@ def attack(
             clopper_pearson_delta(estimate.counts, estimators.LEVEL) if claim.is_certain else None
         ),
         fdp_delta=claim.delta(estimate.scale) if claim.is_certain else None,
+        attacked=attacked,
+        differences=differences(game.queries, claim.event, attacked) if game.queries else (),
         tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
     )

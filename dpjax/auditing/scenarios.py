@@ -11,13 +11,14 @@ import optax
 
 from dpjax._typing import Array, PyTree
 from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier, gumbel_multiplier
-from dpjax.algorithms import Entry, Power, Scenario
+from dpjax.algorithms import Entry, Power, Scenario, dp_gradient_descent, with_accuracy
 from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim
 from dpjax.auditing.games import Game
 from dpjax.baselines import EVERY
 from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.objectives import Objective
 from dpjax.oracles import (
     AccuracyQuery,
     GradientQuery,
@@ -55,6 +56,8 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     )
     pair_of = canaries.records if loss.margin is None else canaries.labelled
     pair = pair_of(scenario.relation, scenario.data_size - 1)
+    if loss.model is not None:  # which predicts a label
+        pair = canaries.nulled()
     if scenario.max_records > 1:
         pair = canaries.persons(pair, scenario.max_records)
     return games.training(algorithm, pair)
@@ -67,9 +70,23 @@ def _again(name: str, **changes: Any) -> tuple[Entry, Scenario]:
     return EVERY[name], dataclasses.replace(scenario, **changes)
 
 
+def _descent_with_accuracy(objective: Objective, budget: PrivacyBudget, **settings: Any) -> Any:
+    """DP-GD that spends most of its budget on the accuracy at its end."""
+    make = functools.partial(dp_gradient_descent, objective, **settings)
+    return with_accuracy(make, budget, epsilon=3.0)
+
+
 _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
+    "dp-gd-accuracy": (
+        dataclasses.replace(EVERY["dp-gd"], factory=_descent_with_accuracy),
+        Scenario(
+            loss="slope",
+            settings={"steps": 10, "step_size": 1e-3, "clip_norm": 1e-3},
+            dimension=1,
+        ),
+    ),
     # One step of DP-SGD, end to end, 1 record in 10 a batch.
     "dp-sgd-step": (
         EVERY["dp-sgd"],
@@ -83,6 +100,8 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             quick=Power(40_000, 0.75),
         ),
     ),
+    # Half of what is released is asked for the certificate, when the steps are over.
+    "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
     "dp-sgd-person": (
@@ -137,12 +156,15 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     ),
     "spider-tree": _again(
         "spider",
-        settings={"noise": "tree"},
+        settings={"noise": "tree", "steps": 16, "candidates": 0},
+        data_size=100,
         full=Power(200_000, 0.75),
         quick=Power(20_000, 0.65),
     ),
     # One segment of a refresh and one difference.
-    "refresh-and-difference": _again("spider", settings={"horizon": 2, "steps": 2}, data_size=15),
+    "refresh-and-difference": _again(
+        "spider", settings={"horizon": 2, "steps": 2, "candidates": 0}, data_size=15
+    ),
 }
 """Further attacks on full runs: name -> entry of the algorithm, scenario."""
 
@@ -189,7 +211,7 @@ def hessian() -> Game:
 
 def accuracy() -> Game:
     """Returns the attack on one noisy accuracy, to which only the canary contributes."""
-    query = AccuracyQuery(setting=Setting(canaries.certain(), 2, "zero_out"), noise_multiplier=1.2)
+    query = AccuracyQuery(setting=Setting(canaries.slope(), 2, "zero_out"), noise_multiplier=1.2)
     return games.single_answer(query, canaries.nulled(), 1)
 
 

@@ -56,7 +56,6 @@ ENTRIES: tuple[Entry, ...] = (
                 "clip_norm": 1e-3,
                 "hessian_clip_norm": 1.0,
                 "hessian_lipschitz": 1.0,
-                "certify": None,
             },
             full=Power(100_000, 0.85),
             kills="key reused across steps",

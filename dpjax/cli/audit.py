@@ -19,8 +19,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "audit",
         help=COMMANDS["audit"],
         description="Play distinguishing games against dpjax's own mechanisms, on synthetic "
-        "records. Exits with 1 if a claim is refuted, or if an attack is too weak to "
-        "be informative.",
+        "records. Exits with 1 if a claim is refuted, or if an attack is inconclusive or too "
+        "weak to be informative.",
     )
     one.set_defaults(command=command)
     names = textwrap.fill(
@@ -95,10 +95,17 @@ _HEADER = (
 
 def _line(one: "dpjax.auditing.Audit") -> str:
     gate = "-" if one.gate is None else f"{one.gate:.2f}"
+    attacked = ", ".join(
+        f"{name} {most} in {place}"
+        for place, asked in one.attacked.items()
+        for name, most in asked.items()
+        if most
+    )
+    attacked = f"\n  attacked: {attacked}" if attacked else ""
     return (
         f"{one.name:30} {one.relation:18} {one.runs:>9,} {one.measure:>8} {one.claimed:>8.3f} "
         f"{one.audited:>8.3f} {one.ratio:>6.3f} {gate:>5} {one.assumption_free:>8.3f} "
-        f"{one.seconds:>8.1f}{'' if one.passed else '  FAILED'}"
+        f"{one.seconds:>8.1f}{'' if one.passed else f'  {one.outcome.upper()}'}{attacked}"
     )
 
 
