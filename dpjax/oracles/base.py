@@ -178,8 +178,6 @@ class Query:
     ) -> tuple[tuple[Noise, Array, Array, Any], ...]:
         """Returns for each part its noise's law, the noisy part, the exact part, and the scale.
 
-        From these an audit computes the likelihood of an answer.
-
         Args:
           answer: the one that was released at ``params``.
           records: those of which the exact part is computed, as ``exact`` takes them.
@@ -193,6 +191,12 @@ class Query:
         noises = (noise for _, noise in self.noises(**public))
         seen, stddevs = self.parts_of(answer), self.stddevs(params, **public)
         return tuple(zip(noises, seen, exact, stddevs, strict=True))
+
+    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        """Returns ``Noise.excess`` of each part, as if no record contributed; [] if not known."""
+        parts, stddevs = self.parts_of(answer), self.stddevs(params, **public)
+        of_each = zip(self.noises(**public), parts, stddevs, strict=True)
+        return [noise.excess(part, stddev) for (_, noise), part, stddev in of_each]
 
     def nothing_seen(self, params: Params) -> tuple[PyTree, ...]:
         """Returns, for each part, the state of an audit's score before any answer.

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack, cast
 
@@ -195,6 +196,8 @@ def fit(
         label=label,
         watch=_watch(algorithm, evaluator, epoch, evaluate_every),
     )
+    for remark in solution.remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=2)
     evaluator(int(solution.steps), solution.params)
     tables = map(evaluator.table, ("held_out", "training"))
     return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
