@@ -55,7 +55,7 @@ def remarks_of_released(evidence: Any, steps: Any, unbounded: bool) -> list[str]
     If no record contributed, sums of squares of the answers are chi-square: of each part where it
     was first asked, as gradients are largest there, and of all steps, as small batches need.
     ``NOISE_ALONE`` is said unless one exceeds its quantile, with probability 1e-3 at most by noise
-    alone. How long a gradient must be to prevent it: docs/privacy.md.
+    alone. How long a gradient must be to prevent it: docs/quickstart.md.
     """
     asked = (seen := np.asarray(evidence, float)[: int(steps)])[..., 1:] > 0
     first = asked & (np.cumsum(asked, axis=0) == 1)

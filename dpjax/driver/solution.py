@@ -39,8 +39,8 @@ class Solution(Predictions, HasCard):
       algorithm: what was run, with its calibrated noise.
       accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
       error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
-      evidence: of each step and part of its answers, |part|^2 / stddev^2 less the degrees of freedom
-        of noise alone, and these; float32 (max_steps, parts, 2), NaN after ``steps``.
+      evidence: of each step and part of its answers, |part|^2 / stddev^2 less its degrees of
+        freedom, as of noise alone, and these; float32 (max_steps, parts, 2), NaN after ``steps``.
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
         come from one, as every key may that ``random_key`` did not return in this process.

@@ -55,7 +55,7 @@ class Query:
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key`` and ``inner_noise``;
-    - what becomes of the noisy parts: ``finish``, and its inverse ``parts_of``;
+    - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``, ``memory`` with
       ``renews``, ``check_examples``, ``gradients_per_record``.
