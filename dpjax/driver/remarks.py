@@ -32,10 +32,10 @@ def remarks(algorithm: Algorithm) -> list[str]:
     found = accounting.remarks(epsilon, delta, n)
     p = getattr(algorithm, "subspace_dimension", algorithm.dimension)
     for query in algorithm.queries:
-        stddevs, longest = dict(query.components), float(query.bound())
+        stddevs = dict(query.components)
         # Of a pass: what a batch lacks in records, the number of batches makes up for.
         noise = stddevs.get("gradient", 0.0) * math.sqrt(p * float(query.divisor) / n)
-        if noise > longest:
+        if noise and noise > (longest := float(query.bound())):
             found.append(
                 f"the noise on the mean gradient of a pass over the records has norm {noise:.2g}, "
                 f"and no clipped gradient is longer than {longest:.2g}: use fewer than {p:,} "

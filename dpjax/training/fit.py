@@ -196,11 +196,9 @@ def fit(
         label=label,
         watch=_watch(algorithm, evaluator, epoch, evaluate_every),
     )
-    for remark in solution.remarks:
-        warnings.warn(remark, RuntimeWarning, stacklevel=2)
     evaluator(int(solution.steps), solution.params)
     tables = map(evaluator.table, ("held_out", "training"))
-    return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
+    return Trained(_finished(net.bounds, solution), net, loss == "cross_entropy", *tables)
 
 
 def _coded(loss: Any, data: Any, held_out: Any) -> tuple[Any, Any]:
@@ -219,7 +217,9 @@ def _evaluated(
     return sets
 
 
-def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+def _finished(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+    for remark in solution.remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=3)
     # So that code that loads the parameters can scale inputs as the network does.
     if bounds is None:
         return solution
