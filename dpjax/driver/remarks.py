@@ -59,7 +59,7 @@ def remarks_of_released(evidence: Any, steps: Any, unbounded: bool) -> list[str]
     """
     asked = (seen := np.asarray(evidence, float)[: int(steps)])[..., 1:] > 0
     first = asked & (np.cumsum(asked, axis=0) == 1)
-    sums = np.concatenate([(seen * chosen).sum(axis=0) for chosen in (first, asked)])
+    sums = np.concatenate([np.where(chosen, seen, 0).sum(axis=0) for chosen in (first, asked)])
     excess, degrees = sums[sums[:, 1] > 0].T
     limits = stats.chi2.isf(1e-3 / max(degrees.size, 1), degrees)
     noise_alone = degrees.size and (excess + degrees <= limits).all()

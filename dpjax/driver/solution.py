@@ -37,10 +37,10 @@ class Solution(Predictions, HasCard):
         which stays in a batch alone.
       certified_params: the parameters the certificate refers to, or None.
       algorithm: what was run, with its calibrated noise.
-      accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
-      error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
       evidence: of each step and part of its answers, |part|^2 / stddev^2 less its degrees of
         freedom, as of noise alone, and these; float32 (max_steps, parts, 2), NaN after ``steps``.
+      accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
+      error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
         come from one, as every key may that ``random_key`` did not return in this process.
@@ -58,9 +58,9 @@ class Solution(Predictions, HasCard):
     certificate: Certificate | None
     certified_params: Params | None
     algorithm: Algorithm
+    evidence: Array
     accuracy: Array | None = None
     error_bars: ErrorBars | None = None
-    evidence: Array | None = None
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
     preprocessing: Preprocessing | None = static(default=None)
