@@ -273,8 +273,9 @@ def test_an_unknown_option_is_answered_by_the_nearest(argv, message, capsys):
 )
 def test_a_budget_that_is_hardly_sensible_is_remarked_on(command, argv, words, call):
     status, out, err = call(command, "dp-gd", *SHORT, *argv)
-    (line,) = err.splitlines()
+    line, *others = err.splitlines()
     assert status == 0 and line.startswith("warning: ") and words in line
+    assert all("no clipped gradient is longer" in other for other in others)
     assert command == "calibrate" or f"Note: {line.removeprefix('warning: ')}" in out
 
 

@@ -78,6 +78,7 @@ def result(
         "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": _certificate(solution.certificate),
+        "remarks": solution.remarks,
         "accuracy": _accuracy(solution),
         **_exact(arguments, setting, data, solution),
         **_seconds(setting, seconds),
@@ -104,6 +105,7 @@ def summary(content: dict[str, Any]) -> list[str]:
             f"status {name}: {dpjax.Status[name.upper()].message}"
             for name in _distinct(content["status"])
         ),
+        *(f"warning: {remark}" for remark in sorted(set(jax.tree.leaves(content["remarks"])))),
     ]
     if content["accuracy"] is not None:
         estimate, low, high = (
@@ -124,10 +126,10 @@ def summary(content: dict[str, Any]) -> list[str]:
             f"certificate (holds with probability {1 - _one(certificate['beta']):.0%} at "
             f"{ITERATES[certificate['iterate']]}, for the {certificate['scope']}):"
         )
-        upper = _each(certificate["gradient_norm_upper"], _number, max)
+        upper = _each(certificate["gradient_norm_upper"], _number, np.max)
         lines.append(f"  gradient norm <= {upper}")
         if certificate["min_eigenvalue_lower"] is not None:
-            lower = _each(certificate["min_eigenvalue_lower"], _number, min)
+            lower = _each(certificate["min_eigenvalue_lower"], _number, np.min)
             lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
     if content["seconds_run"] is not None:
         lines.append(
@@ -238,4 +240,4 @@ def _share(value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.6g}"
+    return f"{value:.6g}" if np.isfinite(value) else "none"

@@ -55,6 +55,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.public:
         whose = f"the accuracy on {arguments.public}"
     print(f"its score: {tuned.score:.4f}, {whose}; as the largest of several it is optimistic")
+    for remark in tuned.solution.remarks:
+        print(f"warning: {remark}")
     if not tuned.releasable:
         print("releasable: false (a research run: seeded)")
     seconds = time.perf_counter() - begin

@@ -62,6 +62,7 @@ class Asking:
         self._bound, self._step, self._secrets = bound, step, secrets
         self._place = get_opaque_trace_state()
         self.asked: list[Asked] = []
+        self.evidence: list[Array] = []
         self._remembered: dict[str, PyTree] = {}
 
     @property
@@ -89,13 +90,17 @@ class Asking:
             in this step, or that is asked from inside a transformation.
         """
         self._check(query)
-        self.asked.append(Asked(query.name, query.is_asked(**public) is not None))
+        condition, told = query.is_asked(**public), public
+        self.asked.append(Asked(query.name, condition is not None))
         own = query.step_key(self._bound.key, self._step, **public)
         memory = self._memory_of(query, params, public)
         if memory is not None:
             self._remembered[query.name] = memory
             public = public | {"memory": memory}
         answer = query.answer(own, self._bound.records, params, **public)
+        counts = 1.0 if condition is None else jnp.asarray(condition, jnp.float32)
+        evidence = query.evidence(answer, params, **told)
+        self.evidence += [jnp.array(pair, jnp.float32) * counts for pair in evidence]
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = wide_dtype(params)
         return jax.tree.map(

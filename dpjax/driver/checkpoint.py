@@ -19,8 +19,8 @@ from flax import serialization
 from dpjax import _durable
 from dpjax._typing import Array
 
-_FORMAT = "dpjax-checkpoint-3"
-_EARLIER = ("dpjax-checkpoint-1", "dpjax-checkpoint-2")
+_FORMAT = "dpjax-checkpoint-4"
+_EARLIER = ("dpjax-checkpoint-1", "dpjax-checkpoint-2", "dpjax-checkpoint-3")
 _MANIFEST, _STATE = "manifest.json", "state"
 
 
@@ -124,9 +124,8 @@ class Folder:
             if content["format"] in _EARLIER:
                 raise ResumeMismatch(
                     f"the checkpoint in {self.path} was made by an earlier dpjax, whose sums or "
-                    "noise had other bits. Resume it with that version; or start "
-                    "another run with another folder and a new key, which spends the budget "
-                    "again."
+                    "state were others. Resume it with that version; or start another run with "
+                    "another folder and a new key, which spends the budget again."
                 )
             if content["format"] != _FORMAT:
                 raise KeyError

@@ -1,6 +1,5 @@
 """The only loop: ``solve`` runs a whole private training as one XLA program."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
-from dpjax.driver.solution import Solution
+from dpjax.driver.solution import Solution, settled
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
 from dpjax.oracles import prepare_on_disk
 
@@ -198,12 +197,8 @@ def _trained(
                 )
             )
             finished(records, solution)
-    solution = dataclasses.replace(
-        solution,
-        reproducible=seed is not None or guessable(root),
-        preprocessing=preprocessing_of(data),
-    )
-    return found, solution
+    known = seed is not None or guessable(root)
+    return found, settled(solution, known, preprocessing_of(data))
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
@@ -395,20 +390,21 @@ def _one_step(bound: Bound, carry: Carry) -> Carry:
 def _taken(
     bound: Bound, step: Array, state: Any, secrets: Secrets | None
 ) -> tuple[Any, Any, Secrets | None]:
-    """Returns the state after a step, what the step tells, and what the queries remember.
+    """Returns the state after a step, what it and its answers tell, and what queries remember.
 
     By ``jit``, so that programs with the same step trace it once; the shape of the history is
     found by the same trace.
     """
     ask = Asking(bound, step, secrets)
     state, info = bound.algorithm.step(ask.key, state, ask)
-    return state, info, ask.secrets
+    evidence = jnp.array(ask.evidence, jnp.float32).reshape(-1, 2)
+    return state, (info, evidence), ask.secrets
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"), inline=True)
 def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
-    algorithm = bound.algorithm
+    algorithm, (history, evidence) = bound.algorithm, carry.history
     ask = Asking(bound, jnp.array(algorithm.max_steps), carry.secrets)
     state = algorithm.close(ask.key, carry.state, ask)
     certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)
@@ -419,7 +415,8 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     ended = jnp.where(carry.step < algorithm.steps, algorithm.stopped(state), Status.FIXED_HORIZON)
     return Solution(
         params=params,
-        history=carry.history,
+        history=history,
+        evidence=evidence,
         steps=carry.step.astype(jnp.int32),
         status=jnp.where(finite, ended, Status.NOT_FINITE).astype(jnp.int32),
         certificate=certificate,

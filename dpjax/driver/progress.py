@@ -2,7 +2,6 @@
 
 import bisect
 import contextlib
-import dataclasses
 import functools
 import math
 import os
@@ -28,7 +27,7 @@ from dpjax.driver.asking import bind_records, bind_with_key
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
-from dpjax.driver.solution import Solution
+from dpjax.driver.solution import Solution, settled
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.oracles import prepare_on_disk
 
@@ -147,8 +146,7 @@ def run(
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    scale = loop.preprocessing_of(data)
-    return dataclasses.replace(solution, reproducible=journal.reproducible, preprocessing=scale)
+    return settled(solution, journal.reproducible, loop.preprocessing_of(data))
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:

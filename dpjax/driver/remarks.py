@@ -1,11 +1,26 @@
-"""Warnings about an algorithm's budget that is valid but gives little protection or utility."""
+"""Remarks on trainings that may be worthless, by declared numbers or by released values."""
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
 
 from dpjax import accounting
 from dpjax.algorithms import Algorithm
 
+NOISE_ALONE = (
+    "the noisy gradients cannot be told from noise alone: no record contributed, or the gradients "
+    "were truly smaller than the noise. Did any record count? `dpjax data FILE --check`"
+)
+NO_CERTIFICATE = (
+    "there is no certificate, because its bounds overflowed: lower the step size, the radius or "
+    "the regularization, or start nearer to 0."
+)
+
 
 def remarks(algorithm: Algorithm) -> list[str]:
-    """Returns one or two sentences for each weakness of an algorithm's budget; see ``accounting``.
+    """Returns one or two sentences for each weakness that declared numbers alone show.
 
     Privacy: reads declared numbers only.
     """
@@ -14,4 +29,38 @@ def remarks(algorithm: Algorithm) -> list[str]:
     # Ball noise promises no epsilon, and its guarantee says which release meets its delta.
     if all(release.meaning(delta, n) for release in algorithm.event.releases):
         return []
-    return accounting.remarks(epsilon, delta, n)
+    found = accounting.remarks(epsilon, delta, n)
+    p = getattr(algorithm, "subspace_dimension", algorithm.dimension)
+    for query in algorithm.queries:
+        stddevs = dict(query.components)
+        # Of a pass: what a batch lacks in records, the number of batches makes up for.
+        noise = stddevs.get("gradient", 0.0) * math.sqrt(p * float(query.divisor) / n)
+        if noise and noise > (longest := float(query.bound())):
+            found.append(
+                f"the noise on the mean gradient of a pass over the records has norm {noise:.2g}, "
+                f"and no clipped gradient is longer than {longest:.2g}: use fewer than {p:,} "
+                "parameters or fewer steps, more records or a larger epsilon."
+            )
+        if "hessian" in stddevs and p >= 2**15:  # 4 GiB, of which a step holds several
+            found.append(
+                f"a Hessian of {p:,} x {p:,} numbers takes {4 * p**2 / 1e9:,.0f} GB: take "
+                "dp_gradient_descent, or dp_subspace_trust_region."
+            )
+    return found
+
+
+def remarks_of_released(evidence: Any, steps: Any, unbounded: bool) -> list[str]:
+    """Returns what released values say against one training, see ``Solution.remarks``.
+
+    If no record contributed, sums of squares of the answers are chi-square: of each part where it
+    was first asked, as gradients are largest there, and of all steps, as small batches need.
+    ``NOISE_ALONE`` is said unless one exceeds its quantile, with probability 1e-3 at most by noise
+    alone. How long a gradient must be to prevent it: docs/quickstart.md.
+    """
+    asked = (seen := np.asarray(evidence, float)[: int(steps)])[..., 1:] > 0
+    first = asked & (np.cumsum(asked, axis=0) == 1)
+    sums = np.concatenate([np.where(chosen, seen, 0).sum(axis=0) for chosen in (first, asked)])
+    excess, degrees = sums[sums[:, 1] > 0].T
+    limits = stats.chi2.isf(1e-3 / max(degrees.size, 1), degrees)
+    noise_alone = degrees.size and (excess + degrees <= limits).all()
+    return [NOISE_ALONE] * bool(noise_alone) + [NO_CERTIFICATE] * bool(unbounded)

@@ -1,11 +1,13 @@
 """``Solution``: what a training returns, all of it private."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, number
@@ -19,6 +21,7 @@ from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
 from dpjax.driver.description import Description, describe
 from dpjax.driver.prediction import Predictions, Score, score_of
+from dpjax.driver.remarks import remarks_of_released
 
 
 @pytree_dataclass
@@ -30,9 +33,12 @@ class Solution(Predictions, HasCard):
       history: NamedTuple of arrays with leading axis ``max_steps``, NaN after ``steps``.
       steps: int32, steps taken.
       status: int32, a ``Status``.
-      certificate: bounds on the true gradient and curvature, or None.
+      certificate: bounds on the true gradient and curvature; None without, or if one is not finite,
+        which stays in a batch alone.
       certified_params: the parameters the certificate refers to, or None.
       algorithm: what was run, with its calibrated noise.
+      evidence: of each step and part of its answers, |part|^2 / stddev^2 less its degrees of
+        freedom, as of noise alone, and these; float32 (max_steps, parts, 2), NaN after ``steps``.
       accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
       error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
       unit: what one record stands for, from the data set.
@@ -52,6 +58,7 @@ class Solution(Predictions, HasCard):
     certificate: Certificate | None
     certified_params: Params | None
     algorithm: Algorithm
+    evidence: Array
     accuracy: Array | None = None
     error_bars: ErrorBars | None = None
     unit: str = static(default="row")
@@ -83,6 +90,16 @@ class Solution(Predictions, HasCard):
           ValueError: if delta is out of range, or while tracing.
         """
         return self._each(lambda algorithm: algorithm.epsilon(delta))
+
+    @property
+    def remarks(self) -> list:
+        """What released values say against a training, in sentences; of a batch a list for each.
+
+        Privacy: post-processing, see ``driver.remarks``.
+        """
+        unbounded = self.certificate is None and self.certified_params is not None
+        told = (self.evidence, self.steps, unbounded)
+        return self._each(lambda told: remarks_of_released(*told), told)
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
@@ -141,7 +158,17 @@ class Solution(Predictions, HasCard):
         words = ceil(self.algorithm.epsilon())  # pyright: ignore[reportArgumentType] # one run
         return words + " if the noise were safe" * _guarantee.unsafe(self.algorithm)
 
-    def _each(self, read: Callable[[Algorithm], Any]) -> Any:
+    def _each(self, read: Callable[[Any], Any], tree: Any = None) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.
         check_on_host(self)
-        return for_each(self.algorithm, np.shape(self.steps), read)
+        return for_each(self.algorithm if tree is None else tree, np.shape(self.steps), read)
+
+
+def settled(solution: Solution, reproducible: bool, scale: Preprocessing | None) -> Solution:
+    """Returns a solution with what the host knows; without bounds that are not finite."""
+    leaves = jax.tree.leaves(solution.certificate)
+    # Of a batch, or while tracing, they stay.
+    if not any(isinstance(leaf, Tracer) or np.ndim(leaf) for leaf in leaves):
+        certificate = solution.certificate if np.isfinite(leaves).all() else None
+        solution = dataclasses.replace(solution, certificate=certificate)
+    return dataclasses.replace(solution, reproducible=reproducible, preprocessing=scale)

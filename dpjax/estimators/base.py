@@ -87,6 +87,8 @@ class PrivateEstimator(BaseEstimator):
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
         self.solution_ = self._train(planned, data)
+        for remark in self.solution_.remarks:
+            warnings.warn(remark, RuntimeWarning, stacklevel=3)
         text = guarantee.statement(
             self.solution_.algorithm, data.unit, self.solution_.reproducible, told
         )

@@ -82,6 +82,15 @@ class Noise:
         """
         raise NotImplementedError
 
+    def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
+        """Returns |noise|^2 / stddev^2 less its degrees of freedom, and these, here all entries.
+
+        Their sum must be chi-square or have a lighter upper tail, as that of a ball has.
+        """
+        scaled = noise.astype(jnp.float32) / lax.convert_element_type(stddev, jnp.float32)
+        # Less 1 each: float32 would lose a square among millions.
+        return jnp.sum(scaled**2 - 1), float(noise.size)
+
     def nothing_seen(self, size: int) -> PyTree:
         """Returns what ``score`` needs of the answers before the first: nothing, as here.
 
@@ -169,6 +178,12 @@ class SymmetricGaussian(Gaussian):
             stddev = stddev * jnp.sqrt(2.0 - jnp.eye(answer.shape[0]))
         return super().log_ratio(answer, mean, neighbour_mean, stddev)
 
+    def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
+        """Returns that of the p (p + 1) / 2 independent entries."""
+        half = (1 + jnp.eye(len(noise))) / 2
+        squares = (noise / stddev) ** 2 * (1 if self.isometric else half)
+        return jnp.sum(squares - half), len(noise) * (len(noise) + 1) / 2
+
 
 class SegmentSeen(NamedTuple):
     """What an audit has seen of a segment of correlated noise, one row an increment."""
@@ -201,6 +216,12 @@ class Prefix(Gaussian):
         """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
         del answer, mean, neighbour_mean, stddev
         raise NotImplementedError("an increment is scored with those before it: call score.")
+
+    def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
+        """Returns that of a segment's first increment: later ones' noise depends on it."""
+        pair = super().excess(noise, stddev * self.of.stddevs()[0])
+        alone = jnp.equal(self.leaf, 0) | self.of.is_independent
+        return tuple(jnp.where(alone, one, 0.0) for one in pair)  # pyright: ignore
 
     def nothing_seen(self, size: int) -> SegmentSeen:
         """Returns the rows of a segment, all 0."""

@@ -55,7 +55,7 @@ class Query:
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key`` and ``inner_noise``;
-    - what becomes of the noisy parts: ``finish``, and its inverse ``parts_of``;
+    - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``, ``memory`` with
       ``renews``, ``check_examples``, ``gradients_per_record``.
@@ -178,8 +178,6 @@ class Query:
     ) -> tuple[tuple[Noise, Array, Array, Any], ...]:
         """Returns for each part its noise's law, the noisy part, the exact part, and the scale.
 
-        From these an audit computes the likelihood of an answer.
-
         Args:
           answer: the one that was released at ``params``.
           records: those of which the exact part is computed, as ``exact`` takes them.
@@ -193,6 +191,12 @@ class Query:
         noises = (noise for _, noise in self.noises(**public))
         seen, stddevs = self.parts_of(answer), self.stddevs(params, **public)
         return tuple(zip(noises, seen, exact, stddevs, strict=True))
+
+    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        """Returns ``Noise.excess`` of each part, as if no record contributed; [] if not known."""
+        parts, stddevs = self.parts_of(answer), self.stddevs(params, **public)
+        of_each = zip(self.noises(**public), parts, stddevs, strict=True)
+        return [noise.excess(part, stddev) for (_, noise), part, stddev in of_each]
 
     def nothing_seen(self, params: Params) -> tuple[PyTree, ...]:
         """Returns, for each part, the state of an audit's score before any answer.

@@ -8,7 +8,7 @@ from dpjax._wide import Expansion, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import Query, Records
 from dpjax.oracles.setting import Setting
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
@@ -52,6 +52,8 @@ class MinimizerQuery(ValueQuery):
 
     setting: Setting = static()
     iterations: Array | int
+
+    evidence = Query.evidence  # of no record the minimiser is 0
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":

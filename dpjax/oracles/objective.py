@@ -114,6 +114,12 @@ class ObjectiveQuery(MinimizerQuery):
         del params, public
         return (self.output_stddev,)
 
+    def evidence(self, answer: Array, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        """Returns that of the tilt, which is minus the regularizer's gradient at the answer."""
+        del params, public
+        mu = strength_of(self.objective)
+        return [Gaussian().excess(mu * answer, jnp.hypot(self.stddev, mu * self.output_stddev))]
+
     def likelihood_terms(
         self,
         answer: Array,

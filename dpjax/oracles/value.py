@@ -22,3 +22,8 @@ class ValueQuery(Query):
     def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
         """Returns the noisy value."""
         return (answer,)
+
+    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        """Returns none: the value of no record is not 0 in general."""
+        del answer, params, public
+        return []

@@ -46,6 +46,7 @@ class Facts:
       accuracy: a released estimate of the accuracy on the training records, and the ends of its
         95 % interval; or None.
       certificate: bounds on the gradient and the curvature, or None.
+      remarks: what released values say against the training; none of a saved one.
       coefficients: of a linear model, or None.
       preprocessing: what was declared of the data, or None.
       classes: names of the classes that are predicted, empty for a number; None for what predicts
@@ -66,6 +67,7 @@ class Facts:
     status: Status | None
     accuracy: tuple[float, float, float] | None
     certificate: dict[str, Any] | None
+    remarks: tuple[str, ...]
     coefficients: Coefficients | None
     preprocessing: Preprocessing | None
     classes: tuple[str, ...] | None
@@ -131,6 +133,7 @@ def facts_of(solution: Any) -> Facts:
         status=Status(int(solution.status)) if int(solution.status) in set(Status) else None,
         accuracy=_accuracy(solution, what),
         certificate=_certificate(solution.certificate),
+        remarks=() if isinstance(solution, SavedSolution) else tuple(solution.remarks),
         coefficients=_coefficients(solution),
         preprocessing=solution.preprocessing,
         classes=_class_names(solution),

@@ -112,6 +112,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
             class_="claim",
         ),
         _numbers(facts),
+        *(element("p", f"Warning: {remark}") for remark in facts.remarks),
         *_exact_values(exact),
         *_released(facts),
         *coefficient_section(facts),

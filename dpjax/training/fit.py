@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack, cast
 
@@ -198,7 +199,7 @@ def fit(
     )
     evaluator(int(solution.steps), solution.params)
     tables = map(evaluator.table, ("held_out", "training"))
-    return Trained(_scaled_by(net.bounds, solution), net, loss == "cross_entropy", *tables)
+    return Trained(_finished(net.bounds, solution), net, loss == "cross_entropy", *tables)
 
 
 def _coded(loss: Any, data: Any, held_out: Any) -> tuple[Any, Any]:
@@ -217,7 +218,9 @@ def _evaluated(
     return sets
 
 
-def _scaled_by(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+def _finished(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+    for remark in solution.remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=3)
     # So that code that loads the parameters can scale inputs as the network does.
     if bounds is None:
         return solution

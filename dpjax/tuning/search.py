@@ -1,7 +1,6 @@
 """``tune``: private random search over settings, whose whole cost is known."""
 
 import contextlib
-import dataclasses
 import os
 import time
 import uuid
@@ -26,6 +25,7 @@ from dpjax.driver import check_data, loop, root_key
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
 from dpjax.driver.resume import unless_unwritable
+from dpjax.driver.solution import settled
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
@@ -179,11 +179,8 @@ def run_plan(
         best = _search(chosen, records, root, start, limit, progress, unit, unit_rows)
     setting = int(best.setting)
     solution = searched(best.solution, chosen.algorithm(setting))
-    solution = dataclasses.replace(
-        solution,
-        reproducible=seed is not None or guessable(root),
-        preprocessing=loop.preprocessing_of(data),
-    )
+    known = seed is not None or guessable(root)
+    solution = settled(solution, known, loop.preprocessing_of(data))
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
     return Tuned(solution, chosen.settings[setting], float(best.score))
