@@ -288,6 +288,12 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
         metavar="K",
         help="the first K records of a unit count; required with --unit, a declared number",
     )
+    one.add_argument(
+        "--unit-type",
+        choices=("number", "text"),
+        help="whether 7, 7.0 and 007 of --unit are one number, or are compared as text (default: "
+        "whole numbers and words count, and what the two would read differently does not)",
+    )
 
 
 def _compare_parser(commands: argparse._SubParsersAction) -> None:
