@@ -393,7 +393,7 @@ def test_a_column_of_words_where_numbers_were_trained_on_is_refused_by_name(mode
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": ["old"], "income": [1.0]})
     with pytest.raises(
-        ValueError, match="'age' must hold one number for each record, got .*: convert it"
+        ValueError, match=r"'age' must hold one number for each record, got .*: convert it"
     ):
         predict_table(models[1], frame)
 

@@ -124,8 +124,10 @@ class CsvFile(Source):
                 if self._parsed:
                     held.append(line)
                     # After b'"x' a line goes on in quotes, and one at its start closes them.
-                    within = (b'"x' if held[1:] else b"") + line
-                    if opened.fullmatch(within) if b'"' in line else held[1:]:
+                    within = len(held) > 1
+                    if b'"' in line:
+                        within = bool(opened.fullmatch(b'"x' * within + line))
+                    if within:
                         continue
                     line, held = b"".join(held), []
                 yield line
