@@ -291,8 +291,8 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
     one.add_argument(
         "--unit-type",
         choices=("number", "text"),
-        help="whether 7, 7.0 and 007 of --unit are one number, or are compared as text (default: "
-        "whole numbers and words count, and what the two would read differently does not)",
+        help="ids as whole numbers, of which 7, 7.0 and 007 are one, or as text (default: what "
+        "both read alike)",
     )
 
 

@@ -84,7 +84,7 @@ def classes(text: str | None) -> list[Label] | None:
 
 def flag_quotes(table: str, schema: str | None) -> int:
     """NOT PRIVATE: says what is wrong with the quotes of a CSV, and returns 1 if anything is."""
-    breaks = schema is not None and bool(dpjax.datasets.Schema.read(schema).quoted_line_breaks)
+    breaks = schema is not None and dpjax.datasets.Schema.read(schema).quoted_line_breaks
     problems = exact_problems(table, breaks)
     for problem in problems:
         print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)

@@ -80,7 +80,7 @@ def stated(column: Any) -> str:
     >>> stated(np.array([1.5])), stated(["a", 2])
     ('float64', '')
     """
-    dtype = getattr(column, "dtype", getattr(column, "type", ""))
+    dtype: Any = getattr(column, "dtype", getattr(column, "type", ""))
     encoded = str(dtype).startswith(("dictionary<", "run_end_encoded<"))  # of pyarrow
     return str(dtype.value_type if encoded else dtype)
 

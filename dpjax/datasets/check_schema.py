@@ -22,7 +22,7 @@ def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
       ValueError: if the table has other columns than are declared.
       FileNotFoundError: if there is no such file.
     """
-    breaks = bool(schema.quoted_line_breaks)
+    breaks = schema.quoted_line_breaks
     source = open_source(table, schema.label.column, quoted_line_breaks=breaks).source
     check_table(schema, source)
     tally = _Tally(schema)

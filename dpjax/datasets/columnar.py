@@ -39,13 +39,11 @@ class Matrix(Source):
         self.where, self._array, self._beside = where, array, dict(beside or {})
         columns = map(str, range(array.shape[1])) if names is None else names
         self._places = {name: place for place, name in enumerate(columns)}
-        self.names = (*self._places, *self._beside)
-        # An array of text may hold numbers and words, as a CSV does.
-        kind = Kind.MIXED if array.dtype.kind in "USTO" else kind_of(array)
-        held = {name: kind_of(column) for name, column in self._beside.items()}
-        self.kinds = dict.fromkeys(self._places, kind) | held
-        words = {name: stated(column) for name, column in self._beside.items()}
-        self.stated = dict.fromkeys(self._places, stated(array)) | words
+        every = dict.fromkeys(self._places, array) | self._beside
+        self.names, self.stated = (*every,), {name: stated(held) for name, held in every.items()}
+        self.kinds = {name: kind_of(held) for name, held in every.items()}
+        if array.dtype.kind in "USTO":  # it may hold numbers and words, as a CSV does
+            self.kinds |= dict.fromkeys(self._places, Kind.MIXED)
         self.size = array.shape[0]
         self.source_file = getattr(array, "source_file", None)
 

@@ -35,7 +35,7 @@ class CsvFile(Source):
         twice.
     """
 
-    def __init__(self, path: pathlib.Path, quoted_line_breaks: bool = False):
+    def __init__(self, path: pathlib.Path, quoted_line_breaks: bool | None = False):
         self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
         headers = {mark: next(self._lines(mark), b"") for mark in SEPARATORS}
         self.separator = max(SEPARATORS, key=lambda mark: len(_cells(headers[mark], mark)))

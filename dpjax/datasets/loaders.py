@@ -97,9 +97,8 @@ def load(
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
     if schema is not None:
-        options = {"label": label, "bounds": bounds, "intercept": intercept or None}
-        options |= {"classes": classes, "unit": unit, "max_records": max_records}
-        options["unit_type"] = unit_type
+        options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
+        options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
         check_schema_alone(name_or_path, options)
         return read_declared(name_or_path, Schema.read(schema), memory_limit)
     _check_unit(name_or_path, label, unit, max_records, unit_type, memory_limit)

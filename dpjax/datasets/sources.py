@@ -83,7 +83,7 @@ def open_source(
     label: str | None = None,
     memory_limit: int | None = None,
     width: int = 0,
-    quoted_line_breaks: bool = False,
+    quoted_line_breaks: bool | None = False,
 ) -> Opened:
     """Returns the columns of a table.
 
@@ -121,7 +121,7 @@ def open_source(
     return Opened(CsvFile(path, quoted_line_breaks))
 
 
-def exact_problems(table: Any, quoted_line_breaks: bool = False) -> list[str]:
+def exact_problems(table: Any, quoted_line_breaks: bool | None = False) -> list[str]:
     """NOT PRIVATE: returns what is wrong with the quotes of a table, if it is a CSV."""
     if not (is_table_path(table) and str(table).lower().endswith(".csv")):
         return []

@@ -100,8 +100,8 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
       Errors depend on the names of columns and on how they are stored.
     """
     label, scale = schema.label, preprocessing_of(schema)
-    breaks = bool(schema.quoted_line_breaks)
-    opened = open_source(table, label.column, memory_limit, len(scale.features), breaks)
+    width, breaks = len(scale.features), schema.quoted_line_breaks
+    opened = open_source(table, label.column, memory_limit, width, breaks)
     source = opened.source
     check_table(schema, source)
     for problem in undeclared_line_breaks(schema, source):
