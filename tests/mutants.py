@@ -24,7 +24,7 @@ from dpjax.algorithms.accuracy import WithAccuracy
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
-from dpjax.datasets import encoders, labels, units
+from dpjax.datasets import csv_files, encoders, labels, sources, tables, units
 from dpjax.derivatives import (
     batching,
     chunks,
@@ -874,14 +874,46 @@ def _(patch):
 @mutant("one person taken for two, by the type of the name")
 def _(patch):
     whole = units.unit_name
-    patch.setattr(units, "unit_name", lambda cell: f"{type(cell)}{whole(cell)}" * bool(whole(cell)))
+    typed = lambda cell, kind: f"{type(cell)}{whole(cell, kind)}" * bool(whole(cell, kind))  # noqa: E731
+    patch.setattr(units, "unit_name", typed)
+
+
+@mutant("one person taken for two, by a point in the number")
+def _(patch):
+    whole = units.unit_name
+    written = lambda cell, kind: cell if isinstance(cell, str) else whole(cell, kind)  # noqa: E731
+    patch.setattr(units, "unit_name", written)
+
+
+@mutant("two persons taken for one, by a zero before the number")
+def _(patch):
+    whole = units.unit_name
+    patch.setattr(units, "unit_name", lambda cell, kind: whole(cell, "number") or whole(cell, kind))
+
+
+@mutant("ids of floats whose dtype is not looked at")
+def _(patch):
+    patch.setattr(units, "check_names", lambda *given: None)
+    patch.setattr(sources, "check_names", lambda *given: None)
+
+
+@mutant("a text of several lines taken for several records")
+def _(patch):
+    whole = csv_files.CsvFile.__init__
+    by_lines = lambda file, path, quoted_line_breaks=False: whole(file, path, False)  # noqa: E731
+    patch.setattr(csv_files.CsvFile, "__init__", by_lines)
+
+
+@mutant("records of a CSV whose schema does not say where they end")
+def _(patch):
+    patch.setattr(tables, "undeclared_line_breaks", lambda schema, source: [])
 
 
 @mutant("two persons taken for one, by names that are not UTF-8")
 def _(patch):
     whole = units.unit_name
     replaced = lambda cell: cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell  # noqa: E731
-    patch.setattr(units, "unit_name", lambda cell: whole(replaced(cell)))
+    patch.setattr(units, "unit_name", lambda cell, kind: whole(replaced(cell), kind))
 
 
 @mutant("levels learnt from the data")

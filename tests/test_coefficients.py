@@ -15,6 +15,7 @@ N = 200
 CITIES, GRADES = ["bern", "oslo", "rome"], ["low", "mid", "high"]
 FIRST, LAST = datetime.date(2000, 1, 1), datetime.date(2020, 12, 31)
 SCHEMA = {
+    "quoted_line_breaks": False,
     "label": {"column": "rent", "bounds": [100, 900]},
     "columns": {
         "id": {"ignore": True},

@@ -468,8 +468,8 @@ def test_columns_in_memory_are_a_table(tmp_path):
         data = load(table, label="ill", bounds=BOUNDS, classes=("no", "yes"))
         np.testing.assert_allclose(data.x[:2], expected_rows(["30,0,20", "60,1,25"])[0], atol=1e-6)
         np.testing.assert_array_equal(data.y[:2], [-1, 1])
-    # One cell makes words of a column of numbers, so words are no error.
-    assert np.isnan(load(records, label="bmi", bounds={"age": [0, 1], "ill": [0, 1]}).x).all()
+    with pytest.raises(ValueError, match=r"'ill' must hold one number .* got <U3: convert it"):
+        load(records, label="bmi", bounds={"age": [0, 1], "ill": [0, 1]})
     with pytest.raises(ValueError, match="'when' must hold one number for each record"):
         load(columns | {"when": np.zeros(3, "M8[D]")}, label="ill", classes=("no", "yes"))
     with pytest.raises(ValueError, match="a table must be a path, a data frame, or a mapping"):

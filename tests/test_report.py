@@ -27,6 +27,7 @@ SECRETS = ["Guadeloupe", "37.4121", "88.4242"]
 N = 400
 ONE_PASS = "each in at most one answer"
 SCHEMA = {
+    "quoted_line_breaks": False,
     "label": {"column": "y", "classes": [NO, YES]},
     "columns": {
         EVIL: {"bounds": [0, 100]},
@@ -63,7 +64,7 @@ def table(folder):
 
 def trained(path, label, key=None, **more):
     ignored = {held["column"]: {"ignore": True} for name, held in LABELS.items() if name != label}
-    schema = {"label": LABELS[label], "columns": SCHEMA["columns"] | ignored}
+    schema = SCHEMA | {"label": LABELS[label], "columns": SCHEMA["columns"] | ignored}
     data, objective = load(path, schema=schema), OBJECTIVES[label]
     algorithm = dpjax.dp_trust_region(
         objective,

@@ -288,6 +288,12 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
         metavar="K",
         help="the first K records of a unit count; required with --unit, a declared number",
     )
+    one.add_argument(
+        "--unit-type",
+        choices=("number", "text"),
+        help="ids as whole numbers, of which 7, 7.0 and 007 are one, or as text (default: what "
+        "both read alike)",
+    )
 
 
 def _compare_parser(commands: argparse._SubParsersAction) -> None:

@@ -77,9 +77,10 @@ def _template(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option):
             raise ValueError(f"--{option} does not go with --template: leave it out.")
     text = dpjax.datasets.template(arguments.name, arguments.label)
+    flagged = problem.flag_quotes(arguments.name, None)
     if not arguments.out:
         print(text, end="")
-        return 0
+        return flagged
     try:
         with open(arguments.out, "x", encoding="utf-8") as file:
             file.write(text)
@@ -89,7 +90,7 @@ def _template(arguments: argparse.Namespace) -> int:
         ) from None
     print(f"wrote {arguments.out}: fill it in, then")
     print(f"next: {shlex.join(['dpjax', *_checked(arguments.name, arguments.out)])}")
-    return 0
+    return flagged
 
 
 def _checked(name: str, schema: str) -> list[str]:

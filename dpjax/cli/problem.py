@@ -5,6 +5,7 @@ import contextlib
 import csv
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.raw import is_table_path
 from dpjax.datasets.registry import SPECS
+from dpjax.datasets.sources import exact_problems
 
 
 class Setting(NamedTuple):
@@ -38,6 +40,7 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
         memory_limit=memory(getattr(arguments, "memory_limit", None)),
         unit=getattr(arguments, "unit", None),
         max_records=getattr(arguments, "max_records", None),
+        unit_type=getattr(arguments, "unit_type", None),
         schema=arguments.schema,
     )
 
@@ -77,6 +80,15 @@ def classes(text: str | None) -> list[Label] | None:
         with contextlib.suppress(ValueError):
             return [convert(label) for label in labels]
     return list(labels)
+
+
+def flag_quotes(table: str, schema: str | None) -> int:
+    """NOT PRIVATE: says what is wrong with the quotes of a CSV, and returns 1 if anything is."""
+    breaks = schema is not None and dpjax.datasets.Schema.read(schema).quoted_line_breaks
+    problems = exact_problems(table, breaks)
+    for problem in problems:
+        print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)
+    return int(bool(problems))
 
 
 def say_labels(

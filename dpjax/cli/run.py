@@ -49,7 +49,7 @@ def _work(arguments: argparse.Namespace) -> int:
         print(guarantee.statement(algorithm, data.unit, False, *declared))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
-        return 0
+        return problem.flag_quotes(arguments.data, arguments.schema)
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()

@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
             dpjax.Ledger.read(arguments.ledger).check(chosen.event)
         print(guarantee.statement(algorithm, data.unit, False, *declared))
         print("dry run: nothing was spent.")
-        return 0
+        return problem.flag_quotes(arguments.data, arguments.schema)
     begin = time.perf_counter()
     tuned = dpjax.tuning.run_plan(
         chosen,

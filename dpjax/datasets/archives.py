@@ -9,7 +9,7 @@ import urllib.request
 import warnings
 import zipfile
 import zlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,32 +35,18 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
 
 
-class Named(Protocol):
-    """A data set with an archive."""
+def find(archive: str) -> pathlib.Path | None:
+    """Returns the path of a data set's archive on this machine, or None.
 
-    @property
-    def archive(self) -> str:
-        """Its file name."""
-        ...
+    The shipped file; else the one in ``$DPJAX_DATA``; else the one in the cache.
 
-
-def find(entry: Named) -> pathlib.Path | None:
-    """Returns the path of a named data set's archive on this machine, or None.
-
-    Args:
-      entry: the data set.
-
-    Returns:
-      The shipped file; else the one in ``$DPJAX_DATA``; else the one in the cache; else None.
-
-    >>> from dpjax.datasets.registry import spec
-    >>> find(spec("randhie")).name
+    >>> find("randhie.npz").name
     'randhie.npz'
     """
     folders = [pathlib.Path(__file__).parent, cache_folder()]
     if declared := os.environ.get("DPJAX_DATA"):
         folders.insert(1, pathlib.Path(declared))
-    paths = (folder / entry.archive for folder in folders)
+    paths = (folder / archive for folder in folders)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -96,7 +82,7 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
     >>> arrays(spec("randhie"))["x"].shape
     (20190, 9)
     """
-    path = find(entry)
+    path = find(entry.archive)
     result = _from_publisher(entry) if path is None else read(path, entry.checksum)
     declared = os.environ.get("DPJAX_DATA")
     if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):

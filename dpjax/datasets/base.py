@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,10 @@ import numpy as np
 
 from dpjax._streaming import Rows
 from dpjax._typing import Array, PyTree, pytree_dataclass
+from dpjax.datasets.cells import check_numbers, to_numbers
 from dpjax.datasets.encoders import Column
 from dpjax.datasets.labels import Label, encode_labels
-from dpjax.datasets.raw import read_features
+from dpjax.datasets.source import Source
 from dpjax.datasets.sources import open_features
 
 Ranges = tuple[np.ndarray, np.ndarray]
@@ -103,23 +104,34 @@ class Preprocessing:
 
         Raises:
           FileNotFoundError: if there is no such file.
-          ValueError: if a column is missing, or an array has another shape or dtype.
+          ValueError: if a column is missing or stored otherwise, or an array has another shape.
 
         Privacy: each row depends on one record alone. A record with a value that is missing, not
           finite, or an undeclared level that has no indicator becomes NaN in every feature.
         """
-        if self.encoders is not None:
-            source = open_features(table, self.columns)
-            for column in self.encoders:
-                column.check_stored(source.kinds[column.name], source.where)
-            wanted, numeric = self.wanted
-            blocks = [self.encode(block) for block in source.blocks(wanted, numeric)]
-            return np.concatenate([np.empty((0, len(self.features)), np.float32), *blocks])
         if not self.columns:
             (low, high), *_ = self.bounds or ((0.0, 1.0),)
             pixels = np.asarray(table).astype(np.float32)
             return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
-        return normalise(read_features(table, self.columns), self.ranges, self.intercept)
+        blocks = self.blocks(open_features(table, self.columns))
+        return np.concatenate([np.empty((0, len(self.features)), np.float32), *blocks])
+
+    def blocks(self, source: Source) -> Iterator[np.ndarray]:
+        """Yields the rows of a table's records, scaled as in training.
+
+        Raises:
+          ValueError: if a column is stored as what has no valid value.
+        """
+        if self.encoders is not None:
+            for column in self.encoders:
+                column.check_stored(source.kinds[column.name], source.where)
+            return map(self.encode, source.blocks(*self.wanted))
+        for name in self.columns:
+            check_numbers(name, source.kinds[name], source.stated[name])
+        return (
+            normalise(np.stack(list(map(to_numbers, block)), axis=1), self.ranges, self.intercept)
+            for block in source.blocks(self.columns, set(self.columns))
+        )
 
     def encode(self, cells: Sequence[np.ndarray]) -> np.ndarray:
         """Returns rows (n, p) in float32, for a mapping with encoders.

@@ -1,14 +1,16 @@
-"""Cells of a column: how they are stored, and what number or date each one is."""
+"""Cells of a column: how they are stored, and what number, date or unit each one is."""
 
 import datetime
 import decimal
 import enum
 import numbers
 import re
+import unicodedata
 from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax.datasets.arrow import arrow_cells
 
 
@@ -40,7 +42,7 @@ _OF_NAME = {
     re.compile(r"(date|timestamp)"): Kind.DATES,
     re.compile(r"(object|null|category)\b"): Kind.MIXED,
 }
-# Words that stand for a missing cell where cells are counted for the owner of the data.
+# Words that stand for a missing cell: of nobody, and where cells are counted for their owner.
 MISSING = {"", "na", "n/a", "nan", "none", "null", "?"}
 EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = datetime.timedelta(days=1)
@@ -49,6 +51,12 @@ _PER_DAY = {"W": 1 / 7, "D": 1, "h": 24, "m": 1_440, "s": 86_400, "ms": 86_400 *
 _PER_DAY |= {name: 86_400 * 10**power for name, power in (("us", 6), ("ns", 9), ("ps", 12))}
 _PER_DAY |= {name: 86_400 * 10**power for name, power in (("fs", 15), ("as", 18))}
 _FARTHEST = 12 * 100_000  # months from 1970 that datetime64[D] holds; no bounds reach there
+# What looks like a number; whole numbers as integers are written, or floats where one is missing;
+# and as any program writes them.
+_NUMERIC = re.compile(r"[-+]?[.,]?\d[\d,]*(\.\d*)?(e[-+]?\d+)?", re.IGNORECASE)
+_PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
+_WRITTEN = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?", re.IGNORECASE)
+_MOST_DIGITS = 300  # of a whole number; Python neither reads nor prints thousands
 
 
 def kind_of(column: Any) -> Kind:
@@ -60,31 +68,93 @@ def kind_of(column: Any) -> Kind:
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     if isinstance(dtype, np.dtype):
         return _OF_DTYPE.get(dtype.kind, Kind.OTHER)
-    return Kind.MIXED if dtype is None else kind_named(str(getattr(dtype, "value_type", dtype)))
-
-
-def kind_named(name: str) -> Kind:
-    """Returns the kind of a dtype that is known by its name.
-
-    >>> kind_named("Int64"), kind_named("large_string"), kind_named("Struct({'a': Int64})")
-    (<Kind.NUMBERS: 'numbers'>, <Kind.WORDS: 'words'>, <Kind.OTHER: 'cells of another type'>)
-    """
-    name = name.lower().removeprefix("sparse[")
+    if dtype is None:
+        return Kind.MIXED
+    name = stated(column).lower().removeprefix("sparse[")
     return next((kind for pattern, kind in _OF_NAME.items() if pattern.match(name)), Kind.OTHER)
 
 
-def check_numbers(name: str, kind: Kind, stated: str) -> None:
+def stated(column: Any) -> str:
+    """Returns the name of a column's dtype, "" if it has none.
+
+    >>> stated(np.array([1.5])), stated(["a", 2])
+    ('float64', '')
+    """
+    dtype: Any = getattr(column, "dtype", getattr(column, "type", ""))
+    encoded = str(dtype).startswith(("dictionary<", "run_end_encoded<"))  # of pyarrow
+    return str(dtype.value_type if encoded else dtype)
+
+
+def check_numbers(name: str, kind: Kind, dtype: str) -> None:
     """Raises if a column is stored as what is no number, by its dtype alone.
 
-    Words are read as numbers, cell by cell: a single one makes words of a column of a data frame.
-
-    >>> check_numbers("age", Kind.WORDS, "str")
+    >>> check_numbers("age", Kind.NUMBERS, "int64")
     """
-    if stated == "category" or kind in (Kind.DATES, Kind.OTHER):
+    if dtype == "category" or kind in (Kind.DATES, Kind.WORDS, Kind.OTHER):
         raise ValueError(
-            f"the column {name!r} must hold one number for each record, got {stated}: remove it, "
-            "or declare its levels in a schema."
+            f"the column {name!r} must hold one number for each record, got {dtype}: convert it, "
+            "remove it, or declare its levels in a schema."
         )
+
+
+def check_names(said: str, kind: Kind, dtype: str, unit_type: str | None = None) -> None:
+    """Raises if a column is stored as what cannot name units, by its dtype and declared type alone.
+
+    >>> check_names("by", Kind.WORDS, "str")
+    """
+    numbers = unit_type == "number"
+    if unit_type is not None:
+        _validate.choice("type of units", unit_type, ("number", "text"))
+    if kind in (Kind.OTHER, Kind.BOOLEANS) or (numbers and kind == Kind.DATES):
+        raise ValueError(f"{said} must hold whole numbers or strings, got {dtype}: convert them.")
+    if kind == Kind.NUMBERS and not numbers and re.search("float|double", dtype.lower()):
+        raise ValueError(
+            f"{said} is stored as {dtype}, in which large whole numbers are not told apart: store "
+            "whole numbers as integers (pandas: 'Int64', which may lack some) or text; or declare "
+            "that they are numbers (unit_type='number', or type = \"number\" under [unit]): those "
+            "from 2^53 on, or 2^24 in float32, then name nobody."
+        )
+
+
+def unit_name(cell: Any, unit_type: str | None = None) -> str:
+    """Returns the name that a cell gives to a unit, as text; "" if it is none.
+
+    Two names for one person would protect each half by itself; one name for two persons would
+    protect neither whole. So a cell that the two types read as different names, such as ``007``,
+    is none until the type is declared. Only ``7.0``, as pandas writes 7 where another is missing,
+    is 7.
+
+    Args:
+      cell: of any type.
+      unit_type: declared: ``"number"``, ``"text"`` or None.
+
+    >>> [unit_name(cell) for cell in (" ann", 7, "7", 7.0, "7.0", "007", "7.5", None, "NA")]
+    ['ann', '7', '7', '7', '7', '', '', '', '']
+    >>> unit_name("+007", "number"), unit_name("ann", "number"), unit_name("007", "text")
+    ('7', '', '007')
+    """
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
+    if isinstance(cell, np.datetime64):
+        cell = "" if np.isnat(cell) else str(cell)
+    if isinstance(cell, str):
+        text = unicodedata.normalize("NFC", cell).strip()
+        if text.lower() in MISSING:
+            return ""
+        if unit_type == "text" or (unit_type is None and not _NUMERIC.fullmatch(text)):
+            return text
+        pattern = _PLAIN if unit_type is None else _WRITTEN
+        if len(text) > _MOST_DIGITS or not pattern.fullmatch(text):
+            return ""
+        cell = int(text) if text.lstrip("+-").isdecimal() else float(text)
+    if isinstance(cell, float | np.floating) and unit_type != "text":
+        largest = 2.0 ** (np.finfo(cell).nmant + 1)  # from there on, other integers round to it
+        cell = int(cell) if abs(cell) < largest and cell == np.floor(cell) else None
+    if isinstance(cell, decimal.Decimal) and cell.is_finite() and cell.adjusted() < _MOST_DIGITS:
+        cell = int(cell) if cell == cell.to_integral_value() else None
+    if not isinstance(cell, int | np.integer) or isinstance(cell, bool | np.timedelta64):
+        return ""
+    return str(int(cell)) if abs(int(cell)) < 10**_MOST_DIGITS else ""
 
 
 def cells_of(column: Any) -> np.ndarray:

@@ -16,6 +16,7 @@ from dpjax.datasets.loaders import check_schema_alone, open_table
 from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import ROWS_AT_ONCE
+from dpjax.datasets.sources import exact_problems
 from dpjax.datasets.tables import Bounds
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
@@ -188,6 +189,7 @@ def check(
     )
     suggested = _suggested(counted, other)
     problems = _label_problems(table, report, suggested) + _feature_problems(report)
+    problems = exact_problems(name_or_path) + problems
     if table.ranges is None and (is_table_path(name_or_path) or has_columns(name_or_path)):
         problems.append(_bounds_to_declare(table.columns))
     return dataclasses.replace(report, exact_problems=tuple(problems), exact_classes=suggested)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.labels import Label
-from dpjax.datasets.schema import Schema, check_table
-from dpjax.datasets.sources import open_source
+from dpjax.datasets.cells import MISSING, unit_name
+from dpjax.datasets.labels import Label, label_text
+from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
+from dpjax.datasets.sources import exact_problems, open_source
 from dpjax.datasets.tables import preprocessing_of, table_name
-from dpjax.datasets.units import unit_name
 
 _SHOWN = 8  # levels named in one remark
 
@@ -22,13 +22,16 @@ def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
       ValueError: if the table has other columns than are declared.
       FileNotFoundError: if there is no such file.
     """
-    source = open_source(table, schema.label.column).source
+    breaks = schema.quoted_line_breaks
+    source = open_source(table, schema.label.column, quoted_line_breaks=breaks).source
     check_table(schema, source)
     tally = _Tally(schema)
     for block in source.blocks(*tally.wanted):
         tally.add(block)
     fields = {"name": table_name(table), "unit": "row", **tally.fields()}
-    return fields | {"exact_problems": (*tally.label_problems(), *tally.column_problems())}
+    of_file = (*undeclared_line_breaks(schema, source), *exact_problems(table, breaks))
+    of_cells = (*tally.label_problems(), *tally.column_problems(), *tally.unit_problems())
+    return fields | {"exact_problems": of_file + of_cells}
 
 
 class _Tally:
@@ -47,6 +50,7 @@ class _Tally:
         self._missing, self._outside = collections.Counter[str](), collections.Counter[str]()
         self._undeclared = {name: collections.Counter[str]() for name in names}
         self._labels, self._codes = collections.Counter[str](), collections.Counter[float]()
+        self._names = collections.Counter[str]()  # in cells of the unit that name nobody
         self._seen: set[int] = set()
 
     def add(self, block: list[np.ndarray]) -> None:
@@ -59,7 +63,12 @@ class _Tally:
             self._undeclared[column.name] += column.exact_undeclared(held)
         rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
-        nobody = np.array([not unit_name(cell) for cell in owners[0]]) if owners else False
+        nobody: Any = False
+        if owners:
+            kind = self._schema.unit_type
+            nobody = np.array([not unit_name(cell, kind) for cell in owners[0]], bool)
+            texts = map(label_text, owners[0][nobody])
+            self._names.update(text for text in texts if text.lower() not in MISSING)
         self._labels += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
         self._rows += len(y)
@@ -131,6 +140,16 @@ class _Tally:
                     f"of {rows} records: are the bounds in the units of the file?"
                 )
         return problems
+
+    def unit_problems(self) -> list[str]:
+        if not self._names:
+            return []
+        return [
+            f"the unit {self._schema.unit!r} holds {_few(self._names)}, which names "
+            "nobody, so that such a record contributes nothing: declare under [unit] type = "
+            '"number" if all are whole numbers (7, 7.0, 007 and +7 are one), or type = "text" if '
+            "they are words, compared as they are written."
+        ]
 
     def _class_counts(self) -> dict[Label, int]:
         classes = self._scale.classes

@@ -12,37 +12,11 @@ import numpy as np
 from dpjax._files import SourceFile
 from dpjax._streaming import Rows
 from dpjax.datasets.arrow import arrow_cells
-from dpjax.datasets.cells import Kind, check_numbers, kind_named, kind_of, to_numbers
+from dpjax.datasets.cells import Kind, check_numbers, kind_of, stated, to_numbers
 from dpjax.datasets.csv_files import check_unique
 from dpjax.datasets.source import Source
 
-SUFFIXES = (".npy", ".parquet")
 _LOCAL_HEADER = 30  # bytes of a ZIP member's own header, before its name
-
-
-def open_columns(path: pathlib.Path) -> "ColumnFile":
-    """Returns the columns of a file.
-
-    Args:
-      path: an NPY file of shape (n, p), whose columns are "0", "1", ...; or a Parquet file.
-
-    Raises:
-      ValueError: if it is not one.
-      ImportError: for Parquet without pyarrow.
-    """
-    return NpyFile(path) if path.suffix.lower() == ".npy" else ParquetFile(path)
-
-
-class ColumnFile(Source):
-    """A file of which rows are read when they are asked for; raw data."""
-
-    def rows(self, wanted: Sequence[str]) -> Rows:
-        """Returns the named columns as numbers, (n, p)."""
-        raise NotImplementedError
-
-    def cells(self, name: str) -> Rows:
-        """Returns one column, (n,), in its own dtype."""
-        raise NotImplementedError
 
 
 class Matrix(Source):
@@ -65,11 +39,11 @@ class Matrix(Source):
         self.where, self._array, self._beside = where, array, dict(beside or {})
         columns = map(str, range(array.shape[1])) if names is None else names
         self._places = {name: place for place, name in enumerate(columns)}
-        self.names = (*self._places, *self._beside)
-        # An array of text may hold numbers and words, as a CSV does.
-        kind = Kind.MIXED if array.dtype.kind in "USTO" else kind_of(array)
-        held = {name: kind_of(column) for name, column in self._beside.items()}
-        self.kinds = dict.fromkeys(self._places, kind) | held
+        every = dict.fromkeys(self._places, array) | self._beside
+        self.names, self.stated = (*every,), {name: stated(held) for name, held in every.items()}
+        self.kinds = {name: kind_of(held) for name, held in every.items()}
+        if array.dtype.kind in "USTO":  # it may hold numbers and words, as a CSV does
+            self.kinds |= dict.fromkeys(self._places, Kind.MIXED)
         self.size = array.shape[0]
         self.source_file = getattr(array, "source_file", None)
 
@@ -85,7 +59,7 @@ class Matrix(Source):
         ]
 
 
-class NpyFile(ColumnFile, Matrix):
+class NpyFile(Matrix):
     """An NPY file of shape (n, p), whose columns are "0", "1", ..."""
 
     def __init__(self, path: pathlib.Path):
@@ -115,7 +89,7 @@ class NpyFile(ColumnFile, Matrix):
         return Rows(self._mapped, lambda rows: rows[:, place], ())
 
 
-class ParquetFile(ColumnFile):
+class ParquetFile(Source):
     """A Parquet file; the row group read last is kept."""
 
     def __init__(self, path: pathlib.Path):
@@ -132,12 +106,9 @@ class ParquetFile(ColumnFile):
         self.source_file = SourceFile(path)
         self.where, self.names = repr(str(path)), tuple(held.schema_arrow.names)
         check_unique(self.where, self.names)
-        types = {field.name: field.type for field in held.schema_arrow}
-        self._dtypes = {name: _dtype(kind) for name, kind in types.items()}
-        self._stated = {name: str(kind) for name, kind in types.items()}
-        self.kinds = {
-            name: kind_named(str(getattr(kind, "value_type", kind))) for name, kind in types.items()
-        }
+        self._dtypes = {field.name: _dtype(field.type) for field in held.schema_arrow}
+        self.stated = {field.name: stated(field) for field in held.schema_arrow}
+        self.kinds = {field.name: kind_of(field) for field in held.schema_arrow}
         sizes = [held.metadata.row_group(i).num_rows for i in range(held.num_row_groups)]
         self._ends = np.cumsum([0, *sizes])
         self.size = int(self._ends[-1])
@@ -155,10 +126,8 @@ class ParquetFile(ColumnFile):
     def rows(self, wanted: Sequence[str]) -> Rows:
         """Returns the named columns as numbers, (n, p)."""
         for name in wanted:
-            check_numbers(name, self.kinds[name], self._stated[name])
-        texts = {name for name in wanted if self.kinds[name] == Kind.WORDS}
-        numbers = (np.float64 if name in texts else self._dtypes[name] for name in wanted)
-        dtype = np.result_type(np.float32, *numbers)
+            check_numbers(name, self.kinds[name], self.stated[name])
+        dtype = np.result_type(np.float32, *(self._dtypes[name] for name in wanted))
         return Rows(_Stacked(self._path, list(wanted), self._ends, dtype, stacked=True))
 
     def cells(self, name: str) -> Rows:
@@ -294,6 +263,9 @@ def _numpy(column: Any, dtype: np.dtype) -> np.ndarray:
         cells = arrow_cells(column)
         # Nanoseconds would become integers.
         return cells.astype("datetime64[us]" if cells.dtype.kind == "M" else object).astype(object)
+
+
+OPENED = {".npy": NpyFile, ".parquet": ParquetFile}  # what opens a file, by its suffix
 
 
 def mapped_member(path: pathlib.Path, name: str) -> np.ndarray | None:

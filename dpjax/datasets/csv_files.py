@@ -1,8 +1,11 @@
-"""Reader for CSV files in which each line is one record, whatever its content."""
+"""Reader for CSV files, in which a line is a record unless line breaks in quotes are declared."""
 
 import csv
+import functools
+import itertools
 import math
 import pathlib
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -12,25 +15,31 @@ from dpjax.datasets.cells import Kind
 from dpjax.datasets.source import ROWS_AT_ONCE, Source
 
 SEPARATORS = (",", ";", "\t", "|")
+_MARK = b"\xef\xbb\xbf"
 
 
 class CsvFile(Source):
-    """A CSV file: a header, then one record a line.
+    """A CSV file: a header, then its records.
 
     The header tells which of ``SEPARATORS`` stands between cells: the one by which it has most. In
-    a file with semicolons ``3,5`` is a number as ``3.5`` is.
+    a file with semicolons ``3,5`` is a number as ``3.5`` is. A line ends at a line feed.
 
     Args:
       path: of the file, in UTF-8.
+      quoted_line_breaks: whether records are as RFC 4180 parses them, by which a cell in quotes may
+        hold line breaks, and a quote that is never closed holds all lines after it. Without it
+        each line is a record, whatever it holds.
 
     Raises:
-      ValueError: if the header is empty, is not UTF-8, or names a column twice.
+      ValueError: if the header is empty, is not UTF-8, leaves a quote open, or names a column
+        twice.
     """
 
-    def __init__(self, path: pathlib.Path):
-        self._path, self.where = path, repr(str(path))
-        with path.open("rb") as file:
-            first = file.readline().removeprefix(b"\xef\xbb\xbf")
+    def __init__(self, path: pathlib.Path, quoted_line_breaks: bool | None = False):
+        self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
+        headers = {mark: next(self._lines(mark), b"") for mark in SEPARATORS}
+        self.separator = max(SEPARATORS, key=lambda mark: len(_cells(headers[mark], mark)))
+        first = headers[self.separator]
         if not first.strip():
             raise ValueError(
                 f"{self.where} begins with an empty line, or is empty: the first line must name "
@@ -43,11 +52,16 @@ class CsvFile(Source):
                 f"the header of {self.where} is not UTF-8: save the file as UTF-8 (spreadsheets "
                 "call it CSV UTF-8). It may be Latin-1, Windows-1252 or UTF-16 now."
             ) from None
-        self.separator = max(SEPARATORS, key=lambda mark: len(_cells(first, mark)))
+        if _open_quote(self.separator).fullmatch(first):
+            raise ValueError(
+                f"the header of {self.where} leaves a quote open: close it, or, where the name of "
+                "a column holds a line break, declare quoted_line_breaks = true in a schema."
+            )
         self.names = tuple(cell.strip() for cell in _cells(first, self.separator))
         check_unique(f"the header of {self.where}", self.names)
         self.kinds = dict.fromkeys(self.names, Kind.MIXED)
-        self.size = sum(1 for _ in self._lines())
+        self.stated = dict.fromkeys(self.names, "")
+        self.size = sum(1 for _ in self._records())
 
     def blocks(
         self, wanted: Sequence[str], numeric: Collection[str] = ()
@@ -65,7 +79,8 @@ class CsvFile(Source):
         number = _comma_number if self.separator == ";" else _number
         same: dict[str, str] = {}  # one string for each word, not one for each record
         empty = [""] * len(self.names)
-        for lines in _batched(self._lines(), ROWS_AT_ONCE):
+        records = self._records()
+        while lines := list(itertools.islice(records, ROWS_AT_ONCE)):
             rows = [_cells(line, self.separator) for line in lines]
             rows = [row if len(row) == len(empty) else empty for row in rows]
             block = []
@@ -78,14 +93,58 @@ class CsvFile(Source):
                     block.append(np.fromiter(words, object, len(rows)))
             yield block
 
-    def _lines(self) -> Iterator[bytes]:
-        # Read as a stream, a stray quote in one record would swallow the records after it. Hence
-        # also binary mode, which splits at \n alone.
+    def exact_problems(self) -> list[str]:
+        """NOT PRIVATE: returns what is wrong with the quotes of the file, if anything is."""
+        opened = _open_quote(self.separator)
+        count = sum(b'"' in line and bool(opened.fullmatch(line)) for line in self._records())
+        said = (
+            "leave a quote open. Where cells in quotes hold line breaks, one record is read as "
+            "several: declare quoted_line_breaks = true in the schema. Otherwise close the quotes."
+        )
+        if self._parsed:
+            said = "leave a quote open, up to the end of the file: close it."
+        return [f"{count} records of {self.where} {said}"] if count else []
+
+    def _records(self) -> Iterator[bytes]:
+        lines = self._lines(self.separator)
+        next(lines, None)
+        # Of cells between tabs a line without any value is a record, not a blank line.
         tabs = self.separator == "\t"
+        yield from (line for line in lines if line.strip() or (tabs and b"\t" in line))
+
+    def _lines(self, separator: str) -> Iterator[bytes]:
+        """Yields the header and the records, blank lines too."""
+        # Undeclared, a stray quote in one record would swallow the records after it. Binary mode
+        # splits at \n alone.
+        opened, held = _open_quote(separator), []
         with self._path.open("rb") as file:
-            file.readline()
-            # Of cells between tabs a line without any value is a record, not a blank line.
-            yield from (line for line in file if line.strip() or (tabs and b"\t" in line))
+            if file.read(len(_MARK)) != _MARK:
+                file.seek(0)
+            for line in file:
+                if self._parsed:
+                    held.append(line)
+                    # After b'"x' a line goes on in quotes, and one at its start closes them.
+                    within = len(held) > 1
+                    if b'"' in line:
+                        within = bool(opened.fullmatch(b'"x' * within + line))
+                    if within:
+                        continue
+                    line, held = b"".join(held), []
+                yield line
+            if held:
+                yield b"".join(held)
+
+
+@functools.cache
+def _open_quote(separator: str) -> re.Pattern[bytes]:
+    """Matches lines that leave a quote open: its cells, as ``csv`` reads them, and one in quotes.
+
+    >>> [bool(_open_quote(",").fullmatch(line)) for line in (b'a,"b', b'a,"b""', b'a,b"', b'"a"')]
+    [True, True, False, False]
+    """
+    mark, quoted = re.escape(separator).encode(), rb'"[^"]*+(?:""[^"]*+)*+'
+    cell = rb'(?:%b"(?!")|(?!"))[^%b]*+' % (quoted, mark)
+    return re.compile(rb"(?:%b%b)*+%b" % (cell, mark, quoted))
 
 
 def _number(cell: str) -> float:
@@ -99,17 +158,6 @@ def _comma_number(cell: str) -> float:
     if "," in cell and "." not in cell and cell.count(",") == 1:
         cell = cell.replace(",", ".")
     return _number(cell)
-
-
-def _batched(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    for line in lines:
-        batch.append(line)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _cells(line: bytes, separator: str) -> list[str]:

@@ -11,8 +11,7 @@ import numpy as np
 from dpjax.datasets.cells import EPOCH, MISSING, Kind, to_days, to_numbers
 from dpjax.datasets.labels import Label, check_possible, codes, label_text, places
 
-# One cell that is no number makes words of a column where a data frame is read from a file.
-_NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
+_NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
 _TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
 _OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 
@@ -84,7 +83,7 @@ class Column:
 _REMEDY = {
     Kind.NUMBERS: "declare bounds as numbers, or levels",
     Kind.BOOLEANS: "declare levels = [false, true], or bounds = [0, 1]",
-    Kind.WORDS: "declare its levels, or its order",
+    Kind.WORDS: "declare its levels, or its order, or convert it to numbers",
     Kind.DATES: "declare bounds as dates, such as [2015-01-01, 2025-12-31]",
     Kind.OTHER: "declare ignore = true, or convert it",
 }
@@ -346,7 +345,7 @@ def _check_label(name: str, kind: Kind, stored: set[Kind], where: str) -> None:
     if kind not in stored:
         raise ValueError(
             f"the label {name!r} of {where} holds {kind.value}: declare classes for words or "
-            "numbers, or bounds for numbers."
+            "numbers, or bounds for numbers; words that are numbers have to be converted."
         )
 
 

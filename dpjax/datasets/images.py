@@ -83,7 +83,7 @@ def find_images(name: str) -> tuple[Images, pathlib.Path | None]:
     (28, 28)
     """
     for images in IMAGES[name]:
-        if (path := archives.find(images)) is not None:
+        if (path := archives.find(images.archive)) is not None:
             return images, path
     return IMAGES[name][-1], None
 

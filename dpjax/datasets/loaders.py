@@ -15,11 +15,12 @@ from dpjax.datasets.base import Dataset, Table
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
-from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path, read_cells
+from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path
 from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.schema import Schema
+from dpjax.datasets.sources import read_names
 from dpjax.datasets.tables import Bounds, read_declared, read_table
-from dpjax.datasets.units import check_names, group
+from dpjax.datasets.units import group
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -35,15 +36,16 @@ def load(
     unit: str | None = None,
     max_records: int | None = None,
     schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    unit_type: str | None = None,
 ) -> Dataset:
     """Returns a named data set or a user's table: a file, or columns in memory.
 
-    A CSV has a header and one line per record (blank lines are skipped), with commas, semicolons,
-    tabs or bars between cells. A ``schema`` declares what each column of a table is; for a table
-    of numbers ``label``, ``bounds`` and ``classes`` do. An NPZ has the arrays ``x`` (n, p) and
-    ``y`` (n,), and may have ``test_x`` and ``test_y``; or ``X_train``, ``y_train``, ``X_test`` and
-    ``y_test``. An NPY is a table (n, columns) of numbers, with columns ``"0"``, ``"1"``, ...;
-    Parquet needs pyarrow.
+    A CSV has a header and one line per record (blank lines are skipped; a schema may declare line
+    breaks in quotes), with commas, semicolons, tabs or bars between cells. A ``schema`` declares
+    what each column is; for a table of numbers ``label``, ``bounds`` and ``classes`` do. An NPZ has
+    the arrays ``x`` (n, p) and ``y`` (n,), and may have ``test_x`` and ``test_y``; or ``X_train``,
+    ``y_train``, ``X_test`` and ``y_test``. An NPY is a table (n, columns) of numbers, with columns
+    ``"0"``, ``"1"``, ...; Parquet needs pyarrow.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
@@ -69,6 +71,7 @@ def load(
         such as ``"patient"``. All records of one patient are then protected together, see
         ``group``; train with ``objective.of_units()``.
       max_records: the largest number of records that a unit contributes; required with ``unit``.
+      unit_type: how the cells of ``unit`` are compared, see ``group``.
       schema: a ``Schema``, the path of a TOML file that holds one, or a mapping like it; for a
         table only. It takes the place of all options but ``memory_limit``, and has an intercept
         unless it says otherwise.
@@ -94,18 +97,18 @@ def load(
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
     if schema is not None:
-        options = {"label": label, "bounds": bounds, "intercept": intercept or None}
-        options |= {"classes": classes, "unit": unit, "max_records": max_records}
+        options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
+        options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
         check_schema_alone(name_or_path, options)
         return read_declared(name_or_path, Schema.read(schema), memory_limit)
-    _check_unit(name_or_path, label, unit, max_records, memory_limit)
+    _check_unit(name_or_path, label, unit, max_records, unit_type, memory_limit)
     if isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if label is not None or bounds is not None or intercept or classes is not None:
             raise ValueError(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         return load_images(str(name_or_path))
-    owners = None if unit is None else read_cells(name_or_path, unit)
+    owners = None if unit is None else read_names(name_or_path, unit, unit_type)
     table = open_table(
         name_or_path,
         label=label,
@@ -115,10 +118,11 @@ def load(
         unit=unit,
     )
     if _is_user_table(name_or_path) and bounds is None:
+        where = repr(str(name_or_path)) if is_table_path(name_or_path) else "the table"
         named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
         more = ", ..." if len(table.columns) > 3 else ""
         raise ValueError(
-            f"bounds must declare the range of every feature of {_words(name_or_path)}, got None: "
+            f"bounds must declare the range of every feature of {where}, got None: "
             "ranges read off the data would leak it. Declare each column in a schema, which "
             "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
             f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
@@ -127,8 +131,7 @@ def load(
     data = table.dataset(intercept)
     if unit is None or max_records is None:
         return data
-    check_names(f"the unit {unit!r} of {_words(name_or_path)}", owners)
-    return group(data, owners, max_records, unit)
+    return group(data, owners, max_records, unit, unit_type)
 
 
 def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
@@ -153,11 +156,13 @@ def _check_unit(
     label: str | None,
     unit: str | None,
     max_records: int | None,
+    unit_type: str | None,
     memory_limit: int | None,
 ) -> None:
     if unit is None:
-        if max_records is not None:
-            raise ValueError("max_records is for units: name the column that tells them by unit.")
+        for name, given in (("max_records", max_records), ("unit_type", unit_type)):
+            if given is not None:
+                raise ValueError(f"{name} is for units: name the column that tells them by unit.")
         return
     if not _is_user_table(table):
         raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
@@ -287,7 +292,7 @@ def _info_of_images(name: str) -> DatasetInfo:
 
 
 def _info(entry: Spec) -> DatasetInfo:
-    path = archives.find(entry)
+    path = archives.find(entry.archive)
     return DatasetInfo(
         name=entry.name,
         rows=entry.rows,
@@ -304,10 +309,6 @@ def _info(entry: Spec) -> DatasetInfo:
 
 def _is_user_table(table: Any) -> bool:
     return is_table_path(table) or has_columns(table)
-
-
-def _words(table: Any) -> str:
-    return repr(str(table)) if is_table_path(table) else "the table"
 
 
 def _read_named(entry: Spec) -> Table:

@@ -12,10 +12,10 @@ from dpjax import _validate
 from dpjax._streaming import Rows
 from dpjax.datasets import columnar
 from dpjax.datasets.archives import DAMAGED
-from dpjax.datasets.cells import cells_of, check_numbers, kind_of, to_numbers
+from dpjax.datasets.cells import cells_of, check_numbers, kind_of, stated, to_numbers
 from dpjax.datasets.csv_files import CsvFile, few
 
-SUFFIXES = (".csv", ".npz", *columnar.SUFFIXES)
+SUFFIXES = (".csv", ".npz", *columnar.OPENED)
 
 # Names of the arrays of an NPZ: features, labels, features and labels for testing.
 _NPZ_NAMES = (
@@ -96,7 +96,7 @@ def read_labelled(
         )
     path = existing(table)
     suffix = path.suffix.lower()
-    if suffix in columnar.SUFFIXES:
+    if suffix in columnar.OPENED:
         return _read_columns(path, label, memory_limit, unit)
     if suffix == ".npz":
         return read_archive(path, label, memory_limit)
@@ -104,90 +104,6 @@ def read_labelled(
     file = CsvFile(path)
     wanted, name = _features(file.where, list(file.names), label, unit)
     return Raw(tuple(wanted), *_read_csv(file, wanted, name))
-
-
-def read_features(table: Any, columns: Sequence[str]) -> np.ndarray:
-    """Returns the features of a table that may have no labels.
-
-    Args:
-      table: a path ending as in ``SUFFIXES``; named columns, possibly among others; or an
-        array (n, p) in the order of the columns.
-      columns: the p names.
-
-    Returns:
-      (n, p) real numbers, not to be written to.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if a column is missing, or the array has another shape or dtype.
-
-    Privacy: raw data.
-
-    >>> read_features({"bmi": [20], "age": [30]}, ("age", "bmi"))
-    array([[30., 20.]])
-    """
-    if is_table_path(table):
-        path = existing(table)
-        if path.suffix.lower() == ".npz":
-            return read_features(read_archive(path, None, labelled=False).x, columns)
-        if path.suffix.lower() in columnar.SUFFIXES:
-            held = columnar.open_columns(path)
-            check_present(held.where, columns, held.names)
-            return np.asarray(held.rows(columns))
-        file = CsvFile(path)
-        check_present(file.where, columns, file.names)
-        return _read_csv(file, columns, None)[0]
-    if isinstance(table, str | os.PathLike):
-        raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(table)!r}.")
-    if (names := column_keys(table)) is not None:
-        check_present("the table", columns, list(names))
-        return np.stack([_numbers(name, table[names[name]]) for name in columns], axis=1)
-    x = np.asarray(table)
-    if x.ndim != 2 or x.shape[1] != len(columns):
-        held = f"{x.ndim} axes" if x.ndim != 2 else f"{x.shape[1]} columns"
-        raise ValueError(
-            f"features must be an array (n, {len(columns)}), one column for each of "
-            f"{few(columns)}, in their own units; got {held}. Pass rows that are already scaled "
-            "as the Dataset that load returned."
-        )
-    if x.dtype.kind not in "biuf":
-        raise ValueError(f"features must be numbers, got {x.dtype}.")
-    x = x.view()
-    x.flags.writeable = False  # scaling works in place where it may
-    return x
-
-
-def read_cells(table: Any, column: str) -> np.ndarray:
-    """Returns the cells (n,) of one column as they are; None, or NaN, where one is missing.
-
-    Args:
-      table: the path of a CSV or Parquet file, or named columns.
-      column: its name.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if there is no such column, or a file whose columns have no names.
-
-    Privacy: raw data.
-
-    >>> read_cells({"who": ["ann", "bob"]}, "who").tolist()
-    ['ann', 'bob']
-    """
-    if not is_table_path(table):
-        names = column_keys(table)
-        assert names is not None
-        return cells_of(table[names[_validate.choice("unit", column, names)]])
-    path = existing(table)
-    if path.suffix.lower() in (".npz", ".npy"):
-        raise ValueError(
-            f"unit names a column, and those of {str(path)!r} have no names: save the table as CSV "
-            "or Parquet, or group its arrays by dpjax.datasets.group."
-        )
-    suffix = path.suffix.lower()
-    source = columnar.open_columns(path) if suffix in columnar.SUFFIXES else CsvFile(path)
-    wanted = [_validate.choice("unit", column, source.names)]
-    blocks = [block[0] for block in source.blocks(wanted)]
-    return np.concatenate(blocks) if blocks else np.empty(0, object)
 
 
 def existing(table: Any) -> pathlib.Path:
@@ -251,27 +167,22 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
 
 def _numbers(name: str, column: Any) -> np.ndarray:
-    stated = str(getattr(column, "dtype", getattr(column, "type", "")))
-    check_numbers(name, kind_of(column), stated)
+    check_numbers(name, kind_of(column), stated(column))
     return to_numbers(cells_of(column))
 
 
 # Files
 
 
-def _read_csv(
-    file: CsvFile, wanted: Sequence[str], label: str | None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_csv(file: CsvFile, wanted: Sequence[str], label: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the wanted columns as numbers (n, p), and the label's cells."""
-    x = np.full((file.size, len(wanted)), np.nan)
-    labels = None if label is None else np.full(file.size, None, object)
+    x, labels = np.full((file.size, len(wanted)), np.nan), np.full(file.size, None, object)
     start = 0
-    for *columns, cells in file.blocks([*wanted, label or wanted[0]], wanted):
+    for *columns, cells in file.blocks([*wanted, label], wanted):
         stop = start + len(cells)
         for place, column in enumerate(columns):
             x[start:stop, place] = column
-        if labels is not None:
-            labels[start:stop] = cells
+        labels[start:stop] = cells
         start = stop
     return x, labels
 
@@ -282,7 +193,7 @@ def _read_csv(
 def _read_columns(
     path: pathlib.Path, label: str | None, memory_limit: int | None, unit: str | None
 ) -> Raw:
-    held = columnar.open_columns(path)
+    held = columnar.OPENED[path.suffix.lower()](path)
     wanted, name = _features(held.where, list(held.names), label, unit)
     if not wanted:
         return Raw((), np.empty((0, 0)))

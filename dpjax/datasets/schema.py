@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import to_day
-from dpjax.datasets.csv_files import few
+from dpjax.datasets.cells import check_names, to_day
+from dpjax.datasets.csv_files import CsvFile, few
 from dpjax.datasets.encoders import (
     Categorical,
     ClassLabel,
@@ -53,6 +53,9 @@ class Schema:
       max_records: the largest number of records that a unit contributes.
       intercept: whether a feature that is 1 is appended. By default it is: where a level is 0 and
         where a range begins is a convention, and without it a model has to predict 0 there.
+      unit_type: how the unit's cells are compared, see ``group``: ``"number"``, ``"text"`` or None.
+      quoted_line_breaks: of a CSV, whether cells in quotes may hold line breaks. A record is then
+        what RFC 4180 parses as one; else it is a line.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -69,6 +72,8 @@ class Schema:
     unit: str | None = None
     max_records: int | None = None
     intercept: bool = True
+    unit_type: str | None = None
+    quoted_line_breaks: bool | None = None
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -78,8 +83,10 @@ class Schema:
           declared: ``[label]`` with ``column``, and ``classes`` or ``bounds``; for each other
             column ``[columns.NAME]`` with one of ``bounds`` (numbers or dates, which may have
             ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``;
-            ``[unit]`` with ``column`` and ``max_records`` where a person has several records; and
-            ``intercept``. A schema is returned as it is.
+            ``[unit]`` with ``column``, ``max_records`` and perhaps ``type`` where a person has
+            several records; ``intercept``; and ``quoted_line_breaks``, required for a CSV with a
+            column that may hold any text, by ``other`` or ``ignore``. A schema is returned as it
+            is.
 
         Raises:
           FileNotFoundError: if there is no such file.
@@ -139,8 +146,31 @@ def check_table(schema: Schema, source: Source) -> None:
     if problems:
         raise ValueError("; ".join(problems) + ".")
     schema.label.check_stored(source.kinds[schema.label.column], source.where)
+    if unit:
+        (name,) = unit
+        said = f"the unit {name!r} of {source.where}"
+        check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
     for column in schema.columns:
         column.check_stored(source.kinds[column.name], source.where)
+
+
+def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
+    """Returns what a schema has to declare of a CSV in which columns may hold any text.
+
+    Where each line is a record, whoever writes a text with line breaks writes further records;
+    where it is not, whoever leaves a quote open swallows those of others.
+
+    Privacy: depends on the declaration and the kind of file alone.
+    """
+    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
+    if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
+        return []
+    return [
+        f"the schema lets {few(texts)} of {source.where} hold any text, and must say whether that "
+        "may break lines: declare quoted_line_breaks = true above [label] if cells in quotes hold "
+        "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
+        "counts the lines that leave a quote open."
+    ]
 
 
 def key_of(name: str) -> str:
@@ -256,7 +286,8 @@ class _Reader:
         self._where = where
 
     def schema(self, content: Mapping[str, Any]) -> Schema:
-        _check_keys(self._where, content, ("intercept", "label", "unit", "columns"))
+        known = ("intercept", "quoted_line_breaks", "label", "unit", "columns")
+        _check_keys(self._where, content, known)
         parts = {name: self._part(content, name) for name in ("label", "unit", "columns")}
         columns: dict[str, Mapping[str, Any]] = {}
         for name, declaration in parts["columns"].items():
@@ -268,7 +299,12 @@ class _Reader:
             columns[str(name)] = declaration
         self._check_filled(parts["label"], parts["unit"], columns)
         label = self._label(parts["label"])
-        unit, max_records = self._unit(parts["unit"]) if "unit" in content else (None, None)
+        unit = max_records = unit_type = None
+        if "unit" in content:
+            unit, max_records, unit_type = self._unit(parts["unit"])
+        breaks = content.get("quoted_line_breaks")
+        if breaks is not None:
+            breaks = _validate.flag(f"quoted_line_breaks of {self._where}", breaks)
         for role, column in (("label", label.column), ("unit", unit)):
             if column in columns:
                 raise ValueError(
@@ -283,6 +319,8 @@ class _Reader:
             unit,
             max_records,
             _validate.flag(f"intercept of {self._where}", content.get("intercept", True)),
+            unit_type,
+            breaks,
         )
         names = made.features
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
@@ -342,16 +380,17 @@ class _Reader:
             raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
         return NumberLabel(column, low, high)
 
-    def _unit(self, part: Mapping[str, Any]) -> tuple[str, int]:
+    def _unit(self, part: Mapping[str, Any]) -> tuple[str, int, str | None]:
         said = f"unit of {self._where}"
-        _check_keys(said, part, ("column", "max_records"))
+        _check_keys(said, part, ("column", "max_records", "type"))
         column = self._column(said, part)
         if "max_records" not in part:
             raise ValueError(
                 f"max_records of the {said} must say how many records of one {column} count at "
                 "most: declare a number without looking at the data."
             )
-        return column, _validate.positive_int(f"max_records of the {said}", part["max_records"])
+        most = _validate.positive_int(f"max_records of the {said}", part["max_records"])
+        return column, most, part.get("type")
 
     def _column(self, said: str, part: Mapping[str, Any]) -> str:
         column = part.get("column")

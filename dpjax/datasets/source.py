@@ -19,6 +19,7 @@ class Source:
       where: what the table is called in errors.
       names: of its columns.
       kinds: how each is stored.
+      stated: the name of its dtype, "" where a file states none.
       size: number of records.
       source_file: the file they are read from; None where they are in memory.
     """
@@ -26,6 +27,7 @@ class Source:
     where: str
     names: tuple[str, ...]
     kinds: Mapping[str, Kind]
+    stated: Mapping[str, str]
     size: int
     source_file: SourceFile | None = None
 

@@ -14,10 +14,10 @@ from dpjax.datasets.base import Dataset, Preprocessing, Ranges, Table
 from dpjax.datasets.csv_files import check_unique, few
 from dpjax.datasets.labels import Label, check_classes
 from dpjax.datasets.raw import is_table_path, read_labelled
-from dpjax.datasets.schema import Schema, check_table
+from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
 from dpjax.datasets.source import Source
 from dpjax.datasets.sources import open_source
-from dpjax.datasets.units import check_names, group
+from dpjax.datasets.units import group
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
@@ -100,9 +100,12 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
       Errors depend on the names of columns and on how they are stored.
     """
     label, scale = schema.label, preprocessing_of(schema)
-    opened = open_source(table, label.column, memory_limit, len(scale.features))
+    width, breaks = len(scale.features), schema.quoted_line_breaks
+    opened = open_source(table, label.column, memory_limit, width, breaks)
     source = opened.source
     check_table(schema, source)
+    for problem in undeclared_line_breaks(schema, source):
+        raise ValueError(problem)
     if not source.size:
         raise ValueError(f"{source.where} has no records: training needs at least one.")
     x: Any
@@ -123,8 +126,7 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
     data = Dataset(x, y, test_x, test_y, table_name(table), "row", 1.0, scale)
     if schema.unit is None or schema.max_records is None:
         return data
-    check_names(f"the unit {schema.unit!r} of {source.where}", owners)
-    return group(data, owners, schema.max_records, schema.unit)
+    return group(data, owners, schema.max_records, schema.unit, schema.unit_type)
 
 
 def preprocessing_of(schema: Schema) -> Preprocessing:

@@ -26,6 +26,7 @@ _HEAD = """\
 #   ignore = true                not used
 
 intercept = true  # a feature that is 1 in every record
+quoted_line_breaks = false  # in a CSV; true where cells in quotes hold line breaks, as notes may
 """
 _LABEL = """
 [label]
@@ -35,6 +36,7 @@ classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bou
 # [unit]  # protects all records of a person together
 # column = "person"  # says whose a record is
 # max_records = 10  # of one person; further ones are left out
+# type = "number"  # 7, 7.0 and 007 are one person; "text" compares as it is written
 """
 _DECLARE = {
     Kind.NUMBERS: "bounds = []",
@@ -74,12 +76,13 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     # [unit]  # protects all records of a person together
     # column = "person"  # says whose a record is
     # max_records = 10  # of one person; further ones are left out
+    # type = "number"  # 7, 7.0 and 007 are one person; "text" compares as it is written
     <BLANKLINE>
     [columns.age]  # numbers
     bounds = []
     <BLANKLINE>
     """
-    opened = open_source(table)
+    opened = open_source(table, quoted_line_breaks=True)
     source, label = opened.source, label or opened.label
     kinds = _kinds(source)
     column, said = '""', "what is to be predicted; remove its part below"

@@ -7,14 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax.datasets import Dataset, Preprocessing, load
-from dpjax.datasets.base import normalise
-from dpjax.datasets.cells import Kind, to_numbers
 from dpjax.datasets.raw import has_columns, is_table_path
-from dpjax.datasets.source import ROWS_AT_ONCE, Source
+from dpjax.datasets.source import ROWS_AT_ONCE
 from dpjax.datasets.sources import open_features
 from dpjax.driver.prediction import NO_COLUMNS, Predictions, training_rows
-
-_NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
 
 
 class PredictedRows(NamedTuple):
@@ -80,7 +76,7 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
     predicted(np.empty((0, len(scale.features)), np.float32))  # before a record is read
     if is_table_path(table) or has_columns(table):
         source = open_features(table, scale.columns)
-        size, blocks = source.size, _encoded(source, scale)
+        size, blocks = source.size, scale.blocks(source)
     else:
         data = load(table, intercept=scale.intercept)
         rows = np.asarray(training_rows(data, scale))
@@ -100,21 +96,3 @@ def _predicted(
     data = Dataset(filled, np.zeros(len(rows), np.float32), preprocessing=scale)
     chances = model.predict_proba(data) if probabilities else None
     return PredictedRows(model.predict(data), chances, known)
-
-
-def _encoded(source: Source, scale: Preprocessing) -> Iterator[np.ndarray]:
-    """Rows as in training, a NaN in each that has no prediction."""
-    if scale.encoders is not None:
-        for column in scale.encoders:
-            column.check_stored(source.kinds[column.name], source.where)
-        return map(scale.encode, source.blocks(*scale.wanted))
-    for name in scale.columns:
-        if (kind := source.kinds[name]) not in _NUMBERS:
-            raise ValueError(
-                f"the column {name!r} of {source.where} holds {kind.value}, and the model was "
-                "trained on numbers."
-            )
-    return (
-        normalise(np.stack(list(map(to_numbers, block)), axis=1), scale.ranges, scale.intercept)
-        for block in source.blocks(scale.columns, set(scale.columns))
-    )
