@@ -14,29 +14,38 @@ import numpy as np
 from dpjax._typing import Array
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Real
+
+ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot labels"
+"""What an error says of labels with more than one number for a record."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """Labels -1 and +1, which features are multiplied by.
+    """Labels -1 and +1, which features are multiplied by; 0 stands for -1.
 
-    >>> Signs().accepts(jnp.array([1.0, -1.0, 0.0, jnp.nan])).tolist()
+    >>> Signs().read(jnp.array([1, -1, 0])).tolist()
+    [1.0, -1.0, -1.0]
+    >>> Signs().accepts(jnp.array([1.0, -1.0, 0.5, jnp.nan])).tolist()
     [True, True, False, False]
     """
 
     @property
     def words(self) -> str:
         """The labels that count."""
-        return "-1, +1"
+        return "-1 and 0 (as -1), 1 (as +1)"
 
     @property
     def classes(self) -> int | None:
         """How many labels there are, None for numbers."""
         return 2
 
+    def read(self, y: Real[Array, "*rows"]) -> Real[Array, "*rows"]:
+        """Returns the labels with one number for each class, each made of itself alone."""
+        return jnp.where(y == 0, -1.0, y)
+
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
-        """Returns whether each label counts; a record with another contributes nothing."""
+        """Returns whether each label, as read, counts; a record with another is a null record."""
         return jnp.abs(y) == 1
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -56,7 +65,7 @@ class Signs:
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Signs):
-    """Labels 0, 1, ..., ``count`` - 1.
+    """Labels 0, 1, ..., ``count`` - 1; of two, -1 stands for 0.
 
     >>> Classes(3).accepts(jnp.array([2.0, 3.0, 0.5, -1.0])).tolist()
     [True, False, False, False]
@@ -73,6 +82,11 @@ class Classes(Signs):
     def classes(self) -> int:
         """How many labels there are."""
         return self.count
+
+    def read(self, y: Real[Array, "*rows"]) -> Real[Array, "*rows"]:
+        """Returns the labels with one number for each class."""
+        # As floats: 255 of a uint8 equals its -1.
+        return jnp.where(1.0 * y == -1, 0.0, y) if self.count == 2 else y
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label is one of the classes."""
@@ -107,6 +121,10 @@ class Numbers(Signs):
     @property
     def classes(self) -> None:
         """None: labels are numbers."""
+
+    def read(self, y: Real[Array, "*rows"]) -> Real[Array, "*rows"]:
+        """Returns the labels as they are."""
+        return y
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label is within its bounds."""

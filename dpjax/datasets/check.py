@@ -11,7 +11,7 @@ import numpy as np
 from dpjax.datasets.base import Table, finite_or_nan
 from dpjax.datasets.cells import MISSING
 from dpjax.datasets.check_schema import exact_counts
-from dpjax.datasets.labels import Label, label_text, labels_counted, same_label
+from dpjax.datasets.labels import Label, class_places, label_text, labels_counted
 from dpjax.datasets.loaders import check_schema_alone, open_table
 from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.schema import Schema
@@ -197,23 +197,16 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     """Returns the counts of each class, of each other label, and of missing labels."""
     cells = table.labels.tolist()
     values = collections.Counter(cell if isinstance(cell, Label) else None for cell in cells)
-    classes = table.classes
-    if classes is None and table.labels.dtype.kind in "iuf":
-        counted: dict[Label, int] = {-1: values[-1] + values[0], 1: values[1]}
-        rest: Mapping[Any, int] = {v: k for v, k in values.items() if v not in (-1, 0, 1)}
-    else:
-        counted = dict.fromkeys(classes or (), 0)
-        rest = {}
-        for value, count in values.items():
-            same = [label for label in counted if same_label(value, label)]
-            if same:
-                counted[same[0]] += count
-            else:
-                rest[value] = count
+    numeric = table.labels.dtype.kind in "biuf"
+    classes = (-1, 1) if table.classes is None and numeric else table.classes or ()
+    counted: dict[Label, int] = dict.fromkeys(classes, 0)
     other: collections.Counter[str] = collections.Counter()
     missing = 0
-    for value, count in rest.items():
-        if (text := label_text(value)).lower() in MISSING:
+    found = class_places(np.fromiter(values, object, len(values)), classes)
+    for (value, count), place in zip(values.items(), found, strict=True):
+        if place >= 0:
+            counted[classes[place]] += count
+        elif (text := label_text(value)).lower() in MISSING:
             missing += count
         else:
             other[text] += count
@@ -243,7 +236,7 @@ def _label_problems(
     table: Table, report: CheckReport, suggested: tuple[str, ...] | None
 ) -> list[str]:
     other, counted = report.exact_other_labels, report.exact_class_counts
-    undeclared = table.classes is None and table.labels.dtype.kind not in "iuf"
+    undeclared = table.classes is None and table.labels.dtype.kind not in "biuf"
     absent = [label for label, count in counted.items() if not count]
     if not (undeclared or other or absent):
         return []

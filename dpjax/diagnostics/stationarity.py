@@ -86,7 +86,8 @@ def _smallest_eigenvalue(hessian: Array) -> Array:
 
 @jax.jit
 def _accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
-    return jnp.mean(objective.predict(params, x) == y)
+    kind = objective.label_kind
+    return jnp.mean(objective.predict(params, x) == (y if kind is None else kind.read(y)))
 
 
 @functools.partial(jax.jit, static_argnums=0)

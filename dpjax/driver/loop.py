@@ -56,8 +56,8 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. No other label counts, 0 neither:
-        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1. Scale
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}, for which 0 and False stand for -1
+        and True for 1; no other label counts. Scale
         rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
         default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
         keeps the guarantee, and biases the training; no error says so, for norms are private. Over

@@ -142,6 +142,7 @@ class LossOfScores:
         """Returns the loss, shape (), of features (p,) and a label ()."""
         x, y = example
         labels = self.linear.labels
+        y = labels.read(y)
         counts = labels.accepts(y)
         # 0 is a label of all kinds: another would reach the derivative of the branch not taken.
         label = labels.beside(jnp.where(counts, y, 0).astype(x.dtype))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._linear import ONE_LABEL, Classes
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
 from dpjax.objectives.base import Objective
@@ -21,7 +22,7 @@ class _CrossEntropy:
     @property
     def labels(self) -> str:
         """The labels that count, in words."""
-        return "0, 1, ..., one less than the number of logits"
+        return "0, 1, ..., one less than the number of logits; -1 as 0 where there are two"
 
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         x, y = example
@@ -30,10 +31,22 @@ class _CrossEntropy:
             raise ValueError(
                 f"the network must give logits (classes,) for one example, got {logits.shape}."
             )
+        if logits.size == 1:
+            raise ValueError(
+                "the network gives one logit, of which cross-entropy is 0 for every record: give "
+                "one for each class, or pass a loss of one logit such as lambda logit, y: "
+                "optax.sigmoid_binary_cross_entropy(logit[0], y)."
+            )
+        if jnp.shape(y) or jnp.iscomplexobj(y):
+            raise ValueError(
+                "labels of cross-entropy must be (n,), one class number for each record, got "
+                f"{jnp.result_type(y)} of shape (n, {', '.join(map(str, jnp.shape(y)))}): "
+                f"{ONE_LABEL}, or take a loss of your own such as optax.softmax_cross_entropy."
+            )
         logits = at_least_float32(logits)
         # A label that is no class makes the loss NaN and its derivatives 0, hence a null record:
         # an index would wrap around, or be clamped to the last class.
-        label = jnp.arange(logits.size) == y
+        label = jnp.arange(logits.size) == Classes(logits.size).read(y)
         loss = jax.nn.logsumexp(logits) - jnp.sum(jnp.where(label, logits, 0))
         return jnp.where(label.any(), loss, jnp.nan)
 
@@ -50,11 +63,12 @@ def cross_entropy(
       name: what people call it.
 
     Returns:
-      An ``Objective`` on examples ``(x, y)``, y a class from 0 up, as any number. An impossible
-      label makes a null record.
+      An ``Objective`` on examples ``(x, y)``, y a class from 0 up, as any number; of two, -1
+      stands for 0. An impossible label makes a null record.
 
     Raises:
-      ValueError: when it is traced, if the logits of one example are not a vector.
+      ValueError: when it is traced, if the logits of one example are not a vector of two or more,
+        or its label is not one number.
 
     Privacy: NOT a mechanism. No layer may look at other examples: it sees one at a time.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._linear import LinearLoss
+from dpjax._linear import ONE_LABEL, LinearLoss
 from dpjax._sharding import Spread, length, shares
 from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
@@ -178,14 +178,16 @@ def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss)
             "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
         )
     x, y = examples
-    y_dtype = getattr(y, "dtype", None)
-    y_dtype = np.asarray(y).dtype if y_dtype is None else y_dtype
     if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
         raise ValueError(
-            f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes."
+            f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes: "
+            f"{ONE_LABEL}."
         )
-    if not jnp.issubdtype(y_dtype, jnp.number) or jnp.issubdtype(y_dtype, jnp.complexfloating):
-        raise ValueError(f"labels must be numbers, {linear.labels.words}, got {y_dtype}.")
+    if jnp.iscomplexobj(y):
+        raise ValueError(
+            f"labels must be real numbers, {linear.labels.words}, got {jnp.result_type(y)}: pass "
+            "y.real."
+        )
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
             f"features must be floating-point numbers, got {jnp.result_type(x)}; scale them by "

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._linear import Classes
 from dpjax._program import program_hash, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.objectives import Objective, cross_entropy
@@ -132,4 +133,4 @@ def _logits_loss(logits: Array, y: Array) -> Array:
 
 
 def _correct(logits: Array, y: Array) -> Array:
-    return jnp.argmax(logits) == y
+    return jnp.argmax(logits) == Classes(logits.size).read(y)
