@@ -5,7 +5,9 @@ meant. What values alone show is counted by the owner's check, or told by the re
 """
 
 import functools
-import types
+import json
+import re
+import shlex
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ import optax
 import pytest
 
 import dpjax
+from dpjax.cli import main
 from dpjax.datasets import Preprocessing, check, group, load
 from dpjax.estimators import DPLinearRegression, DPLogisticRegression
 from tests.factories import N, P, quiet, toy, toy_records
@@ -158,6 +161,7 @@ REFUSED = {
     "load: a column of labels": (lambda folder: from_archive(folder, Y[:, None]), r"\(n,\), got"),
     "load: no bounds": (lambda _: loaded(bounds=None), "bounds must declare the range"),
     "estimator: a column of dates": (lambda _: classifier(frame(c=DATES)), "days since"),
+    "estimator: a column of words": (lambda _: classifier(frame(c=WORDS)), "leave such a column"),
     "estimator: dates with a zone": (
         lambda _: classifier(frame(c=frame(c=DATES)["c"].dt.tz_localize("UTC"))), "days since"),
     "estimator: a column of lists": (
@@ -209,8 +213,8 @@ def without_closed_form():
 
 def tuned(y):
     budget = dpjax.PrivacyBudget(8.0, 1e-4)
-    make = functools.partial(
-        dpjax.dp_gradient_descent, dpjax.objectives.logistic(), data_size=N, dimension=P, steps=2)  # fmt: skip
+    loss, sizes = dpjax.objectives.logistic(), {"data_size": N, "dimension": P, "steps": 2}
+    make = functools.partial(dpjax.dp_gradient_descent, loss, **sizes)
     return dpjax.tune(make, {"step_size": [0.5, 1.0]}, (X, y), budget, seed=0).solution.params
 
 
@@ -284,3 +288,112 @@ def test_no_third_label_is_read_as_one_of_two():
     assert np.isnan(loaded(Y, classes=(0, 1, 2))[Y < 0]).all()
     assert np.isnan(loaded(Y, classes=(0, 2))[Y < 0]).all()
     assert np.isnan(loaded(ONES, classes=(1, 2))[Y < 0]).all()
+
+
+# What values alone show
+
+
+DAYS = [f"{day % 28 + 1}.3.2021" for day in range(N)]
+COLUMNS = {"id": [f"p{i // 16}" for i in range(N)], "a": X[:, 0], "y": WORDS}
+LABEL = {"column": "y", "classes": ["No", "Yes"]}
+
+
+def checked(table=COLUMNS, label=LABEL, cap=None, **columns):
+    """What the owner's check prints of a table with this schema."""
+    unit = {} if cap is None else {"unit": {"column": "id", "max_records": cap}}
+    columns = ({} if cap else {"id": {"ignore": True}}) | {"a": {"bounds": [-1, 1]}} | columns
+    return check(table, schema={"label": label, "columns": columns} | unit)
+
+
+def plainly(y=WORDS, low=-1, **more):
+    table = {"a": X[:, 0], "y": y} | more
+    return check(table, label="y", bounds=dict.fromkeys(table.keys() - {"y"}, (low, low + 2)))
+
+
+COUNTED = {
+    "classes in other letters": (
+        lambda: checked(label={"column": "y", "classes": ["no", "yes"]}), "'No' .*not declared"),
+    "a class that no record has": (
+        lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "label 'yes'"),
+    "labels 1 and 2": (lambda: plainly(np.where(Y > 0, 1, 2)), r"declare --classes 1,2"),
+    "labels 0 and 1 as words": (
+        lambda: plainly(np.where(Y > 0, "1", "0")), "declare --classes 0,1"),
+    "numbers as labels": (lambda: plainly(X[:, 1]), "it is not a column of classes"),
+    "bounds in other units": (lambda: plainly(Y, low=100), "are the bounds in the units"),
+    "words among numbers": (
+        lambda: plainly(Y, b=WORDS.astype(object)), "'b' holds no number in 64 of 64"),
+    "an empty column": (lambda: plainly(Y, b=[None] * N), "'b' holds no number in 64 of 64"),
+    "a column of one value": (lambda: plainly(Y, b=[1.0] * N), "one value in all rows: 'b'"),
+    "a column that is imputed": (
+        lambda: checked(COLUMNS | {"b": [""] * N}, b={"bounds": [0, 9], "missing": 1}),
+        "one value in all rows: 'b'"),
+    "levels in other letters": (
+        lambda: checked(COLUMNS | {"b": WORDS}, b={"levels": ["no", "yes"], "other": True}),
+        "none of its declared levels in 64 of 64 records"),
+    "days first": (
+        lambda: checked(COLUMNS | {"b": DAYS}, b={"bounds": ["2021-01-01", "2022-01-01"]}),
+        "dates written as day.month.year, such as '1.3.2021'"),
+    "months first and a time": (
+        lambda: checked(
+            COLUMNS | {"b": [f"3/{day.split('.')[0]}/2021 10:00" for day in DAYS]},
+            b={"bounds": ["2021-01-01", "2022-01-01"]}),
+        "dates written as month/day/year, such as"),
+    "records beyond the cap": (
+        lambda: checked(cap=4), "rows beyond max_records of theirs: 48.*leaves out 48 of 64"),
+    "everybody is one person": (
+        lambda: checked(COLUMNS | {"id": ["p"] * N}, cap=N), "names 1 in all records"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", COUNTED)
+def test_the_owners_check_counts_what_values_alone_show(way):
+    call, message = COUNTED[way]
+    report = call()
+    printed = " ".join(report.lines())
+    assert printed.startswith("NOT PRIVATE") and re.search(message, printed), printed
+    assert bool(report.exact_problems) != ("one value" in message)  # which costs nothing
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], []], ids=["dry", "paid"])
+def test_a_run_says_that_nobody_checked(more, tmp_path, capsys):
+    np.savez(tmp_path / "table.npz", x=X, y=ONES)
+    (tmp_path / "bounds.json").write_text(json.dumps([[-1, 1]] * P))
+    words = ["--data", tmp_path / "table.npz", f"--bounds={tmp_path / 'bounds.json'}"]
+    assert main(list(map(str, ["run", "dp-gd", *words, "--steps", 2, *more]))) == 0
+    printed = capsys.readouterr().out
+    assert "not checked: whether records count; the data's owner can see by dpjax data " in printed
+    said = printed.split("can see by dpjax ")[1].splitlines()[0]
+    assert main(shlex.split(said)) == 0 and "NOT PRIVATE" in capsys.readouterr().out
+
+
+NOTHING = np.full(N, np.nan, np.float32)
+TOLD = {
+    "solve: no label is a number": lambda: loudly(y=NOTHING),
+    "solve: no feature is a number": lambda: loudly(X * np.nan),
+    "solve: labels 3 and 5": lambda: loudly(y=Y + 4),
+    "fit: classes 5 and 6 of two logits": lambda: fitted(y=ONES + 5, seen=solution_of),
+    "fit: no feature is a number": lambda: fitted(X * np.nan, seen=solution_of),
+    "estimator: classes in other letters": lambda: classifier(
+        y=WORDS, classes=("no", "yes"), seen=lambda model: model.solution_),
+    "estimator: objects of words": lambda: classifier(
+        X.astype("U") + WORDS[:, None].astype(object), seen=lambda model: model.solution_),
+    "estimator: a target in other units": lambda: regression(
+        y=100 + Y, seen=lambda model: model.solution_),
+}  # fmt: skip
+
+
+def loudly(x=X, y=Y):
+    budget = dpjax.PrivacyBudget(8.0, 1e-4)
+    noisy = toy("dp-gd", budget, dpjax.objectives.logistic(), steps=2, step_size=1.0)
+    return dpjax.solve(noisy, (x, y), seed=0)
+
+
+def solution_of(trained):
+    return trained.solution
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not hasattr(dpjax.Solution, "remarks"), reason="nothing is told by noise yet")
+@pytest.mark.parametrize("way", TOLD)
+def test_released_values_tell_what_no_declaration_shows(way):
+    assert any("cannot be told from noise" in line for line in TOLD[way]().remarks)
