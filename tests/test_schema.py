@@ -1035,7 +1035,7 @@ def test_a_loss_of_labels_takes_no_number_and_one_of_numbers_does(tmp_path):
         np.testing.assert_allclose(model.predict(columns()), 50 + 50 * scores)
     with pytest.raises(ValueError, match="is a loss for numbers, but the data declare 2 classes"):
         trained(load(columns(), schema=declared()), dpjax.objectives.least_squares())
-    with pytest.raises(ValueError, match="cross_entropy is a loss for classes"):
+    with pytest.raises(ValueError, match="cross-entropy is a loss for two labels"):
         dpjax.fit(
             lambda w, x: x @ w, "cross_entropy", data, dpjax.PrivacyBudget(8.0, 1e-3),
             optax.sgd(0.1), seed=0, batch_size=2, steps=1, params=jnp.zeros((8, 2)),

@@ -56,6 +56,13 @@ def fitted(x=X, y=ONES, logits=2, seen=lambda trained: trained.params, exact=Fal
     )  # fmt: skip
 
 
+@functools.cache
+def network():
+    loss, budget = dpjax.objectives.cross_entropy(linear), dpjax.PrivacyBudget(8.0, 1e-4)
+    sizes = {"data_size": N, "dimension": 2 * P, "batch_size": 32}
+    return dpjax.dp_adam(loss, budget, steps=2, clip_norm=1.0, **sizes)
+
+
 def declared(**more):
     return {"preprocessing": Preprocessing(tuple("abcd"), None, **more)}
 
@@ -131,6 +138,12 @@ REFUSED = {
     "solve: a number for classes": (lambda _: solved(**NUMBER), "declare its classes"),
     "solve: units for a loss of records": (
         lambda _: solved(X[:, None], Y[:, None], present=np.ones((N, 1), bool)), "of_units"),
+    "solve: units with columns of labels": (
+        lambda _: solved(X[:, None], Y[:, None, None], dpjax.objectives.logistic().of_units(),
+                         present=np.ones((N, 1), bool)), ONE_LABEL),
+    "solve: fewer logits than classes": (
+        lambda _: dpjax.solve(network(), dpjax.Dataset(X, ONES, **THREE), seed=0,
+                              params=np.zeros((P, 2), np.float32)), "give it one for each class"),
     "run: labels of words": (lambda _: solved(y=WORDS, train=dpjax.run), ENCODE),
     "run: one-hot labels": (lambda _: solved(y=HOT, train=dpjax.run), ONE_LABEL),
     "fit: one-hot labels": (lambda _: fitted(y=HOT), ONE_LABEL),

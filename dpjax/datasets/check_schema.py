@@ -215,13 +215,11 @@ def _of_dates(name: str, cells: list[str]) -> str:
     days = [re.sub(r"[ T]\d{1,2}:\d\d.*$", "", cell) for cell in cells]
     most = max(1, _NEARLY * len(days))
     forms = [w for form, w in _FORMS.items() if sum(_is_date(day, form) for day in days) >= most]
+    if not forms:
+        return ""
     return (
-        ""
-        if not forms
-        else (
-            f"the column {name!r} holds dates written as {' or '.join(forms)}, such as {cells[0]!r}, "
-            "and such a record contributes nothing: write them as year-month-day, such as 2015-01-31."
-        )
+        f"the column {name!r} holds dates written as {' or '.join(forms)}, such as {cells[0]!r}, "
+        "and such a record contributes nothing: write them as year-month-day, such as 2015-01-31."
     )
 
 

@@ -7,7 +7,8 @@ from jax.core import Tracer
 
 from dpjax._processes import Team
 from dpjax._streaming import shaped
-from dpjax._typing import Array, Params, PyTree, confusable
+from dpjax._typing import Array, Params, PyTree, confusable, is_own
+from dpjax._units import UnitLoss
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
@@ -28,9 +29,9 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
 
     Raises:
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
-        see ``dpjax.pytree_dataclass``; as ``check_arrays`` and ``check_examples``; or, of a linear
-        model, for data that declare another number of classes than the objective has, or a number
-        where it has classes.
+        see ``dpjax.pytree_dataclass``; as ``check_arrays`` and ``check_examples``; or for data
+        that declare other classes than the objective or the network has, or a number where it has
+        classes.
 
     Privacy: reads shapes, dtypes and declarations, no value.
     """
@@ -44,9 +45,10 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
     examples = data.examples if isinstance(data, Dataset) else data
     check_arrays("data", examples)
     examples = shaped(examples)
-    _check_declared(algorithm.objective, data)
     for query in algorithm.queries:
         check_examples(query, examples, params)
+    if isinstance(data, Dataset):
+        _check_declared(algorithm.objective, data, examples, params)
     check_questions(algorithm, examples, params)
 
 
@@ -82,23 +84,34 @@ def check_alike(
     )
 
 
-def _check_declared(objective: Objective, data: Dataset | PyTree) -> None:
-    kind = objective.label_kind
-    preprocessing = data.preprocessing if isinstance(data, Dataset) else None
-    if kind is None or preprocessing is None:
+def _check_declared(objective: Objective, data: Dataset, examples: PyTree, params: Params) -> None:
+    kind, loss, scale, row = objective.label_kind, objective.loss, data.preprocessing, 0
+    if isinstance(loss, UnitLoss):
+        loss, examples, row = loss.loss, examples[0], (0, 0)
+    declared = 0 if scale is None or scale.classes is None else len(scale.classes)
+    if kind is not None:
+        counted = kind.classes
+    elif apply := is_own(loss) and getattr(loss, "apply", None):
+        record = jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[row], x), examples[0])
+        logits = jax.eval_shape(apply, params, record).shape[-1]
+        if declared > logits:
+            raise ValueError(
+                f"the data declare {declared} classes, and the network gives {logits} logits: give "
+                "it one for each class."
+            )
+        counted = declared or logits
+    else:
         return
-    classes = preprocessing.classes
-    if classes is not None and len(classes) != kind.classes:
+    if declared and declared != counted:
         raise ValueError(
-            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare "
-            f"{len(classes)} classes: take {_ADVICE.get(len(classes), _MANY)}, or declare other "
-            "classes."
+            f"{objective.name} is a loss for {_labels_of(counted)}, but the data declare "
+            f"{declared} classes: take {_ADVICE.get(declared, _MANY)}, or declare other classes."
         )
-    if preprocessing.label_bounds is not None and kind.classes is not None:
+    if scale is not None and scale.label_bounds is not None and counted is not None:
         raise ValueError(
-            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare a "
-            "number with bounds as the label: declare its classes, or take a loss of numbers such "
-            "as objectives.least_squares()."
+            f"{objective.name} is a loss for {_labels_of(counted)}, but the data declare a number "
+            "with bounds as the label: declare its classes, or take a loss of numbers such as "
+            "objectives.least_squares()."
         )
 
 

@@ -126,8 +126,11 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     _check_grouping(query, examples)
-    if (linear := query.objective.linear) is not None:
-        _check_linear_examples(examples, params, linear)
+    linear, loss, rows = query.objective.linear, query.objective.loss, examples
+    if isinstance(loss, UnitLoss):
+        linear, rows = loss.linear, examples[0]
+    if linear is not None:
+        _check_linear_examples(rows, params, linear, 1 + isinstance(loss, UnitLoss))
     query.check_examples(examples, params)
 
 
@@ -172,16 +175,16 @@ def _check_grouping(query: Query, examples: PyTree) -> None:
         )
 
 
-def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss) -> None:
+def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss, axes: int) -> None:
     if not (isinstance(examples, tuple) and len(examples) == 2):
         raise ValueError(
             "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
         )
     x, y = examples
-    if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
+    if (jnp.ndim(x), jnp.ndim(y)) != (axes + 1, axes):
+        needed = "(n, p) and y (n,)" if axes == 1 else "(n, K, p) and y (n, K)"
         raise ValueError(
-            f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes: "
-            f"{ONE_LABEL}."
+            f"x must have shape {needed}, got {jnp.ndim(x)} and {jnp.ndim(y)} axes: {ONE_LABEL}."
         )
     if jnp.iscomplexobj(y):
         raise ValueError(
@@ -194,7 +197,7 @@ def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss)
             "bounds that are chosen without a look at the data, and convert them by "
             "x.astype('float32')."
         )
-    features = jnp.shape(x)[1]
+    features = jnp.shape(x)[axes]
     if jnp.shape(params) != (features * linear.outputs,):
         scores = f" for {linear.outputs} scores" if linear.outputs > 1 else ""
         raise ValueError(

@@ -30,7 +30,6 @@ from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import network
 from dpjax.training.records import (
     Sizes,
-    check_logits,
     example_shape,
     given,
     records_of,
@@ -174,7 +173,6 @@ def fit(
     root = _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
-    check_logits(loss, data, net, params, example[0])
     check_closures(objective, params, example, _public_rows(examples, sizes, budget))
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)

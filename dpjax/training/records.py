@@ -137,36 +137,6 @@ def given(
     return Given(data, records_of("data", alone, bounds), data.examples)
 
 
-def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
-    """Raises if cross-entropy has too few logits for the declared classes, or there is no class.
-
-    Args:
-      loss: as in ``fit``.
-      data: as in ``fit``.
-      net: the network of one example.
-      params: its parameters.
-      x: shapes and dtypes of one example's features.
-
-    Raises:
-      ValueError: naming both numbers, or that the label is a number; some records would contribute
-        nothing.
-    """
-    scale = data.preprocessing if isinstance(data, Dataset) else None
-    if loss == "cross_entropy" and scale is not None and scale.label_bounds is not None:
-        raise ValueError(
-            "cross_entropy is a loss for classes, but the data declare a number with bounds as the "
-            "label: declare its classes, or pass a loss of your own."
-        )
-    if loss != "cross_entropy" or scale is None or scale.classes is None:
-        return
-    outputs = jax.eval_shape(net, params, x)
-    if len(scale.classes) > outputs.shape[-1]:
-        raise ValueError(
-            f"the data declare {len(scale.classes)} classes, and the network gives "
-            f"{outputs.shape[-1]} logits: give it one for each class."
-        )
-
-
 def example_shape(records: PyTree) -> PyTree:
     """Returns shapes and dtypes of one record.
 
