@@ -14,7 +14,7 @@ import numpy as np
 from dpjax._typing import Array
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
+    from jaxtyping import Bool, Float
 
 ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot labels"
 """What an error says of labels with more than one number for a record."""
@@ -22,11 +22,11 @@ ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot l
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """Labels -1 and +1, which features are multiplied by; 0 stands for -1.
+    """Labels -1 and +1, which features are multiplied by; as data are given, 0 stands for -1.
 
-    >>> Signs().read(jnp.array([1, -1, 0])).tolist()
-    [1.0, -1.0, -1.0]
-    >>> Signs().accepts(jnp.array([1.0, -1.0, 0.5, jnp.nan])).tolist()
+    >>> Signs().read(np.array([True, False])).tolist()
+    [1.0, -1.0]
+    >>> Signs().accepts(jnp.array([1.0, -1.0, 0.0, jnp.nan])).tolist()
     [True, True, False, False]
     """
 
@@ -40,12 +40,20 @@ class Signs:
         """How many labels there are, None for numbers."""
         return 2
 
-    def read(self, y: Real[Array, "*rows"]) -> Real[Array, "*rows"]:
-        """Returns the labels with one number for each class, each made of itself alone."""
-        return jnp.where(y == 0, -1.0, y)
+    twin = 0, -1
+    """A number that stands for a label in data that are given, and that label; or None."""
+
+    def read(self, y: Any) -> Any:
+        """Returns the labels of an array, each by itself, with its label for the ``twin``."""
+        unsigned = y.dtype.kind in "bu"
+        if self.twin is None or (unsigned and self.twin[0] < 0):  # which 255 would equal
+            return y
+        y = y.astype(np.float32) if unsigned else y
+        number, label = self.twin
+        return (np if isinstance(y, np.ndarray) else jnp).where(y == number, label, y)
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
-        """Returns whether each label, as read, counts; a record with another is a null record."""
+        """Returns whether each label counts; a record with another contributes nothing."""
         return jnp.abs(y) == 1
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -83,10 +91,10 @@ class Classes(Signs):
         """How many labels there are."""
         return self.count
 
-    def read(self, y: Real[Array, "*rows"]) -> Real[Array, "*rows"]:
-        """Returns the labels with one number for each class."""
-        # As floats: 255 of a uint8 equals its -1.
-        return jnp.where(1.0 * y == -1, 0.0, y) if self.count == 2 else y
+    @property
+    def twin(self) -> tuple[int, int] | None:
+        """-1 stands for 0 of two classes."""
+        return (-1, 0) if self.count == 2 else None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label is one of the classes."""
@@ -113,6 +121,8 @@ class Numbers(Signs):
     [True, True, False, False]
     """
 
+    twin = None
+
     @property
     def words(self) -> str:
         """The labels that count."""
@@ -121,10 +131,6 @@ class Numbers(Signs):
     @property
     def classes(self) -> None:
         """None: labels are numbers."""
-
-    def read(self, y: Real[Array, "*rows"]) -> Real[Array, "*rows"]:
-        """Returns the labels as they are."""
-        return y
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label is within its bounds."""

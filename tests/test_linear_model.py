@@ -160,7 +160,7 @@ def test_ragged_tails(off):
 
 @pytest.mark.optimised
 @pytest.mark.parametrize(
-    "feature, label", [(np.nan, 1), (np.inf, 1), (0.5, 0.5), (0.5, 2), (0.5, np.nan), (0.5, np.inf)]
+    "feature, label", [(np.nan, 1), (np.inf, 1), (0.5, 0), (0.5, 2), (0.5, np.nan), (0.5, np.inf)]
 )
 def test_an_impossible_record_contributes_exactly_zero(feature, label):
     (x, y), params = make(20)

@@ -73,7 +73,7 @@ def test_the_free_hessian_ratio(name, ratio):
         assert float((first**2 + (second / (0.99 * found)) ** 2).max()) > 1
 
 
-@pytest.mark.parametrize("label", [0.5, 7.0, jnp.nan, -2.0])
+@pytest.mark.parametrize("label", [0.0, 7.0, jnp.nan, -2.0])
 def test_c33_an_impossible_label_has_no_gradient(label):
     loss = OBJECTIVES["logistic"]().loss
     gradient = jax.grad(loss)(jnp.ones(2), (jnp.array([0.6, 0.8]), jnp.array(label)))

@@ -174,7 +174,6 @@ REFUSED = {
     "load: a column of labels": (lambda folder: from_archive(folder, Y[:, None]), r"\(n,\), got"),
     "load: no bounds": (lambda _: loaded(bounds=None), "bounds must declare the range"),
     "estimator: a column of dates": (lambda _: classifier(frame(c=DATES)), "days since"),
-    "estimator: a column of words": (lambda _: classifier(frame(c=WORDS)), "leave such a column"),
     "estimator: dates with a zone": (
         lambda _: classifier(frame(c=frame(c=DATES)["c"].dt.tz_localize("UTC"))), "days since"),
     "estimator: a column of lists": (
@@ -220,8 +219,12 @@ def of_units(y):
 
 
 @functools.cache
-def without_closed_form():
-    return dpjax.Objective(dpjax.objectives.logistic().loss, constants=(1.0, 0.25, 0.1))
+def own_loss():
+    def loss(w, example):
+        return jax.nn.softplus(-example[1] * jnp.dot(w, example[0]))
+
+    model = dpjax.objectives.LinearModel()
+    return dpjax.Objective(loss, constants=(1.0, 0.25, 0.1), model=model)
 
 
 def tuned(y):
@@ -253,7 +256,7 @@ READ = {
     "in a program": (in_a_program, ONES),
     "a batch of data sets": (batched, ONES),
     "units": (of_units, ONES),
-    "no closed form": (lambda y: solved(y=y, objective=without_closed_form()), ONES),
+    "a loss of one's own": (lambda y: solved(y=y, objective=own_loss()), ONES.astype(bool)),
     "two layers": (lambda y: solved(y=y, objective=dpjax.objectives.two_layer(2)), ONES),
     "a search": (tuned, ONES),
     "exact values": (measured, ONES),
@@ -388,6 +391,8 @@ TOLD = {
     "fit: no feature is a number": lambda: fitted(X * np.nan, seen=solution_of),
     "estimator: classes in other letters": lambda: classifier(
         y=WORDS, classes=("no", "yes"), seen=lambda model: model.solution_),
+    "estimator: a column of words": lambda: classifier(
+        frame(c=WORDS), seen=lambda model: model.solution_),
     "estimator: objects of words": lambda: classifier(
         X.astype("U") + WORDS[:, None].astype(object), seen=lambda model: model.solution_),
     "estimator: a target in other units": lambda: regression(

@@ -212,7 +212,7 @@ def test_objective_and_data_must_both_be_of_units_or_neither():
 def test_the_loss_of_a_unit_is_that_of_its_valid_records(reduction):
     loss = UnitLoss(LOGISTIC.loss, reduction)
     x, y = rows(5, 3)
-    x[1], y[2] = np.nan, 0.5
+    x[1], y[2] = np.nan, 0.0
     present = np.array([True, True, True, True, False])
     w = jnp.array([0.3, -1.0, 2.0])
     value, gradient = jax.jit(jax.value_and_grad(loss))(w, ((x, y), present))

@@ -276,7 +276,6 @@ def in_blocks(x: Array, y: Array, here: Array, labels: Signs, size: int) -> Part
       labels: which labels count.
       size: rows of a block, which divides their number.
     """
-    y = labels.read(y)
     counts, x = here & labels.accepts(y), x.astype(wide_dtype(x.dtype))
     y = y.astype(x.dtype)
     unit, radius = polar(x, labels.sign(y), counts)

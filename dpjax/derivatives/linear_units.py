@@ -151,7 +151,7 @@ def prepare_units(
         there = (place < share) & (position < n)
         if mask is not None:
             there = there & mask[unit]
-        features, label = x[unit].astype(dtype), kind.read(y[unit]).astype(dtype)
+        features, label = x[unit].astype(dtype), y[unit].astype(dtype)
         valid = there[:, None] & present[unit] & kind.accepts(label)
         valid = valid & jnp.all(jnp.isfinite(features), axis=2)
         directions, radius = linear_records.polar(

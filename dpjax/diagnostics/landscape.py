@@ -157,7 +157,7 @@ def _float64(examples: tuple[PyTree, PyTree]) -> tuple[Array, Array]:
 
 def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float:
     """Smallest eigenvalue at 0 of the data term's Hessian."""
-    finite, signs = np.isfinite(x).all(axis=1), np.asarray(Signs().read(jnp.asarray(y)))
+    finite, signs = np.isfinite(x).all(axis=1), Signs().read(y)
     labelled = finite & (np.abs(signs) == 1)
     loss, slope = objective.loss, objective.margin and jax.grad(objective.margin)
     if isinstance(loss, TwoLayerLoss):

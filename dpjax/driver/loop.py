@@ -175,7 +175,7 @@ def _trained(
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
     check_data(algorithm, data, params)
-    examples, unit, unit_rows = unpack(data)
+    examples, unit, unit_rows = unpack(data, algorithm)
     drop_outdated(algorithm.objective, examples, params)
     team = _processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, root)
@@ -235,11 +235,12 @@ def _follow(
     return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)
 
 
-def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
+def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, bool]:
     """Returns examples, the unit of privacy, and whether every row is known to have norm <= 1."""
+    read = algorithm.objective.read
     if isinstance(data, Dataset):
-        return data.examples, data.unit, data.max_norm is not None and data.max_norm <= 1
-    return data, "row", False
+        return read(data.examples), data.unit, data.max_norm is not None and data.max_norm <= 1
+    return read(data), "row", False
 
 
 def preprocessing_of(data: Dataset | PyTree) -> Preprocessing | None:

@@ -69,7 +69,7 @@ def features(x: Any) -> np.ndarray:
         )
     if array.dtype.kind in "biuf":
         return array
-    if kind not in _TEXT or (kind == "U" and hasattr(x, "columns")):
+    if kind not in _TEXT:
         raise ValueError(
             f"X must hold numbers, got an array of {_HOLDS[kind]}: leave such a column out, or put "
             "numbers in its place, such as days since a fixed date."
@@ -214,8 +214,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, str]:
     if kind == "O":  # a column of a data frame may state more
         columns = [data[name] for name in data.columns] if hasattr(data, "columns") else [data]
         stated = {kind_of(column) for column in columns}
-        foreign = ((Kind.DATES, "M"), (Kind.OTHER, "V"), (Kind.WORDS, "U"))
-        kind = next((letter for held, letter in foreign if held in stated), kind)
+        kind = "M" if Kind.DATES in stated else "V" if Kind.OTHER in stated else kind
     return array, kind
 
 

@@ -120,23 +120,9 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         max_records: int | None = None,
         tune: bool | Mapping[str, Sequence[Any]] | None = None,
     ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.solver = solver
-        self.classes = classes
-        self.bounds = bounds
-        self.data_norm = data_norm
-        self.relation: Relation = relation
-        self.data_size = data_size
-        self.fit_intercept = fit_intercept
-        self.regularization = regularization
-        self.random_state = random_state
-        self.solver_options = solver_options
-        self.ledger = ledger
-        self.unit = unit
-        self.max_records = max_records
-        self.tune = tune
+        self._keep(locals())
 
+    classes: Any
     _classes = 2  # until ``fit`` has read the declaration
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "DPLogisticRegression":

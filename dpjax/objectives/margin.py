@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._linear import Signs
 from dpjax._typing import Array, is_own
 from dpjax.objectives.base import Constants, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
@@ -28,8 +27,7 @@ def _sigmoid_margin(m: Array) -> Array:
 
 def _loss_of_margin(phi: Callable, params: Array, example: tuple[Array, Array]) -> Array:
     x, y = example
-    y = Signs().read(y)
-    possible = Signs().accepts(y)
+    possible = jnp.abs(y) == 1
     # An impossible label makes the loss NaN and its derivatives 0: such a record contributes 0.
     # The inner choice keeps a NaN label out of the derivative of the branch not taken.
     return jnp.where(possible, phi(jnp.where(possible, y, 1) * jnp.dot(x, params)), jnp.nan)

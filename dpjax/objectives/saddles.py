@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
-from dpjax._linear import Signs
 from dpjax._typing import Array, Params
 from dpjax.objectives.base import Defaults, Objective, Unlabelled
 from dpjax.objectives.regularizers import L2, Quartic
@@ -99,7 +98,7 @@ class LowRankLoss:
         x, y = example
         value = -jnp.sum((x @ params.reshape(x.size, self.rank)) ** 2) / 2
         # As of every margin loss, an impossible label makes a null record.
-        return jnp.where(Signs().accepts(Signs().read(y)), value, jnp.nan)
+        return jnp.where(jnp.abs(y) == 1, value, jnp.nan)
 
 
 def _minus_half_square(m: Array) -> Array:
@@ -189,8 +188,7 @@ class TwoLayerLoss:
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         """Returns the loss of one record, shape ()."""
         x, y = example
-        y = Signs().read(y)
-        possible = Signs().accepts(y)
+        possible = jnp.abs(y) == 1
         margin = jnp.where(possible, y, 1) * self.network.score(params, x)
         # As in the margin losses, an impossible label makes the loss NaN and its derivatives 0.
         return jnp.where(possible, jax.nn.softplus(-margin), jnp.nan)

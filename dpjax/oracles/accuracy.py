@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._linear import Signs
 from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._units import UnitLoss
@@ -133,8 +132,8 @@ class AccuracyQuery(Query):
         if (linear := self.objective.linear) is not None:
             rows = linear_records.prepare(records, labels=linear.labels)
             return linear_model.are_correct(linear, rows, params)
-        x, y = records[0], Signs().read(records[1])
-        valid = Signs().accepts(y) & jnp.isfinite(x).all(axis=1)
+        x, y = records
+        valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
         # One row at a time, so that no model can let a record decide about another.
         score = self.objective.model.score  # pyright: ignore
         scores = jax.vmap(lambda row: score(params, row[None]))(jnp.where(valid[:, None], x, 0))
