@@ -16,11 +16,16 @@ from dpjax._typing import Array
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot labels"
+"""What an error says of labels with more than one number for a record."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """Labels -1 and +1, which features are multiplied by.
+    """Labels -1 and +1, which features are multiplied by; as data are given, 0 stands for -1.
 
+    >>> Signs().read(np.array([True, False])).tolist()
+    [1.0, -1.0]
     >>> Signs().accepts(jnp.array([1.0, -1.0, 0.0, jnp.nan])).tolist()
     [True, True, False, False]
     """
@@ -28,12 +33,24 @@ class Signs:
     @property
     def words(self) -> str:
         """The labels that count."""
-        return "-1, +1"
+        return "-1 and 0 (as -1), 1 (as +1)"
 
     @property
     def classes(self) -> int | None:
         """How many labels there are, None for numbers."""
         return 2
+
+    twin = 0, -1
+    """A number that stands for a label in data that are given, and that label; or None."""
+
+    def read(self, y: Any) -> Any:
+        """Returns the labels of an array, each by itself, with its label for the ``twin``."""
+        unsigned = y.dtype.kind in "bu"
+        if self.twin is None or (unsigned and self.twin[0] < 0):  # which 255 would equal
+            return y
+        y = y.astype(np.float32) if unsigned else y
+        number, label = self.twin
+        return (np if isinstance(y, np.ndarray) else jnp).where(y == number, label, y)
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label counts; a record with another contributes nothing."""
@@ -56,7 +73,7 @@ class Signs:
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Signs):
-    """Labels 0, 1, ..., ``count`` - 1.
+    """Labels 0, 1, ..., ``count`` - 1; of two, -1 stands for 0.
 
     >>> Classes(3).accepts(jnp.array([2.0, 3.0, 0.5, -1.0])).tolist()
     [True, False, False, False]
@@ -73,6 +90,11 @@ class Classes(Signs):
     def classes(self) -> int:
         """How many labels there are."""
         return self.count
+
+    @property
+    def twin(self) -> tuple[int, int] | None:
+        """-1 stands for 0 of two classes."""
+        return (-1, 0) if self.count == 2 else None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label is one of the classes."""
@@ -98,6 +120,8 @@ class Numbers(Signs):
     >>> Numbers().accepts(jnp.array([0.3, 1.0, 1.1, jnp.nan])).tolist()
     [True, True, False, False]
     """
+
+    twin = None
 
     @property
     def words(self) -> str:

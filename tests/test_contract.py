@@ -639,7 +639,7 @@ def spoil_label(x, y, value):
         (spoil_feature, -np.inf),
         (spoil_label, np.nan),
         (spoil_label, np.inf),
-        (spoil_label, 0.0),
+        (spoil_label, 0.5),
         (spoil_label, 7.0),
     ],
 )

@@ -114,8 +114,8 @@ def test_classes_that_are_none(classes, message):
         encode_labels(["Yes"], classes)
 
 
-@pytest.mark.parametrize("y", [np.array(["a"]), np.array([True]), ["a"], [1], np.array([b"a"])])
-def test_words_booleans_and_what_has_no_type_need_classes(y):
+@pytest.mark.parametrize("y", [np.array(["a"]), ["a"], [1], [True], np.array([b"a"])])
+def test_words_and_what_has_no_type_need_classes(y):
     with pytest.raises(ValueError, match=r"classes must declare .*classes=\('No', 'Yes'\)"):
         encode_labels(y)
 
@@ -164,9 +164,10 @@ def test_labels_of_a_csv_are_declared_even_if_they_are_numbers(labels, call, tmp
     run = ["run", *where, "--epsilon", 8, "--exact", "--seed", 0]
     run += ["--classes=" + ",".join(map(str, labels))]
     status, out, _ = call(*run)
-    said = "accepted labels: " + ("-1, +1;" if labels[0] else "0 (as -1), 1 (as +1);")
+    both = "-1 and 0" if labels[0] else "0 and -1"
+    said = f"accepted labels: {both} (as -1), 1 (as +1);"
     assert status == 0 and out.startswith(said)
-    assert f"Accepted labels: {'-1, +1' if labels[0] else '0, 1'}; a record with any other" in out
+    assert f"Accepted labels: {both}, 1; a record with any other" in out
     (accuracy,) = (line for line in out.splitlines() if line.startswith("exact_accuracy"))
     assert float(accuracy.split()[1]) > 0.7
     *lines, _ = path.read_text().splitlines()
@@ -208,8 +209,7 @@ def test_a_numeric_column_needs_no_declaration_and_what_counts_is_said(call, tmp
     status, out, _ = call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")
     assert status == 0 and out.startswith("accepted labels: -1 and 0 (as -1), 1 (as +1); a record")
     np.savez(path, x=x, y=x[:, 0] > 0.5)
-    status, _, err = call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")
-    assert status == 2 and "holds True and False" in err
+    assert call("run", "dp-gd", "--data", path, "--bounds", tmp_path / "b.json")[0] == 0
 
 
 # The owner's check
@@ -285,27 +285,21 @@ def trained(y, classes=None, dataset=True):
 @pytest.mark.parametrize("dataset", [True, False])
 @pytest.mark.parametrize(
     "y",
-    [
-        np.tile([True, False], 30),
-        np.tile(["No", "Yes"], 30),
-        np.tile(np.uint8([0, 1]), 30),
-        np.array(["No", "Yes"] * 30, object),
-    ],
-    ids=["booleans", "words", "unsigned", "objects"],
+    [np.tile(["No", "Yes"], 30), np.array(["No", "Yes"] * 30, object)],
+    ids=["words", "objects"],
 )
 def test_a_dtype_that_cannot_hold_the_labels_is_refused(y, dataset, spends_nothing):
     algorithm, data = trained(y, dataset=dataset)
     for train in (dpjax.solve, dpjax.run):
-        with pytest.raises(
-            ValueError, match=r"labels must be the numbers -1 and \+1.*encode_labels"
-        ):
+        with pytest.raises(ValueError, match=r"data must hold numbers.*encode_labels"):
             train(algorithm, data, key=dpjax.random_key())
 
 
 def test_the_guarantee_says_which_labels_count():
     algorithm, data = trained(np.tile(np.float32([0, 1]), 30))
     text = dpjax.solve(algorithm, data, seed=0).guarantee()
-    assert "Accepted labels: -1, +1; a record with any other label is a null record." in text
+    said = "Accepted labels: -1 and 0 (as -1), 1 (as +1); a record with any other label is a"
+    assert said in text
     x = np.ones((60, 2), np.float32)
     network = dpjax.fit(
         lambda w, x: x @ w,
@@ -352,7 +346,7 @@ def test_a_network_needs_a_logit_for_each_class_and_labels_of_numbers(tmp_path, 
     data = load(path, label="churned", bounds=BOUNDS, classes=("No", "Yes", "?"), intercept=True)
     with pytest.raises(ValueError, match="declare 3 classes, and the network gives 2 logits"):
         fitted(data)
-    with pytest.raises(ValueError, match=r"labels of data must be numbers.*from_zero=True"):
+    with pytest.raises(ValueError, match=r"data must hold numbers.*from_zero=True"):
         fitted((data.x, np.where(data.y == 0, "No", "Yes")))
     with pytest.raises(ValueError, match=r"bounds must be left out.*declares its features itself"):
         fitted(data, bounds=(0, 1))

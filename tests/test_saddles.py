@@ -115,7 +115,7 @@ def test_the_minimum_is_stationary_and_below_the_saddle(name):
 
 
 @each_problem
-@pytest.mark.parametrize("label", [0.0, 7.0, np.nan])
+@pytest.mark.parametrize("label", [0.5, 7.0, np.nan])
 def test_records_that_training_drops_count_in_n_alone(name, label):
     objective, (x, y) = BUILD[name](), records()
     x, y = np.concatenate([x, x[:50], x[:1] * np.nan]), np.concatenate([y, [label] * 50, y[:1]])

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import functools
 import inspect
+import shlex
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -107,6 +108,11 @@ def say_labels(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
         )
+    words = ["dpjax", "data", arguments.data, "--check"]
+    for option in ("schema", "label", "classes", "bounds"):
+        if (given := getattr(arguments, option)) is not None:
+            words.append(f"--{option}={given}")
+    print(f"not checked: whether records count; the data's owner can see by {shlex.join(words)}")
 
 
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:

@@ -194,8 +194,8 @@ class Dataset:
     Args:
       x: (n, p) float32 features, one record a row, or images (n, ...). A row with a NaN is a null
         record: training drops it.
-      y: (n,) float32 labels: -1 or +1, classes from 0 up, or numbers. A value that is none of those
-        makes a null record: labels 0 and 1 of a logistic loss need ``encode_labels``.
+      y: (n,) float32 labels: -1 or +1, classes from 0 up, or numbers. Of two classes, 0 and -1 are
+        the same. A value that is none of those makes a null record.
       test_x: (m, p) float32 held-out features, or None.
       test_y: (m,) float32 held-out labels, or None.
       name: of the data, in results.
@@ -406,11 +406,19 @@ def finite_or_nan(given: np.ndarray, out: np.ndarray | None = None) -> np.ndarra
 
 
 def check_arrays(name: str, tree: PyTree) -> None:
-    """Raises if a leaf of ``tree`` is not an array, without printing its values.
+    """Raises if a leaf of ``tree`` is not an array of numbers, without printing its values.
 
     >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
     """
     for leaf in jax.tree.leaves(tree):
+        dtype = getattr(leaf, "dtype", None)
+        if isinstance(dtype, np.dtype) and dtype.kind in "OSTUMm":
+            raise ValueError(
+                f"{name} must hold numbers, got an array of dtype {dtype}: pass labels as "
+                "dpjax.datasets.encode_labels(y, classes=(...)), from_zero=True for a network; "
+                "numbers as x.astype('float32'); words and dates as a table with a schema, "
+                "dpjax.datasets.load(table, schema=...)."
+            )
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex | Rows):
             raise ValueError(
                 f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. For a "

@@ -10,8 +10,9 @@ import numpy as np
 
 from dpjax.datasets.base import Table, finite_or_nan
 from dpjax.datasets.cells import MISSING
-from dpjax.datasets.check_schema import exact_counts
-from dpjax.datasets.labels import Label, label_text, labels_counted, same_label
+from dpjax.datasets.check_schema import constant, exact_counts
+from dpjax.datasets.csv_files import few
+from dpjax.datasets.labels import Label, class_places, label_text, labels_counted
 from dpjax.datasets.loaders import check_schema_alone, open_table
 from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.schema import Schema
@@ -48,6 +49,9 @@ class CheckReport:
       exact_null_rows: number of records that contribute nothing; None without a schema.
       exact_undeclared: number of records of each level that is not declared, for each column that
         has any; None without a schema.
+      exact_constant: columns that hold one value in all records, clamped and encoded.
+      exact_persons: number of units that records belong to; None without any.
+      exact_above_cap: number of records beyond ``max_records`` of their unit, which are left out.
 
     Privacy: NOT PRIVATE; exact functions of the data. Do not publish it, nor choose the bounds of
     a private training from it.
@@ -68,6 +72,9 @@ class CheckReport:
     exact_classes: tuple[str, ...] | None = None
     exact_null_rows: int | None = None
     exact_undeclared: dict[str, dict[str, int]] | None = None
+    exact_constant: tuple[str, ...] = ()
+    exact_persons: int | None = None
+    exact_above_cap: int = 0
 
     def lines(self) -> list[str]:
         r"""NOT PRIVATE: returns the report as lines of text, one count each.
@@ -101,6 +108,7 @@ class CheckReport:
             *self._levels(),
             f"rows that are zero once scaled: {self.exact_zero_rows}",
             f"rows equal to an earlier one: {self.exact_duplicate_rows}",
+            *self._units(),
             *(
                 []
                 if null is None
@@ -114,6 +122,17 @@ class CheckReport:
             return []
         counted = {name: sum(held.values()) for name, held in self.exact_undeclared.items()}
         return [f"levels that are not declared: {_by_column(counted)}"]
+
+    def _units(self) -> list[str]:
+        found = []
+        if self.exact_constant:
+            found.append(f"columns with one value in all rows: {few(self.exact_constant)}")
+        if self.exact_persons is not None:
+            found.append(
+                f"units: {self.exact_persons}, rows beyond max_records of theirs: "
+                f"{self.exact_above_cap}"
+            )
+        return found
 
     def _labels(self) -> str:
         signs = set(self.exact_class_counts) == {-1, 1}
@@ -161,12 +180,14 @@ def check(
     table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
     nonfinite = np.zeros(len(table.columns), int)
     outside = np.zeros(len(table.columns), int)
+    least, most = np.full((2, len(table.columns)), [[np.inf], [-np.inf]])
     nonfinite_rows = zero_rows = 0
     for start in range(0, len(table.x), ROWS_AT_ONCE):
         block = finite_or_nan(table.x[start : start + ROWS_AT_ONCE])
         holes = np.isnan(block)
         nonfinite += holes.sum(0)
         nonfinite_rows += int(holes.any(1).sum())
+        least, most = np.fmin(least, np.fmin.reduce(block)), np.fmax(most, np.fmax.reduce(block))
         if table.ranges is None:
             zero_rows += int((block == 0).all(1).sum())
         else:
@@ -186,6 +207,7 @@ def check(
         exact_outside=None if table.ranges is None else _positive(table.columns, outside),
         exact_zero_rows=zero_rows,
         exact_duplicate_rows=_duplicates(table),
+        exact_constant=constant(table.columns, least, most),
     )
     suggested = _suggested(counted, other)
     problems = _label_problems(table, report, suggested) + _feature_problems(report)
@@ -199,23 +221,16 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     """Returns the counts of each class, of each other label, and of missing labels."""
     cells = table.labels.tolist()
     values = collections.Counter(cell if isinstance(cell, Label) else None for cell in cells)
-    classes = table.classes
-    if classes is None and table.labels.dtype.kind in "iuf":
-        counted: dict[Label, int] = {-1: values[-1] + values[0], 1: values[1]}
-        rest: Mapping[Any, int] = {v: k for v, k in values.items() if v not in (-1, 0, 1)}
-    else:
-        counted = dict.fromkeys(classes or (), 0)
-        rest = {}
-        for value, count in values.items():
-            same = [label for label in counted if same_label(value, label)]
-            if same:
-                counted[same[0]] += count
-            else:
-                rest[value] = count
+    numeric = table.labels.dtype.kind in "biuf"
+    classes: tuple[Label, ...] = table.classes or ((-1, 1) if numeric else ())
+    counted: dict[Label, int] = dict.fromkeys(classes, 0)
     other: collections.Counter[str] = collections.Counter()
     missing = 0
-    for value, count in rest.items():
-        if (text := label_text(value)).lower() in MISSING:
+    found = class_places(np.fromiter(values, object, len(values)), classes)
+    for (value, count), place in zip(values.items(), found, strict=True):
+        if place >= 0:
+            counted[classes[place]] += count
+        elif (text := label_text(value)).lower() in MISSING:
             missing += count
         else:
             other[text] += count
@@ -245,7 +260,7 @@ def _label_problems(
     table: Table, report: CheckReport, suggested: tuple[str, ...] | None
 ) -> list[str]:
     other, counted = report.exact_other_labels, report.exact_class_counts
-    undeclared = table.classes is None and table.labels.dtype.kind not in "iuf"
+    undeclared = table.classes is None and table.labels.dtype.kind not in "biuf"
     absent = [label for label, count in counted.items() if not count]
     if not (undeclared or other or absent):
         return []

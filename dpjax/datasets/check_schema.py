@@ -1,18 +1,34 @@
 """NOT PRIVATE: exact counts of what a schema leaves out of a table, for its owner only."""
 
 import collections
-from collections.abc import Mapping
+import datetime
+import itertools
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.cells import MISSING, unit_name
+from dpjax.datasets.cells import MISSING, to_day, unit_name
+from dpjax.datasets.encoders import Dates
 from dpjax.datasets.labels import Label, label_text
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
 from dpjax.datasets.sources import exact_problems, open_source
 from dpjax.datasets.tables import preprocessing_of, table_name
 
 _SHOWN = 8  # levels named in one remark
+_NEARLY = 0.9  # of the cells: levels, or dates, are written in another way than is declared
+_TRIED = 1_000  # cells of a column that are read as dates of other forms
+_FORMS = {
+    "%d.%m.%Y": "day.month.year",
+    "%d/%m/%Y": "day/month/year",
+    "%m/%d/%Y": "month/day/year",
+    "%Y/%m/%d": "year/month/day",
+    "%d-%m-%Y": "day-month-year",
+    "%m-%d-%Y": "month-day-year",
+    "%d %b %Y": "day name-of-month year",
+    "%b %d, %Y": "name-of-month day, year",
+}
 
 
 def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
@@ -31,7 +47,7 @@ def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
     fields = {"name": table_name(table), "unit": "row", **tally.fields()}
     of_file = (*undeclared_line_breaks(schema, source), *exact_problems(table, breaks))
     of_cells = (*tally.label_problems(), *tally.column_problems(), *tally.unit_problems())
-    return fields | {"exact_problems": of_file + of_cells}
+    return fields | {"exact_problems": (*of_file, *of_cells, *tally.person_problems())}
 
 
 class _Tally:
@@ -51,24 +67,31 @@ class _Tally:
         self._undeclared = {name: collections.Counter[str]() for name in names}
         self._labels, self._codes = collections.Counter[str](), collections.Counter[float]()
         self._names = collections.Counter[str]()  # in cells of the unit that name nobody
+        self._persons = collections.Counter[str]()
+        self._dates = {name: list[str]() for name in names}  # some cells that are none
+        self._least, self._most = (dict.fromkeys(names, end) for end in (np.inf, -np.inf))
         self._seen: set[int] = set()
 
     def add(self, block: list[np.ndarray]) -> None:
         cells, (labels, *owners) = block[: len(self._columns)], block[len(self._columns) :]
         parts = []
         for column, held in zip(self._columns, cells, strict=True):
-            parts.append(column.encode(held))
-            self._missing[column.name] += int(np.isnan(parts[-1]).any(axis=1).sum())
-            self._outside[column.name] += column.exact_outside(held)
-            self._undeclared[column.name] += column.exact_undeclared(held)
+            name, part = column.name, column.encode(held)
+            parts.append(part)
+            self._least[name] = np.fmin(self._least[name], np.fmin.reduce(part))
+            self._most[name] = np.fmax(self._most[name], np.fmax.reduce(part))
+            if isinstance(column, Dates):
+                self._dates[name] += _no_dates(held, _TRIED - len(self._dates[name]))
+            self._missing[name] += int(np.isnan(part).any(axis=1).sum())
+            self._outside[name] += column.exact_outside(held)
+            self._undeclared[name] += column.exact_undeclared(held)
         rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
-        nobody: Any = False
-        if owners:
-            kind = self._schema.unit_type
-            nobody = np.array([not unit_name(cell, kind) for cell in owners[0]], bool)
-            texts = map(label_text, owners[0][nobody])
-            self._names.update(text for text in texts if text.lower() not in MISSING)
+        units = [unit_name(cell, self._schema.unit_type) for cell in owners[0]] if owners else []
+        nobody = np.array([not unit for unit in units], bool) if owners else False
+        self._persons.update(filter(None, units))
+        texts = (label_text(cell) for cell in (owners[0][nobody] if owners else ()))
+        self._names.update(text for text in texts if text.lower() not in MISSING)
         self._labels += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
         self._rows += len(y)
@@ -93,7 +116,30 @@ class _Tally:
             "exact_duplicate_rows": self._rows - len(self._seen),
             "exact_null_rows": self._null_rows,
             "exact_undeclared": {name: held for name, held in undeclared.items() if held},
+            "exact_constant": constant(self._least, self._least.values(), self._most.values()),
+            "exact_persons": None if self._schema.unit is None else len(self._persons),
+            "exact_above_cap": self._above_cap,
         }
+
+    @property
+    def _above_cap(self) -> int:
+        most = self._schema.max_records or self._rows
+        return sum(max(0, held - most) for held in self._persons.values())
+
+    def person_problems(self) -> list[str]:
+        unit, most, above = self._schema.unit, self._schema.max_records, self._above_cap
+        problems = []
+        if unit is not None and len(self._persons) < 2:
+            problems.append(
+                f"the column {unit!r} names {len(self._persons)} in all records: does it say whose "
+                "each one is?"
+            )
+        elif 2 * above > self._rows:
+            problems.append(
+                f"max_records = {most} leaves out {above} of {self._rows} records, those beyond "
+                f"the first {most} of a {unit!r}: declare a larger number from public knowledge."
+            )
+        return problems
 
     def label_problems(self) -> list[str]:
         name, problems = self._schema.label.column, []
@@ -114,21 +160,29 @@ class _Tally:
     def column_problems(self) -> list[str]:
         rows, empty = self._rows, np.array([None], object)
         may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
-        if may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
+        dated = {name: _of_dates(name, cells) for name, cells in self._dates.items()}
+        problems = list(filter(None, dated.values()))
+        if not problems and may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
             return [
                 "no column holds a valid value in most records: do the lines have more or fewer "
                 "cells than the header?"
             ]
-        problems = []
         for column in self._columns:
             name, missing = column.name, self._missing[column.name]
-            if missing and (undeclared := self._undeclared[name]):
+            undeclared = self._undeclared[name]
+            if getattr(column, "other", False) and undeclared.total() > _NEARLY * rows:
+                problems.append(
+                    f"the column {name!r} holds none of its declared levels in "
+                    f"{undeclared.total()} of {rows} records, but {_few(undeclared)}: are the "
+                    "levels written as in the file?"
+                )
+            if missing and undeclared:
                 problems.append(
                     f"the column {name!r} holds {_few(undeclared)}, which is not declared; such a "
                     "record contributes nothing: declare further levels from public knowledge, or "
                     "other = true."
                 )
-            elif 2 * missing > rows:
+            elif 2 * missing > rows and not dated[name]:
                 problems.append(
                     f"the column {name!r} has no valid value in {missing} of {rows} records, which "
                     "therefore contribute nothing: declare what it holds, ignore = true, or, for "
@@ -157,6 +211,37 @@ class _Tally:
             return {"a number within its bounds": self._codes.total()}
         codes = self._schema.label.encode(np.array(classes, object)).tolist()
         return {label: self._codes[code] for label, code in zip(classes, codes, strict=True)}
+
+
+def constant(columns: Iterable[str], least: Iterable, most: Iterable) -> tuple[str, ...]:
+    """NOT PRIVATE: returns the columns whose least and largest values are the same."""
+    ends = zip(columns, least, most, strict=True)
+    return tuple(column for column, low, high in ends if np.all(low == high))
+
+
+def _no_dates(cells: np.ndarray, count: int) -> list[str]:
+    found = (text for cell in cells if np.isnan(to_day(cell)) and (text := label_text(cell)))
+    return list(itertools.islice((text for text in found if text.lower() not in MISSING), count))
+
+
+def _of_dates(name: str, cells: list[str]) -> str:
+    """What to do where most cells that are no dates are dates of another form, or ""."""
+    days = [re.sub(r"[ T]\d{1,2}:\d\d.*$", "", cell) for cell in cells]
+    most = max(1, _NEARLY * len(days))
+    forms = [w for form, w in _FORMS.items() if sum(_is_date(day, form) for day in days) >= most]
+    if not forms:
+        return ""
+    return (
+        f"the column {name!r} holds dates written as {' or '.join(forms)}, such as {cells[0]!r}, "
+        "and such a record contributes nothing: write them as year-month-day, such as 2015-01-31."
+    )
+
+
+def _is_date(text: str, form: str) -> bool:
+    try:
+        return bool(datetime.datetime.strptime(text, form))
+    except ValueError:
+        return False
 
 
 def _few(counts: collections.Counter[str]) -> str:

@@ -3,13 +3,12 @@
 import collections
 import dataclasses
 import datetime
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dpjax.datasets.cells import EPOCH, MISSING, Kind, to_days, to_numbers
-from dpjax.datasets.labels import Label, check_possible, codes, label_text, places
+from dpjax.datasets.labels import Label, check_possible, class_places, codes, label_text, places
 
 _NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
 _TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
@@ -206,7 +205,7 @@ class Categorical(Column):
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold each level that is not declared."""
-        return _undeclared(cells, self.levels)
+        return _undeclared(cells, places(cells, self.levels))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +238,7 @@ class Ordinal(Column):
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold each level that is not declared."""
-        return _undeclared(cells, self.order)
+        return _undeclared(cells, places(cells, self.order))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +283,8 @@ class ClassLabel:
 
         Privacy: each depends on its own cell.
         """
-        return np.array([*codes(self.classes), np.nan], np.float32)[places(cells, self.classes)]
+        numbers = np.array([*codes(self.classes), np.nan], np.float32)
+        return numbers[class_places(cells, self.classes)]
 
     def check_stored(self, kind: Kind, where: str) -> None:
         """Raises if no cell of a column that is stored so has a declared class."""
@@ -293,7 +293,7 @@ class ClassLabel:
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold each label that is not declared."""
-        return _undeclared(cells, self.classes)
+        return _undeclared(cells, class_places(cells, self.classes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,8 +353,8 @@ def _check_levels(what: str, levels: tuple[Label, ...], name: str, kind: Kind, w
     check_possible(what, levels, f"the column {name!r} of {where}", kind)
 
 
-def _undeclared(cells: np.ndarray, levels: Sequence[Label]) -> collections.Counter[str]:
-    unknown = cells[places(cells, levels) < 0]
+def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:
+    unknown = cells[places < 0]
     return collections.Counter(
         text for cell in unknown if (text := label_text(cell)).lower() not in MISSING
     )

@@ -10,7 +10,6 @@ from dpjax.datasets.cells import Kind, cells_of, kind_of, to_numbers
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
-_SIGNS = "-1, +1"
 _COUNTED = {1: "one label", 2: "two labels"}
 
 
@@ -72,8 +71,8 @@ def encode_labels(
     Args:
       y: (n,) words, booleans or numbers.
       classes: the declared labels, compared as text or as numbers. Of two, the first becomes -1
-        and the second +1; more become 0, 1, ... in their order. None requires numbers: 1
-        becomes +1, 0 and -1 become -1.
+        and the second +1; more become 0, 1, ... in their order. Of the classes 0 and 1, -1 is 0,
+        and of -1 and 1, 0 is -1. None requires numbers or booleans, and stands for -1 and 1.
       from_zero: whether two classes become 0 and 1 as well, as for a network.
       name: of ``y`` in an error.
 
@@ -81,8 +80,8 @@ def encode_labels(
       (n,) float32.
 
     Raises:
-      ValueError: by the dtype alone: for words or booleans without ``classes``, or classes that no
-        value of this dtype can equal.
+      ValueError: by the dtype alone: for words without ``classes``, or classes that no value of
+        this dtype can equal.
 
     Privacy: each number depends on one record alone. A label outside the classes raises no error,
       which would depend on the data; it makes a null record, which contributes nothing.
@@ -100,7 +99,7 @@ def encode_labels(
         held = getattr(y, "dtype", kind.value)
         raise ValueError(f"{name} must hold words, booleans or real numbers, got {held}.")
     if classes is None:
-        if kind != Kind.NUMBERS:
+        if kind not in (Kind.NUMBERS, Kind.BOOLEANS):
             raise ValueError(
                 f"classes must declare which labels count in {name}, which holds "
                 f"{kind.value}: pass them as classes=('No', "
@@ -108,15 +107,39 @@ def encode_labels(
                 "other label contributes nothing. Reading them off the data would leak it; the "
                 "owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
             )
-        cells = to_numbers(cells)
-        signs = np.full(cells.shape, np.nan, np.float32)
-        signs[cells == 1] = 1.0
-        signs[(cells == 0) | (cells == -1)] = -1.0
-        return signs
+        signs = to_numbers(cells)
+        signs[signs == 0] = -1
+        return np.where(np.abs(signs) == 1, signs, np.nan).astype(np.float32)
     classes = check_classes(classes)
     check_possible("classes", classes, name, kind)
     numbers = range(len(classes)) if from_zero else codes(classes)
-    return np.array([*numbers, np.nan], np.float32)[places(cells, classes)]
+    return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
+
+
+def class_places(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
+    """Returns the place of each cell's class (n,), as ``places``, with the number that stands in.
+
+    >>> class_places(np.array([0, -1, 1, 2]), (-1, 1))
+    array([ 0,  0,  1, -1])
+    """
+    extra = stand_in(classes)
+    found = places(cells, classes if extra is None else (*classes, extra[0]))
+    return found if extra is None else np.where(found == len(classes), extra[1], found)
+
+
+def stand_in(classes: Sequence[Any]) -> tuple[int, int] | None:
+    """Returns which number counts as a class beside the declared ones, and the place of that class.
+
+    -1 stands for 0 of the classes 0 and 1, and 0 for -1 of -1 and 1. None for other classes.
+
+    >>> stand_in((1, 0)), stand_in(("-1", "1")), stand_in((0, 1, 2))
+    ((-1, 1), (0, 0), None)
+    """
+    numbers = [_number(label) for label in classes]
+    for negative, other in ((0, -1), (-1, 0)):
+        if numbers in ([negative, 1], [1, negative]):
+            return other, numbers.index(negative)
+    return None
 
 
 def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
@@ -161,13 +184,17 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
     >>> labels_counted(("No", "Yes"))
     "'No' (as -1), 'Yes' (as +1)"
     """
-    if classes is None:
-        return "-1 and 0 (as -1), 1 (as +1)"
-    if tuple(classes) == (-1, 1):
-        return _SIGNS
-    pairs = zip(classes, codes(classes), strict=True)
+    classes = (-1, 1) if classes is None else classes
+    pairs = zip(_shown(classes), codes(classes), strict=True)
     signed = "+d" if len(classes) == 2 else "d"
-    return ", ".join(f"{label!r} (as {int(code):{signed}})" for label, code in pairs)
+    return ", ".join(f"{label} (as {int(code):{signed}})" for label, code in pairs)
+
+
+def _shown(classes: Sequence[Label]) -> list[str]:
+    shown = [repr(label) for label in classes]
+    if (extra := stand_in(classes)) is not None:
+        shown[extra[1]] += f" and {extra[0]}"
+    return shown
 
 
 def null_labels(
@@ -179,20 +206,18 @@ def null_labels(
 
     Args:
       counted: the labels of the loss as text, or None if it takes any number.
-      classes: the labels declared for the data; empty for a table of numbers, None for arrays.
+      classes: the labels declared for the data; empty or None if there are none.
       bounds: declared for a label that is a number, or None.
 
-    >>> null_labels("-1, +1", ("No", "Yes"))
+    >>> null_labels("-1 and 0 (as -1), 1 (as +1)", ("No", "Yes"))
     "Accepted labels: 'No', 'Yes'; a record with any other label is a null record."
     """
     if bounds is not None:
         counted = f"numbers from {bounds[0]:.15g} to {bounds[1]:.15g}"
     if counted is None:
         return ""
-    if counted == _SIGNS and classes == ():
-        counted = labels_counted(None)
-    if classes and tuple(classes) != (-1, 1):
-        counted = ", ".join(map(repr, classes))
+    if classes:
+        counted = ", ".join(_shown(classes))
     return f"Accepted labels: {counted}; a record with any other label is a null record."
 
 
@@ -231,21 +256,12 @@ def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) ->
     for label in labels:
         possible = kind in (Kind.WORDS, Kind.MIXED) or _number(label) is not None
         if kind == Kind.BOOLEANS:
-            possible = any(same_label(value, label) for value in (False, True))
+            possible = bool((places(np.array([False, True]), (label,)) == 0).any())
         if not possible:
             raise ValueError(
                 f"{what} hold {label!r}, but {name} holds {kind.value}: declare {what} of that "
                 "kind."
             )
-
-
-def same_label(cell: Any, label: Label) -> bool:
-    """Returns whether two labels are equal, as text or as numbers; nothing equals a missing value.
-
-    >>> same_label(" 1.0", 1), same_label(True, "True"), same_label(float("nan"), "nan")
-    (True, True, False)
-    """
-    return not set(_forms(cell) or ()).isdisjoint(_forms(label) or ())
 
 
 def label_text(cell: Any) -> str:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpjax._linear import Signs
 from dpjax._typing import Array, PyTree
 from dpjax.diagnostics.stationarity import exact_hessian, exact_objective
 from dpjax.linalg import Exact, trust_region_step
@@ -156,11 +157,11 @@ def _float64(examples: tuple[PyTree, PyTree]) -> tuple[Array, Array]:
 
 def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float:
     """Smallest eigenvalue at 0 of the data term's Hessian."""
-    finite = np.isfinite(x).all(axis=1)
-    labelled = finite & (np.abs(y) == 1)
+    finite, signs = np.isfinite(x).all(axis=1), Signs().read(y)
+    labelled = finite & (np.abs(signs) == 1)
     loss, slope = objective.loss, objective.margin and jax.grad(objective.margin)
     if isinstance(loss, TwoLayerLoss):
-        return float(-np.linalg.norm(y[labelled] @ x[labelled]) / y.size / 2)
+        return float(-np.linalg.norm(signs[labelled] @ x[labelled]) / y.size / 2)
     if isinstance(loss, PhaseLoss):
         kept = finite & np.isfinite(y)
         weights = -np.abs(y[kept])

@@ -56,6 +56,7 @@ class _Data:
         labels = self.linear.labels
         with jax.enable_x64(True):
             x, y = (jnp.asarray(np.asarray(leaf, np.float64)) for leaf in examples)
+            y = labels.read(y)
             self.rows, self.label = x * labels.sign(y)[:, None], labels.beside(y)
         self.size = len(self.rows)
         self.dimension = self.linear.outputs * self.rows.shape[1]

@@ -86,12 +86,13 @@ def _smallest_eigenvalue(hessian: Array) -> Array:
 
 @jax.jit
 def _accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
-    return jnp.mean(objective.predict(params, x) == y)
+    return jnp.mean(objective.predict(params, x) == objective.read((x, y))[1])
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _mean_loss(objective: Objective, params: Params, examples: PyTree) -> Array:
     losses = jax.vmap(objective.loss, in_axes=(None, 0))
+    examples = objective.read(examples)
     kept = jnp.isfinite(losses(params, examples))
     for leaf in jax.tree.leaves(examples):
         kept = kept & jnp.isfinite(leaf).reshape(kept.size, -1).all(axis=1)

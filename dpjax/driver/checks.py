@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from dpjax._processes import Team
 from dpjax._streaming import shaped
-from dpjax._typing import Array, Params, PyTree, confusable
-from dpjax._units import is_grouped
+from dpjax._typing import Array, Params, PyTree, confusable, is_own
+from dpjax._units import UnitLoss
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
@@ -30,12 +29,11 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
 
     Raises:
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
-        see ``dpjax.pytree_dataclass``; as ``check_examples``; or, of a linear model, for labels of
-        words or booleans (unsigned integers too where -1 is a label), and for data that declare
-        another number of classes than the objective has, or a number where it has classes.
+        see ``dpjax.pytree_dataclass``; as ``check_arrays`` and ``check_examples``; or for data
+        that declare other classes than the objective or the network has, or a number where it has
+        classes.
 
-    Privacy: reads shapes, dtypes and declarations, no value: labels 0 and 1 of a signed dtype raise
-      nothing.
+    Privacy: reads shapes, dtypes and declarations, no value.
     """
     if confused := confusable(jax.tree.structure(algorithm)):
         name = confused[0].__name__
@@ -47,11 +45,10 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
     examples = data.examples if isinstance(data, Dataset) else data
     check_arrays("data", examples)
     examples = shaped(examples)
-    if algorithm.objective.label_kind is not None:
-        records = examples[0] if is_grouped(examples) else examples
-        _check_labels(algorithm.objective, data, records)
     for query in algorithm.queries:
         check_examples(query, examples, params)
+    if isinstance(data, Dataset):
+        _check_declared(algorithm.objective, data, examples, params)
     check_questions(algorithm, examples, params)
 
 
@@ -87,35 +84,34 @@ def check_alike(
     )
 
 
-def _check_labels(objective: Objective, data: Dataset | PyTree, examples: PyTree) -> None:
-    kind = objective.label_kind
-    assert kind is not None
-    preprocessing = data.preprocessing if isinstance(data, Dataset) else None
-    classes = None if preprocessing is None else preprocessing.classes
-    if classes is not None and len(classes) != kind.classes:
-        raise ValueError(
-            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare "
-            f"{len(classes)} classes: take {_ADVICE.get(len(classes), _MANY)}, or declare other "
-            "classes."
-        )
-    numbers = preprocessing is not None and preprocessing.label_bounds is not None
-    if numbers and kind.classes is not None:
-        raise ValueError(
-            f"{objective.name} is a loss for {_labels_of(kind.classes)}, but the data declare a "
-            "number with bounds as the label: declare its classes, or take a loss of numbers such "
-            "as objectives.least_squares()."
-        )
-    if not isinstance(examples, tuple) or len(examples) != 2:
+def _check_declared(objective: Objective, data: Dataset, examples: PyTree, params: Params) -> None:
+    kind, loss, scale, row = objective.label_kind, objective.loss, data.preprocessing, 0
+    if isinstance(loss, UnitLoss):
+        loss, examples, row = loss.loss, examples[0], (0, 0)
+    declared = 0 if scale is None or scale.classes is None else len(scale.classes)
+    if kind is not None:
+        counted = kind.classes
+    elif apply := is_own(loss) and getattr(loss, "apply", None):
+        record = jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[row], x), examples[0])
+        logits = jax.eval_shape(apply, params, record).shape[-1]
+        if declared > logits:
+            raise ValueError(
+                f"the data declare {declared} classes, and the network gives {logits} logits: give "
+                "it one for each class."
+            )
+        counted = declared or logits
+    else:
         return
-    y = examples[1]
-    dtype = y.dtype if hasattr(y, "dtype") else np.asarray(y).dtype
-    negative = kind.classes == 2 and kind.words.startswith("-")
-    if isinstance(dtype, np.dtype) and dtype.kind in ("buUSTO" if negative else "bUSTO"):
+    if declared and declared != counted:
         raise ValueError(
-            f"labels must be {'the numbers -1 and +1' if negative else kind.words}, got an array "
-            f"of dtype {dtype}: encode them by y = dpjax.datasets.encode_labels(y, "
-            "classes=(negative, positive)). A record with any other label then becomes a null "
-            "record; no error is raised."
+            f"{objective.name} is a loss for {_labels_of(counted)}, but the data declare "
+            f"{declared} classes: take {_ADVICE.get(declared, _MANY)}, or declare other classes."
+        )
+    if scale is not None and scale.label_bounds is not None and counted is not None:
+        raise ValueError(
+            f"{objective.name} is a loss for {_labels_of(counted)}, but the data declare a number "
+            "with bounds as the label: declare its classes, or take a loss of numbers such as "
+            "objectives.least_squares()."
         )
 
 

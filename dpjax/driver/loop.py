@@ -55,8 +55,8 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}. No other label counts, 0 neither:
-        ``dpjax.datasets.encode_labels(y, classes=(0, 1))`` maps labels 0 and 1. Scale
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}, for which 0 and False stand for -1
+        and True for 1; no other label counts. Scale
         rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
         default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
         keeps the guarantee, and biases the training; no error says so, for norms are private. Over
@@ -174,7 +174,7 @@ def _trained(
     params = starting_point(algorithm, params)
     root = root_key(key, seed)
     check_data(algorithm, data, params)
-    examples, unit, unit_rows = unpack(data)
+    examples, unit, unit_rows = unpack(data, algorithm)
     drop_outdated(algorithm.objective, examples, params)
     team = _processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, root)
@@ -230,11 +230,12 @@ def _follow(
     return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)
 
 
-def unpack(data: Dataset | PyTree) -> tuple[PyTree, str, bool]:
+def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, bool]:
     """Returns examples, the unit of privacy, and whether every row is known to have norm <= 1."""
+    read = algorithm.objective.read
     if isinstance(data, Dataset):
-        return data.examples, data.unit, data.max_norm is not None and data.max_norm <= 1
-    return data, "row", False
+        return read(data.examples), data.unit, data.max_norm is not None and data.max_norm <= 1
+    return read(data), "row", False
 
 
 def preprocessing_of(data: Dataset | PyTree) -> Preprocessing | None:

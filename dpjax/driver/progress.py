@@ -106,7 +106,7 @@ def run(
     data, mesh = mesh_of(data)
     params = loop.starting_point(algorithm, params)
     check_data(algorithm, data, params)
-    examples, unit, unit_rows = loop.unpack(data)
+    examples, unit, unit_rows = loop.unpack(data, algorithm)
     drop_outdated(algorithm.objective, examples, params)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)

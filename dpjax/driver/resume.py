@@ -228,7 +228,7 @@ def journal(
             return ours[0].begun
 
         begun = _Begun(*team.from_first(opened))
-        key, examples = begun.key, unpack(data)[0]
+        key, examples = begun.key, unpack(data, algorithm)[0]
         content = _content(examples, key, team) if begun.hashed else ""
         manifest = team.from_first(lambda: ours[0].manifest(algorithm, data, params, content))
         held = Checkpoint(begun.run_id, key, begun.step, begun.leaves, manifest)
@@ -281,7 +281,7 @@ class _Opened:
         """
         if self.folder is None and self.ledger is None:
             return {}
-        examples, unit, unit_rows = unpack(data)
+        examples, unit, unit_rows = unpack(data, algorithm)
         described = describe(algorithm, examples, params)
         if self.folder is None:
             return {"config": described.digest}

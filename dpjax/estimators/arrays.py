@@ -13,11 +13,20 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import column_or_1d
 
+from dpjax.datasets.cells import Kind, kind_of
+from dpjax.datasets.labels import stand_in
+
 # Kinds of which a cell may be a number. A single word makes words of a column of numbers.
 _TEXT = "OUT"
 # What arrays of numpy's kinds hold. Objects, of kind O, may be anything.
 _HOLDS = dict.fromkeys("biuf", "numbers") | dict.fromkeys("UT", "words")
-_HOLDS |= {"S": "bytes", "M": "dates", "m": "durations", "c": "complex numbers", "V": "structures"}
+_HOLDS |= {
+    "S": "bytes",
+    "M": "dates",
+    "m": "durations",
+    "c": "complex numbers",
+    "V": "cells of another type",
+}
 
 
 class Labels(NamedTuple):
@@ -61,7 +70,10 @@ def features(x: Any) -> np.ndarray:
     if array.dtype.kind in "biuf":
         return array
     if kind not in _TEXT:
-        raise ValueError(f"X must hold numbers, got an array of {_HOLDS[kind]}.")
+        raise ValueError(
+            f"X must hold numbers, got an array of {_HOLDS[kind]}: leave such a column out, or put "
+            "numbers in its place, such as days since a fixed date."
+        )
     return _each(_number, array, np.float64)
 
 
@@ -146,6 +158,8 @@ def declared_labels(classes: Sequence[Any]) -> np.ndarray:
 def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
     """Returns -1 and +1 for two classes, 0, 1, ... for more; NaN for any other label.
 
+    Of the classes 0 and 1, -1 stands for 0, and of -1 and 1, 0 for -1.
+
     Raises:
       ValueError: if by its dtype ``y`` holds labels of another kind than the classes.
 
@@ -162,11 +176,14 @@ def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
         )
     found = np.full(y.cells.shape, np.nan, np.float32)
     numbered = (-1, 1) if len(classes) == 2 else range(len(classes))
-    for label, plain, code in zip(classes, classes.tolist(), numbered, strict=True):
+    pairs = list(zip(classes.tolist(), numbered, strict=True))
+    if declared == "numbers" and (extra := stand_in(classes.tolist())) is not None:
+        pairs.append((extra[0], numbered[extra[1]]))
+    for label, code in pairs:
         if y.cells.dtype.kind != "O":
             found[y.cells == label] = code
         else:
-            found[_each(lambda cell, plain=plain: _is(cell, plain), y.cells, np.bool_)] = code
+            found[_each(lambda cell, label=label: _is(cell, label), y.cells, np.bool_)] = code
     return found
 
 
@@ -194,6 +211,10 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, str]:
     # Of such a column one missing value decides what array it becomes.
     if kind == "T" or (foreign and (array.ndim == 1 or array.dtype.kind not in "biuf")):
         array = np.asarray(data, dtype=object)
+    if kind == "O":  # a column of a data frame may state more
+        columns = [data[name] for name in data.columns] if hasattr(data, "columns") else [data]
+        stated = {kind_of(column) for column in columns}
+        kind = "M" if Kind.DATES in stated else "V" if Kind.OTHER in stated else kind
     return array, kind
 
 

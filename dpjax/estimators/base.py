@@ -59,6 +59,11 @@ class PrivateEstimator(BaseEstimator):
     # Of an estimator whose trainings have an accuracy to choose by.
     tune: bool | Mapping[str, Any] | None = None
 
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Sets the arguments of ``__init__`` unchanged, as scikit-learn wants them."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
+
     def _objective(self, size: int) -> Objective:
         """Returns the loss of one record; ``size`` is the declared number of records or units."""
         raise NotImplementedError

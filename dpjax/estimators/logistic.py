@@ -33,7 +33,8 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       delta: of that budget; by default 1 / (10 n).
       solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
       classes: the labels, two or more. Of two the larger is the positive class, as scikit-learn has
-        it. A record with any other label contributes nothing, and no error says so: the guarantee
+        it; of 0 and 1, -1 is 0, and of -1 and 1, 0 is -1. A record with any other label contributes
+        nothing, and no error says so: the guarantee
         names the labels that count, and ``dpjax.datasets.check`` counts the others for the data's
         owner.
       bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
@@ -119,23 +120,9 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         max_records: int | None = None,
         tune: bool | Mapping[str, Sequence[Any]] | None = None,
     ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.solver = solver
-        self.classes = classes
-        self.bounds = bounds
-        self.data_norm = data_norm
-        self.relation: Relation = relation
-        self.data_size = data_size
-        self.fit_intercept = fit_intercept
-        self.regularization = regularization
-        self.random_state = random_state
-        self.solver_options = solver_options
-        self.ledger = ledger
-        self.unit = unit
-        self.max_records = max_records
-        self.tune = tune
+        self._keep(locals())
 
+    classes: Any
     _classes = 2  # until ``fit`` has read the declaration
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "DPLogisticRegression":

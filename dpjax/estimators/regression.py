@@ -171,21 +171,7 @@ class DPLinearRegression(_PrivateRegression):
         unit: str = "row",
         max_records: int | None = None,
     ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.solver = solver
-        self.target_bounds = target_bounds
-        self.bounds = bounds
-        self.data_norm = data_norm
-        self.relation: Relation = relation
-        self.data_size = data_size
-        self.fit_intercept = fit_intercept
-        self.regularization = regularization
-        self.random_state = random_state
-        self.solver_options = solver_options
-        self.ledger = ledger
-        self.unit = unit
-        self.max_records = max_records
+        self._keep(locals())
 
     def _objective(self, size: int) -> Objective:
         return objectives.least_squares(self._strength(size))
@@ -235,6 +221,9 @@ class DPRobustRegression(_PrivateRegression):
     True
     """
 
+    loss: str
+    scale: float | None
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -256,23 +245,7 @@ class DPRobustRegression(_PrivateRegression):
         unit: str = "row",
         max_records: int | None = None,
     ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.solver = solver
-        self.loss = loss
-        self.scale = scale
-        self.target_bounds = target_bounds
-        self.bounds = bounds
-        self.data_norm = data_norm
-        self.relation: Relation = relation
-        self.data_size = data_size
-        self.fit_intercept = fit_intercept
-        self.regularization = regularization
-        self.random_state = random_state
-        self.solver_options = solver_options
-        self.ledger = ledger
-        self.unit = unit
-        self.max_records = max_records
+        self._keep(locals())
 
     def _objective(self, size: int) -> Objective:
         name = _validate.choice("loss", self.loss, _LOSSES)

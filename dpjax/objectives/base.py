@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._linear import LinearLoss, Margin, Signs
+from dpjax._linear import Classes, LinearLoss, Margin, Signs
+from dpjax._streaming import Rows
 from dpjax._typing import Array, Loss, Params
 from dpjax._units import REDUCTIONS, UnitLoss
 from dpjax.objectives.proximal import prox_zero
@@ -348,6 +349,22 @@ class Objective:
         if form is not None:
             return form.labels
         return Signs() if self.predicts else None
+
+    def read(self, examples: Any) -> Any:
+        """Returns examples whose labels have one number for each class; others as they are.
+
+        Privacy: each label depends on its own record.
+        """
+        if not (isinstance(examples, tuple) and len(examples) == 2):
+            return examples
+        x, y = examples
+        if isinstance(loss := self.loss, UnitLoss):
+            return dataclasses.replace(self, loss=loss.loss, linear=loss.linear).read(x), y
+        count = getattr(loss, "classes", None)
+        kind = self.label_kind if count is None else Classes(count)
+        if kind is None or not jnp.issubdtype(getattr(y, "dtype", object), jnp.generic):
+            return examples
+        return x, Rows(y, kind.read) if isinstance(y, Rows) else kind.read(y)
 
     @property
     def labels(self) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._linear import ONE_LABEL
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
 from dpjax.objectives.base import Objective
@@ -17,11 +18,13 @@ class _CrossEntropy:
     """Negative log-probability of the label; equal when made from the same function."""
 
     apply: Callable[..., Array]
+    classes: int | None = None
 
     @property
     def labels(self) -> str:
         """The labels that count, in words."""
-        return "0, 1, ..., one less than the number of logits"
+        two = "; -1 as 0" * (self.classes == 2)
+        return f"0, 1, ..., one less than the number of logits{two}"
 
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         x, y = example
@@ -29,6 +32,18 @@ class _CrossEntropy:
         if logits.ndim != 1:
             raise ValueError(
                 f"the network must give logits (classes,) for one example, got {logits.shape}."
+            )
+        if logits.size == 1:
+            raise ValueError(
+                "the network gives one logit, of which cross-entropy is 0 for every record: give "
+                "one for each class, or pass a loss of one logit such as lambda logit, y: "
+                "optax.sigmoid_binary_cross_entropy(logit[0], y)."
+            )
+        if jnp.shape(y) or jnp.iscomplexobj(y):
+            raise ValueError(
+                "labels of cross-entropy must be (n,), one class number for each record, got "
+                f"{jnp.result_type(y)} of shape (n, {', '.join(map(str, jnp.shape(y)))}): "
+                f"{ONE_LABEL}, or take a loss of your own such as optax.softmax_cross_entropy."
             )
         logits = at_least_float32(logits)
         # A label that is no class makes the loss NaN and its derivatives 0, hence a null record:
@@ -39,7 +54,10 @@ class _CrossEntropy:
 
 
 def cross_entropy(
-    apply: Callable[..., Array], regularizer: Any = None, name: str = "cross-entropy"
+    apply: Callable[..., Array],
+    regularizer: Any = None,
+    name: str = "cross-entropy",
+    classes: int | None = None,
 ) -> Objective:
     """Returns the softmax cross-entropy of a network that sees one example.
 
@@ -48,13 +66,15 @@ def cross_entropy(
         ``apply`` method of a flax linen module.
       regularizer: see ``Objective``.
       name: what people call it.
+      classes: the number of logits, if it is declared; of two, -1 then stands for 0 in training.
 
     Returns:
       An ``Objective`` on examples ``(x, y)``, y a class from 0 up, as any number. An impossible
       label makes a null record.
 
     Raises:
-      ValueError: when it is traced, if the logits of one example are not a vector.
+      ValueError: when it is traced, if the logits of one example are not a vector of two or more,
+        or its label is not one number.
 
     Privacy: NOT a mechanism. No layer may look at other examples: it sees one at a time.
 
@@ -62,4 +82,4 @@ def cross_entropy(
     >>> print(objective(jnp.zeros((4, 2)), (jnp.ones(2), 3)).round(3))
     1.386
     """
-    return Objective(_CrossEntropy(apply), regularizer, name=name)
+    return Objective(_CrossEntropy(apply, classes), regularizer, name=name)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._linear import LinearLoss
+from dpjax._linear import ONE_LABEL, LinearLoss
 from dpjax._sharding import Spread, length, shares
 from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
@@ -126,8 +126,11 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     _check_grouping(query, examples)
-    if (linear := query.objective.linear) is not None:
-        _check_linear_examples(examples, params, linear)
+    linear, loss, rows = query.objective.linear, query.objective.loss, examples
+    if isinstance(loss, UnitLoss):
+        linear, rows = loss.linear, examples[0]
+    if linear is not None:
+        _check_linear_examples(rows, params, linear, 1 + isinstance(loss, UnitLoss))
     query.check_examples(examples, params)
 
 
@@ -172,27 +175,29 @@ def _check_grouping(query: Query, examples: PyTree) -> None:
         )
 
 
-def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss) -> None:
+def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss, axes: int) -> None:
     if not (isinstance(examples, tuple) and len(examples) == 2):
         raise ValueError(
             "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
         )
     x, y = examples
-    y_dtype = getattr(y, "dtype", None)
-    y_dtype = np.asarray(y).dtype if y_dtype is None else y_dtype
-    if jnp.ndim(x) != 2 or jnp.ndim(y) != 1:
+    if (jnp.ndim(x), jnp.ndim(y)) != (axes + 1, axes):
+        needed = "(n, p) and y (n,)" if axes == 1 else "(n, K, p) and y (n, K)"
         raise ValueError(
-            f"x must have shape (n, p) and y (n,), got {jnp.ndim(x)} and {jnp.ndim(y)} axes."
+            f"x must have shape {needed}, got {jnp.ndim(x)} and {jnp.ndim(y)} axes: {ONE_LABEL}."
         )
-    if not jnp.issubdtype(y_dtype, jnp.number) or jnp.issubdtype(y_dtype, jnp.complexfloating):
-        raise ValueError(f"labels must be numbers, {linear.labels.words}, got {y_dtype}.")
+    if jnp.iscomplexobj(y):
+        raise ValueError(
+            f"labels must be real numbers, {linear.labels.words}, got {jnp.result_type(y)}: pass "
+            "y.real."
+        )
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise ValueError(
             f"features must be floating-point numbers, got {jnp.result_type(x)}; scale them by "
             "bounds that are chosen without a look at the data, and convert them by "
             "x.astype('float32')."
         )
-    features = jnp.shape(x)[1]
+    features = jnp.shape(x)[axes]
     if jnp.shape(params) != (features * linear.outputs,):
         scores = f" for {linear.outputs} scores" if linear.outputs > 1 else ""
         raise ValueError(

@@ -31,8 +31,6 @@ from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import network
 from dpjax.training.records import (
     Sizes,
-    check_logits,
-    class_numbers,
     example_shape,
     given,
     records_of,
@@ -95,12 +93,12 @@ def fit(
       model: a flax nnx module, which is not changed; a flax linen module; or a function
         ``(params, x) -> outputs`` of one example.
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
-        class from 0 up, below their number. Any other label, such as -1, makes a null record,
-        which contributes nothing; labels of words need ``dpjax.datasets.encode_labels``.
+        class from 0 up, below their number; of two logits, -1 stands for 0. Any other label makes
+        a null record, which contributes nothing; labels of words need
+        ``dpjax.datasets.encode_labels``.
       data: a ``Dataset`` or arrays ``(x, y)``, one record per row, or either from
         ``distributed.shard``. Images of integers need
-        ``bounds``. For cross-entropy the -1 and +1 of a ``Dataset`` of two declared classes become
-        the classes 0 and 1, those of ``held_out`` too.
+        ``bounds``.
       budget: privacy budget of the full run.
       optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
         batches is accepted too: ``functools.partial(dpjax.dp_adam, step_size=1e-3)``.
@@ -171,14 +169,12 @@ def fit(
     (16, (200,), True)
     """
     data, mesh = mesh_of(data)
-    data, held_out = _coded(loss, data, held_out)
     data, records, examples = given(data, groups, max_records, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
     root = _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
-    check_logits(loss, data, net, params, example[0])
     check_closures(objective, params, example, _public_rows(examples, sizes, budget))
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
@@ -200,12 +196,6 @@ def fit(
     evaluator(int(solution.steps), solution.params)
     tables = map(evaluator.table, ("held_out", "training"))
     return Trained(_finished(net.bounds, solution), net, loss == "cross_entropy", *tables)
-
-
-def _coded(loss: Any, data: Any, held_out: Any) -> tuple[Any, Any]:
-    if loss != "cross_entropy":
-        return data, held_out
-    return class_numbers(data, data), class_numbers(held_out, data)
 
 
 def _evaluated(

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpjax._linear import Classes
 from dpjax._program import program_hash, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.objectives import Objective, cross_entropy
@@ -64,6 +65,7 @@ def objective_of(
         objective = cross_entropy(net, regularizer)
         measures: Measures = (("loss", _logits_loss), ("accuracy", _correct))
         jax.eval_shape(objective.loss, params, record)  # raises where outputs are no logits
+        objective = cross_entropy(net, regularizer, classes=outputs.size)
     elif callable(loss):
         _check_number("loss", loss, outputs, record[1], jnp.floating)
         program = program_hash((loss, (outputs, record[1])))
@@ -129,8 +131,8 @@ def _identity(params: Any, logits: Array) -> Array:
 
 
 def _logits_loss(logits: Array, y: Array) -> Array:
-    return cross_entropy(_identity)(None, (logits, y))
+    return cross_entropy(_identity)(None, (logits, Classes(logits.size).read(y)))
 
 
 def _correct(logits: Array, y: Array) -> Array:
-    return jnp.argmax(logits) == y
+    return jnp.argmax(logits) == Classes(logits.size).read(y)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _validate
-from dpjax._streaming import Rows
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset, group
@@ -57,12 +56,6 @@ def records_of(
     leaves = jax.tree.leaves((x, y))
     if not leaves or any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError(f"{name} must hold arrays with one row per record.")
-    for leaf in jax.tree.leaves(y):
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "USTO":
-            raise ValueError(
-                f"labels of {name} must be numbers, got {leaf.dtype}: number the classes from 0 by "
-                "y = dpjax.datasets.encode_labels(y, classes=(...), from_zero=True)."
-            )
     if len({np.shape(leaf)[0] for leaf in leaves}) > 1:
         raise ValueError(f"all arrays of {name} must have the same number of rows.")
     if np.shape(leaves[0])[0] == 0:
@@ -143,66 +136,6 @@ def given(
     x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[present], (data.x, data.y))
     alone = dataclasses.replace(data, x=x, y=y, present=None)
     return Given(data, records_of("data", alone, bounds), data.examples)
-
-
-def class_numbers(data: Any, like: Any) -> Any:
-    """Returns ``data`` with -1 and +1 as the classes 0 and 1, where two classes are declared.
-
-    Args:
-      data: a ``Dataset``, ``(x, y)``, or None.
-      like: the training data, whose coding of labels ``data`` shares.
-
-    Privacy: each label depends on one record alone.
-
-    >>> from dpjax.datasets import Preprocessing
-    >>> data = Dataset(np.ones((2, 1)), np.array([-1.0, 1.0]), preprocessing=Preprocessing(
-    ...     ("age",), ((0, 100),), classes=("No", "Yes")))
-    >>> print(class_numbers(data, data).y)
-    [0. 1.]
-    """
-    scale = like.preprocessing if isinstance(like, Dataset) else None
-    if data is None or scale is None or scale.classes is None or len(scale.classes) != 2:
-        return data
-    if isinstance(data, Dataset):
-        return dataclasses.replace(data, y=_from_signs(data.y))
-    x, y = data
-    return x, _from_signs(y)
-
-
-def _from_signs(y: Any) -> Any:
-    if isinstance(y, Rows):
-        return Rows(y, _from_signs)
-    return (y + 1) / 2
-
-
-def check_logits(loss: Any, data: Any, net: Any, params: Any, x: Any) -> None:
-    """Raises if cross-entropy has too few logits for the declared classes, or there is no class.
-
-    Args:
-      loss: as in ``fit``.
-      data: as in ``fit``.
-      net: the network of one example.
-      params: its parameters.
-      x: shapes and dtypes of one example's features.
-
-    Raises:
-      ValueError: naming both numbers, or that the label is a number; some records would contribute
-        nothing.
-    """
-    scale = data.preprocessing if isinstance(data, Dataset) else None
-    if loss == "cross_entropy" and scale is not None and scale.label_bounds is not None:
-        raise ValueError(
-            "cross_entropy is a loss for classes, but the data declare a number with bounds as the "
-            "label: declare its classes, or pass a loss of your own."
-        )
-    if loss != "cross_entropy" or scale is None or scale.classes is None:
-        return
-    outputs = jax.eval_shape(net, params, x)
-    if len(scale.classes) > outputs.shape[-1]:
-        raise ValueError(
-            f"the data declare {len(scale.classes)} classes, and the network gives "
-            f"{outputs.shape[-1]} logits: give it one for each class."
-        )
 
 
 def example_shape(records: PyTree) -> PyTree:

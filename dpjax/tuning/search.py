@@ -160,7 +160,7 @@ def run_plan(
 ) -> Tuned:
     """Returns the release of a search that is planned; see ``tune``."""
     data, mesh = mesh_of(data)
-    examples, unit, unit_rows = loop.unpack(data)
+    examples, unit, unit_rows = loop.unpack(data, chosen.algorithms[0])
     if mesh is not None or is_streamed(examples):
         raise ValueError(
             "a search makes many trainings at once, on one device and of records in memory: pass "

@@ -1,0 +1,417 @@
+"""Sixty and more ways to feed a training that learns nothing, or half; none of them is silent.
+
+What a shape, a dtype or a declaration shows is refused with what to do instead, or is read as it is
+meant. What values alone show is counted by the owner's check, or told by the released values.
+"""
+
+import functools
+import json
+import re
+import shlex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dpjax
+from dpjax.cli import main
+from dpjax.datasets import Preprocessing, check, group, load
+from dpjax.estimators import DPLinearRegression, DPLogisticRegression
+from tests.factories import N, P, quiet, toy, toy_records
+
+X, Y = toy_records()
+ONES = (Y > 0).astype(np.float32)
+WORDS, DATES = np.where(Y > 0, "Yes", "No"), np.arange(N).astype("M8[D]")
+HOT = np.eye(2, dtype=np.float32)[ONES.astype(int)]
+THREE_CLASSES = dpjax.objectives.softmax(3)
+
+
+def solved(x=X, y=Y, objective=None, train=dpjax.solve, **more):
+    """The parameters of two steps on these records, with hardly any noise."""
+    return train(algorithm(objective), dpjax.Dataset(x, y, **more), seed=0).params
+
+
+@functools.cache
+def algorithm(objective):
+    objective = objective or dpjax.objectives.logistic()
+    parameters = objective.parameters(P)
+    # Quiet: the dtype of the labels is folded into the key, so that another draws other noise.
+    return quiet(toy("dp-gd", objective=objective, dimension=parameters, steps=2, step_size=1.0))
+
+
+def linear(w, x):
+    return x @ w
+
+
+def fitted(x=X, y=ONES, logits=2, seen=lambda trained: trained.params, exact=False, **more):
+    """What is seen of a network that took two steps on these records."""
+    return seen(
+        dpjax.fit(
+            linear, "cross_entropy", dpjax.Dataset(x, y, **more) if more else (x, y),
+            dpjax.PrivacyBudget(8.0, 1e-4), optax.sgd(0.5), seed=0, batch_size=32, steps=2,
+            params=np.zeros((P, logits), np.float32), exact=exact, progress=False,
+        )
+    )  # fmt: skip
+
+
+@functools.cache
+def network():
+    loss, budget = dpjax.objectives.cross_entropy(linear), dpjax.PrivacyBudget(8.0, 1e-4)
+    sizes = {"data_size": N, "dimension": 2 * P, "batch_size": 32}
+    return dpjax.dp_adam(loss, budget, steps=2, clip_norm=1.0, **sizes)
+
+
+def declared(**more):
+    return {"preprocessing": Preprocessing(tuple("abcd"), None, **more)}
+
+
+def frame(**columns):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"a": X[:, 0], "b": X[:, 1]} | columns)
+
+
+def loaded(y=Y, **options):
+    """The labels of a table with a column ``y``."""
+    options = {"bounds": {"a": (-1, 1), "b": (-1, 1)}} | options
+    return load({"a": X[:, 0], "b": X[:, 1], "y": y}, label="y", **options).y
+
+
+def framed(**columns):
+    return load(frame(**{"y": Y} | columns), label="y", bounds=dict.fromkeys("abc", (-1, 1)))
+
+
+def from_archive(folder, y):
+    np.savez(folder / "table.npz", x=X, y=y)
+    return load(folder / "table.npz", bounds=[(-1, 1)] * P).y
+
+
+def classifier(x=X, y=Y, classes=(-1, 1), seen=lambda model: model.coef_):
+    options = {"steps": 2, "step_size": 1.0, "certify": None}
+    model = DPLogisticRegression(8.0, 1e-4, "dp-gd", classes=classes, data_norm=1.0, random_state=0)
+    return seen(model.set_params(solver_options=options, fit_intercept=False).fit(x, y))
+
+
+def regression(x=X, y=Y, seen=lambda model: model.coef_):
+    options = {"steps": 2, "step_size": 1.0, "certify": None}
+    model = DPLinearRegression(8.0, 1e-4, "dp-gd", target_bounds=(-1, 1), data_norm=1.0)
+    model.set_params(solver_options=options, fit_intercept=False, random_state=0)
+    return seen(model.fit(x, y))
+
+
+def polars(x=X, **columns):
+    return pytest.importorskip("polars").DataFrame({"a": x[:, 0], "b": x[:, 1]} | columns)
+
+
+ENCODE, SCHEMA = r"must hold numbers.*encode_labels\(y, classes", "a table with a schema"
+ONE_LABEL = r"y\[:, 0\] of labels in one column, y.argmax\(axis=1\) of one-hot labels"
+THREE = declared(classes=("a", "b", "c"))
+NUMBER = declared(label_bounds=(0.0, 9.0))
+
+REFUSED = {
+    "solve: labels of words": (lambda _: solved(y=WORDS), ENCODE),
+    "solve: labels of bytes": (lambda _: solved(y=WORDS.astype("S")), ENCODE),
+    "solve: labels of objects": (lambda _: solved(y=WORDS.astype(object)), ENCODE),
+    "solve: labels of dates": (lambda _: solved(y=DATES), ENCODE),
+    "solve: labels of durations": (lambda _: solved(y=DATES - DATES[0]), ENCODE),
+    "solve: complex labels": (lambda _: solved(y=Y + 0j), "real numbers.*pass y.real"),
+    "solve: a column of labels": (lambda _: solved(y=Y[:, None]), ONE_LABEL),
+    "solve: one-hot labels": (lambda _: solved(y=HOT, objective=THREE_CLASSES), ONE_LABEL),
+    "solve: a list of labels": (lambda _: solved(y=Y.tolist()), "arrays with one row per record"),
+    "solve: a column of a frame": (lambda _: solved(y=frame(y=Y)["y"]), "to_numpy"),
+    "solve: features in a frame": (lambda _: solved(frame()), "to_numpy"),
+    "solve: features of words": (lambda _: solved(X.astype("U")), SCHEMA),
+    "solve: features of objects": (lambda _: solved(X.astype(object)), r"astype\('float32'\)"),
+    "solve: features of dates": (lambda _: solved(np.stack([DATES] * P, 1)), SCHEMA),
+    "solve: whole numbers": (lambda _: solved(X.astype(int)), r"astype\('float32'\)"),
+    "solve: complex features": (lambda _: solved(X + 0j), "must be floating"),
+    "solve: one feature without an axis": (lambda _: solved(X[:, 0]), r"shape \(n, p\)"),
+    "solve: images": (lambda _: solved(X.reshape(N, 2, 2)), r"shape \(n, p\)"),
+    "solve: fewer labels": (lambda _: solved(y=Y[1:]), "same number of rows"),
+    "solve: labels before features": (lambda _: solved(Y, X), r"shape \(n, p\)"),
+    "solve: features in columns": (lambda _: solved(X.T), "same number of rows"),
+    "solve: other records than declared": (lambda _: solved(X[1:], Y[1:]), "pass data_size="),
+    "solve: features alone": (
+        lambda _: dpjax.solve(algorithm(None), X, seed=0), r"pass the tuple \(x, y\)"),
+    "solve: three classes for signs": (lambda _: solved(**THREE), r"softmax\(classes\)"),
+    "solve: a number for classes": (lambda _: solved(**NUMBER), "declare its classes"),
+    "solve: units for a loss of records": (
+        lambda _: solved(X[:, None], Y[:, None], present=np.ones((N, 1), bool)), "of_units"),
+    "solve: units with columns of labels": (
+        lambda _: solved(X[:, None], Y[:, None, None], dpjax.objectives.logistic().of_units(),
+                         present=np.ones((N, 1), bool)), ONE_LABEL),
+    "solve: fewer logits than classes": (
+        lambda _: dpjax.solve(network(), dpjax.Dataset(X, ONES, **THREE), seed=0,
+                              params=np.zeros((P, 2), np.float32)), "give it one for each class"),
+    "run: labels of words": (lambda _: solved(y=WORDS, train=dpjax.run), ENCODE),
+    "run: one-hot labels": (lambda _: solved(y=HOT, train=dpjax.run), ONE_LABEL),
+    "fit: one-hot labels": (lambda _: fitted(y=HOT), ONE_LABEL),
+    "fit: one-hot whole numbers": (lambda _: fitted(y=HOT.astype(int)), ONE_LABEL),
+    "fit: a column of labels": (lambda _: fitted(y=ONES[:, None]), ONE_LABEL),
+    "fit: complex labels": (lambda _: fitted(y=ONES + 0j), "one class number"),
+    "fit: one logit": (lambda _: fitted(logits=1), "sigmoid_binary_cross_entropy"),
+    "fit: labels of words": (lambda _: fitted(y=WORDS), "from_zero=True"),
+    "fit: labels of objects": (lambda _: fitted(y=WORDS.astype(object)), "from_zero=True"),
+    "fit: labels of dates": (lambda _: fitted(y=DATES), "from_zero=True"),
+    "fit: features of words": (lambda _: fitted(X.astype("U")), SCHEMA),
+    "fit: features of objects": (lambda _: fitted(X.astype(object)), r"astype\('float32'\)"),
+    "fit: features of dates": (lambda _: fitted(np.stack([DATES] * P, 1)), SCHEMA),
+    "fit: features in a frame": (lambda _: fitted(frame()), "to_numpy"),
+    "fit: fewer logits than classes": (lambda _: fitted(**THREE), "give it one for each class"),
+    "fit: a number for classes": (lambda _: fitted(**NUMBER), "declare its classes"),
+    "load: words without classes": (lambda _: loaded(WORDS), "classes must declare which"),
+    "load: labels of dates": (lambda _: loaded(DATES), "must hold words, booleans or real"),
+    "load: complex labels": (lambda _: loaded(Y + 0j), "must hold words, booleans or real"),
+    "load: numbers for words": (
+        lambda _: loaded(ONES, classes=("No", "Yes")), "declare classes of that kind"),
+    "load: a column of dates": (lambda _: framed(c=DATES), "declare its levels in a schema"),
+    "load: a column of durations": (lambda _: framed(c=DATES - DATES[0]), "in a schema"),
+    "load: a complex column": (lambda _: framed(c=Y + 0j), "declare its levels in a schema"),
+    "load: a column of categories": (
+        lambda _: framed(c=frame(c=WORDS)["c"].astype("category")), "its levels in a schema"),
+    "load: one-hot labels": (lambda folder: from_archive(folder, HOT), r"'y' \(n,\), got"),
+    "load: a column of labels": (lambda folder: from_archive(folder, Y[:, None]), r"\(n,\), got"),
+    "load: no bounds": (lambda _: loaded(bounds=None), "bounds must declare the range"),
+    "estimator: a column of dates": (lambda _: classifier(frame(c=DATES)), "days since"),
+    "estimator: dates with a zone": (
+        lambda _: classifier(frame(c=frame(c=DATES)["c"].dt.tz_localize("UTC"))), "days since"),
+    "estimator: a column of lists": (
+        lambda _: classifier(polars(c=[[1.0]] * N)), "leave such a column out"),
+    "estimator: labels of dates": (
+        lambda _: classifier(y=DATES, classes=("No", "Yes")), "in the labels' own type"),
+    "estimator: dates of polars": (
+        lambda _: classifier(y=polars(y=DATES)["y"], classes=("No", "Yes")), "own type"),
+    "estimator: words for numbers": (
+        lambda _: classifier(y=ONES, classes=("No", "Yes")), "in the labels' own type"),
+    "estimator: one-hot labels": (lambda _: classifier(y=HOT), "Pass one column"),
+    "estimator: complex features": (lambda _: classifier(X + 0j), "must hold real values"),
+    "estimator: a target of dates": (lambda _: regression(y=DATES), "y must hold numbers"),
+    "estimator: a target of two columns": (lambda _: regression(y=HOT), "Pass one column"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_shape_dtype_or_declaration_shows_is_refused(way, tmp_path, monkeypatch):
+    """Before anything is spent, with the way out named."""
+
+    def spent(*args, **kwargs):
+        raise AssertionError("the budget was spent")
+
+    for loop in ("start", "advance", "finish", "bind_records"):
+        monkeypatch.setattr(f"dpjax.driver.loop.{loop}", spent)
+    call, message = REFUSED[way]
+    with pytest.raises(ValueError, match=message):
+        call(tmp_path)
+
+
+def in_a_program(y):
+    return jax.jit(lambda y: solved(y=y))(y)
+
+
+def batched(y):
+    return jax.vmap(lambda y: solved(y=y))(y[None])[0]
+
+
+def of_units(y):
+    units = group(dpjax.Dataset(X, y), np.arange(N), 1)
+    return solved(units.x, units.y, dpjax.objectives.logistic().of_units(), present=units.present)
+
+
+@functools.cache
+def own_loss():
+    def loss(w, example):
+        return jax.nn.softplus(-example[1] * jnp.dot(w, example[0]))
+
+    model = dpjax.objectives.LinearModel()
+    return dpjax.Objective(loss, constants=(1.0, 0.25, 0.1), model=model)
+
+
+def tuned(y):
+    budget = dpjax.PrivacyBudget(8.0, 1e-4)
+    loss, sizes = dpjax.objectives.logistic(), {"data_size": N, "dimension": P, "steps": 2}
+    make = functools.partial(dpjax.dp_gradient_descent, loss, **sizes)
+    return dpjax.tune(make, {"step_size": [0.5, 1.0]}, (X, y), budget, seed=0).solution.params
+
+
+def measured(y):
+    w = jnp.ones(P)
+    objective = dpjax.objectives.logistic()
+    accuracy = dpjax.diagnostics.exact_accuracy(objective, w, X, y)
+    return jnp.stack([accuracy, dpjax.diagnostics.exact_objective(objective, w, (X, y))])
+
+
+def schema(y):
+    columns = {name: {"bounds": (-1, 1)} for name in "ab"}
+    label = {"column": "y", "classes": [0, 1]}
+    table = {"a": X[:, 0], "b": X[:, 1], "y": y}
+    return load(table, schema={"label": label, "columns": columns}).y
+
+
+ZERO_ONE = {"floats": ONES, "integers": ONES.astype(int), "bytes": ONES.astype("u1"),
+            "booleans": ONES.astype(bool)}  # fmt: skip
+READ = {
+    **{f"solve: {kind}": (lambda y: solved(y=y), y) for kind, y in ZERO_ONE.items()},
+    "run: booleans": (lambda y: solved(y=y, train=dpjax.run), ONES.astype(bool)),
+    "in a program": (in_a_program, ONES),
+    "a batch of data sets": (batched, ONES),
+    "units": (of_units, ONES),
+    "a loss of one's own": (lambda y: solved(y=y, objective=own_loss()), ONES.astype(bool)),
+    "two layers": (lambda y: solved(y=y, objective=dpjax.objectives.two_layer(2)), ONES),
+    "a search": (tuned, ONES),
+    "exact values": (measured, ONES),
+    "load: booleans": (loaded, ONES.astype(bool)),
+    "load: classes of -1 and 1": (lambda y: loaded(y, classes=(-1, 1)), ONES),
+    "estimator: classes of -1 and 1": (lambda y: classifier(y=y), ONES),
+    "estimator: booleans": (lambda y: classifier(y=y), ONES.astype(bool)),
+}
+
+
+@pytest.mark.parametrize("way", READ)
+def test_of_two_labels_0_is_minus_1(way):
+    """What -1 and +1 give, to the bit, and not what is left where all negatives are null."""
+    call, y = READ[way]
+    found, expected = map(np.asarray, (call(y), call(np.where(Y > 0, 1, -1).astype(Y.dtype))))
+    np.testing.assert_allclose(found, expected, atol=0 if y.dtype == Y.dtype else 1e-4)
+    if way.startswith("solve"):
+        assert not np.allclose(found, solved(y=np.where(ONES > 0, Y, np.nan)), atol=0.1)
+
+
+SIGNS = {
+    "fit: two logits": lambda y: fitted(y=y),
+    "fit: what is measured": lambda y: fitted(
+        y=y, seen=lambda trained: dict(trained.exact_training), exact=True)["accuracy"],
+    "load: classes of 0 and 1": lambda y: loaded(y, classes=(0, 1)),
+    "load: a schema's classes": schema,
+    "estimator: classes of 0 and 1": lambda y: classifier(y=y, classes=(0, 1)),
+    "estimator: classes of False and True": lambda y: classifier(y=y, classes=(False, True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", SIGNS)
+def test_of_two_labels_minus_1_is_0(way):
+    found, expected = map(np.asarray, (SIGNS[way](Y), SIGNS[way](ONES)))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_no_third_label_is_read_as_one_of_two():
+    """255 of a byte is the -1 of its dtype; a label of three classes stands for none but itself."""
+    y = np.where(ONES > 0, 1, 255).astype(np.uint8)
+    null = np.where(ONES > 0, 1.0, np.nan).astype(np.float32)
+    np.testing.assert_allclose(solved(y=y), solved(y=null), atol=1e-4)
+    of_three = [solved(y=labels, objective=THREE_CLASSES) for labels in (Y, null)]
+    np.testing.assert_array_equal(*of_three)
+    assert np.isnan(loaded(Y, classes=(0, 1, 2))[Y < 0]).all()
+    assert np.isnan(loaded(Y, classes=(0, 2))[Y < 0]).all()
+    assert np.isnan(loaded(ONES, classes=(1, 2))[Y < 0]).all()
+
+
+# What values alone show
+
+
+DAYS = [f"{day % 28 + 1}.3.2021" for day in range(N)]
+COLUMNS = {"id": [f"p{i // 16}" for i in range(N)], "a": X[:, 0], "y": WORDS}
+LABEL = {"column": "y", "classes": ["No", "Yes"]}
+
+
+def checked(table=COLUMNS, label=LABEL, cap=None, **columns):
+    """What the owner's check prints of a table with this schema."""
+    unit = {} if cap is None else {"unit": {"column": "id", "max_records": cap}}
+    columns = ({} if cap else {"id": {"ignore": True}}) | {"a": {"bounds": [-1, 1]}} | columns
+    return check(table, schema={"label": label, "columns": columns} | unit)
+
+
+def plainly(y=WORDS, low=-1, **more):
+    table = {"a": X[:, 0], "y": y} | more
+    return check(table, label="y", bounds=dict.fromkeys(table.keys() - {"y"}, (low, low + 2)))
+
+
+COUNTED = {
+    "classes in other letters": (
+        lambda: checked(label={"column": "y", "classes": ["no", "yes"]}), "'No' .*not declared"),
+    "a class that no record has": (
+        lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "label 'yes'"),
+    "labels 1 and 2": (lambda: plainly(np.where(Y > 0, 1, 2)), r"declare --classes 1,2"),
+    "labels 0 and 1 as words": (
+        lambda: plainly(np.where(Y > 0, "1", "0")), "declare --classes 0,1"),
+    "numbers as labels": (lambda: plainly(X[:, 1]), "it is not a column of classes"),
+    "bounds in other units": (lambda: plainly(Y, low=100), "are the bounds in the units"),
+    "words among numbers": (
+        lambda: plainly(Y, b=WORDS.astype(object)), "'b' holds no number in 64 of 64"),
+    "an empty column": (lambda: plainly(Y, b=[None] * N), "'b' holds no number in 64 of 64"),
+    "a column of one value": (lambda: plainly(Y, b=[1.0] * N), "one value in all rows: 'b'"),
+    "a column that is imputed": (
+        lambda: checked(COLUMNS | {"b": [""] * N}, b={"bounds": [0, 9], "missing": 1}),
+        "one value in all rows: 'b'"),
+    "levels in other letters": (
+        lambda: checked(COLUMNS | {"b": WORDS}, b={"levels": ["no", "yes"], "other": True}),
+        "none of its declared levels in 64 of 64 records"),
+    "days first": (
+        lambda: checked(COLUMNS | {"b": DAYS}, b={"bounds": ["2021-01-01", "2022-01-01"]}),
+        "dates written as day.month.year, such as '1.3.2021'"),
+    "months first and a time": (
+        lambda: checked(
+            COLUMNS | {"b": [f"3/{day.split('.')[0]}/2021 10:00" for day in DAYS]},
+            b={"bounds": ["2021-01-01", "2022-01-01"]}),
+        "dates written as month/day/year, such as"),
+    "records beyond the cap": (
+        lambda: checked(cap=4), "rows beyond max_records of theirs: 48.*leaves out 48 of 64"),
+    "everybody is one person": (
+        lambda: checked(COLUMNS | {"id": ["p"] * N}, cap=N), "names 1 in all records"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", COUNTED)
+def test_the_owners_check_counts_what_values_alone_show(way):
+    call, message = COUNTED[way]
+    report = call()
+    printed = " ".join(report.lines())
+    assert printed.startswith("NOT PRIVATE") and re.search(message, printed), printed
+    assert bool(report.exact_problems) != ("one value" in message)  # which costs nothing
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], []], ids=["dry", "paid"])
+def test_a_run_says_that_nobody_checked(more, tmp_path, capsys):
+    np.savez(tmp_path / "table.npz", x=X, y=ONES)
+    (tmp_path / "bounds.json").write_text(json.dumps([[-1, 1]] * P))
+    words = ["--data", tmp_path / "table.npz", f"--bounds={tmp_path / 'bounds.json'}"]
+    assert main(list(map(str, ["run", "dp-gd", *words, "--steps", 2, *more]))) == 0
+    printed = capsys.readouterr().out
+    assert "not checked: whether records count; the data's owner can see by dpjax data " in printed
+    said = printed.split("can see by dpjax ")[1].splitlines()[0]
+    assert main(shlex.split(said)) == 0 and "NOT PRIVATE" in capsys.readouterr().out
+
+
+NOTHING = np.full(N, np.nan, np.float32)
+TOLD = {
+    "solve: no label is a number": lambda: loudly(y=NOTHING),
+    "solve: no feature is a number": lambda: loudly(X * np.nan),
+    "solve: labels 3 and 5": lambda: loudly(y=Y + 4),
+    "fit: classes 5 and 6 of two logits": lambda: fitted(y=ONES + 5, seen=solution_of),
+    "fit: no feature is a number": lambda: fitted(X * np.nan, seen=solution_of),
+    "estimator: classes in other letters": lambda: classifier(
+        y=WORDS, classes=("no", "yes"), seen=lambda model: model.solution_),
+    "estimator: a column of words": lambda: classifier(
+        frame(c=WORDS), seen=lambda model: model.solution_),
+    "estimator: objects of words": lambda: classifier(
+        X.astype("U") + WORDS[:, None].astype(object), seen=lambda model: model.solution_),
+    "estimator: a target in other units": lambda: regression(
+        y=100 + Y, seen=lambda model: model.solution_),
+}  # fmt: skip
+
+
+def loudly(x=X, y=Y):
+    budget = dpjax.PrivacyBudget(8.0, 1e-4)
+    noisy = toy("dp-gd", budget, dpjax.objectives.logistic(), steps=2, step_size=1.0)
+    return dpjax.solve(noisy, (x, y), seed=0)
+
+
+def solution_of(trained):
+    return trained.solution
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not hasattr(dpjax.Solution, "remarks"), reason="nothing is told by noise yet")
+@pytest.mark.parametrize("way", TOLD)
+def test_released_values_tell_what_no_declaration_shows(way):
+    assert any("cannot be told from noise" in line for line in TOLD[way]().remarks)
