@@ -63,7 +63,6 @@ class SearchRelease(Release):
 
     mechanism: ClassVar[str] = "search"
     is_gaussian: ClassVar[bool] = False
-    renyi_reason: ClassVar[str] = "is a private random search over settings"
 
     @classmethod
     def of(

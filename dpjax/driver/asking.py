@@ -16,6 +16,7 @@ from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
 from dpjax.oracles import Query, bind, check_query, only_where
+from dpjax.oracles.base import DRAWN
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
@@ -231,6 +232,24 @@ def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questio
     key = jax.eval_shape(lambda: jax.random.key(0))
     jax.eval_shape(trace, algorithm, examples, params, key)
     return found[-1]
+
+
+def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
+    """Returns how many numbers of noise a run draws at most: coordinates times answers.
+
+    Args:
+      algorithm: configured, of concrete numbers.
+      examples: of which shapes and dtypes are read.
+      params: likewise.
+    """
+    before = DRAWN.set(sizes := {})
+    try:
+        asked = questions(algorithm, examples, params)
+    finally:
+        DRAWN.reset(before)
+    steps = min(int(algorithm.steps), algorithm.max_steps)
+    answers = [(each.name, steps) for each in asked.step] + [(each.name, 1) for each in asked.end]
+    return sum(sizes[name] * times for name, times in answers)
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
