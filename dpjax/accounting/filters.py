@@ -71,10 +71,8 @@ class Limits(NamedTuple):
 
     def fraction(self, own: float, rho: float, overflow: float) -> Cost:
         """Returns what fraction of each book is taken by a run of these costs."""
-        if not self.renyi:
-            return (own / self.own if self.own else math.inf), math.inf
-        rho = max(rho / self.renyi, overflow / self.overflow)
-        return (own / self.own if self.own else math.inf), rho
+        taken = max(rho / self.renyi, overflow / self.overflow) if self.renyi else math.inf
+        return own / self.own if self.own else math.inf, taken
 
 
 def used(costs: Iterable[Cost]) -> Cost:
@@ -97,8 +95,8 @@ class Books:
 
     def __init__(self, budget: PrivacyBudget, order: float | None = None, both: bool = False):
         self.budget, self.order, self.both = budget, order, both
-        gaussian = order is None and not both
-        self.single = Limits(_gaussian_limit(budget)) if gaussian else self._renyi(budget)
+        both = both or order is not None
+        self.single = self._renyi(budget) if both else Limits(_gaussian_limit(budget))
         """The limits where there is one book for all runs, which has all of delta."""
 
     def _renyi(self, budget: PrivacyBudget, first: Event | None = None) -> Limits:
@@ -115,10 +113,11 @@ class Books:
         if not self.both:
             return self.single
         taken = None if first.is_gaussian else steps(first)
-        half = dataclasses.replace(self.budget, delta=self.budget.delta / 2)
+        half = _halved(self.budget)
         shared = self._renyi(half, first)
         if self.cost(first, shared)[1] > 1:
-            return Limits(_own_limit(first, self.budget), taken)
+            alone = Limits(_own_limit(first, self.budget), taken)
+            return alone if taken is None or alone.own >= 1 else self._renyi(self.budget, first)
         own = _own_limit(first, half)
         # A book that holds little more than the first run is not worth half of delta.
         if taken is not None and own < 2:
@@ -166,43 +165,40 @@ class Books:
                     raise
         return limits.fraction(own, rho, event.failure_probability)
 
-    def room(self, limits: Limits, costs: list[Cost]) -> tuple[float, int]:
-        """Returns the epsilon of one unsampled release that fits, and how many of a third of it.
+    def further_epsilon(self, limits: Limits, costs: list[Cost]) -> float:
+        """Returns the epsilon, rounded down, of one unsampled release that fits after ``costs``."""
+        if self.both and not costs:
+            return self.budget.epsilon
+        return _unsampled_epsilon(self._squares(limits, costs), self.budget.delta)
 
-        >>> books = Books(PrivacyBudget(epsilon=1.0, delta=1e-5))
-        >>> books.room(books.single, [])[1]
-        7
-        """
-        whole = 0.0
-        if self.both and not costs:  # a first run that takes all has all of delta
-            half = dataclasses.replace(self.budget, delta=self.budget.delta / 2)
-            whole, limits = self.budget.epsilon, Limits(_gaussian_limit(half))
+    def _squares(self, limits: Limits, costs: list[Cost]) -> float:
         own, rho = (max(0.0, 1 - part) for part in used(costs))
-        squares = own * limits.own if limits.steps is None else 0.0
-        squares = max(squares, 2 * rho * limits.renyi / (limits.order or 1.0))
-        whole, thirds = whole or self._epsilon(squares), 0
-        while whole and self._epsilon(squares / (thirds + 1)) >= whole / 3:
-            thirds += 1
-        return whole, thirds
-
-    def _epsilon(self, mu_squared: float) -> float:
-        if mu_squared <= 0:
-            return 0.0
-        return max(0.0, _gaussian_epsilon(math.sqrt(mu_squared), self.budget.delta) - _SLACK)
+        own *= limits.own if limits.steps is None else 0.0
+        return max(own, 2 * rho * limits.renyi / (limits.order or 1.0))
 
     def advice(self, limits: Limits, costs: list[Cost]) -> str:
-        """Returns what is left after ``costs``, in words; what they name fits."""
-        left = max(0.0, 1 - min(used(costs)))
-        (further, thirds), delta = self.room(limits, costs), self.budget.delta
+        """Returns what is left after ``costs``, in words; the runs that they name fit.
+
+        >>> books = Books(PrivacyBudget(epsilon=1.0, delta=1e-5), both=False)
+        >>> books.advice(books.single, [])[7:]
+        'one further unsampled release may have epsilon 1 at delta 1e-05, or 7 of a third of it'
+        """
+        delta, left = self.budget.delta, max(0.0, 1 - min(used(costs)))
         if left < _LITTLE:
             return "nothing; the budget is spent"
-        words = "for steps like those of the first run alone"
-        if (further := rounded_down(further)) > 3 * delta:
-            words = (
-                f"one further unsampled release may have epsilon {further:g} at delta {delta:g}, "
-                f"or {thirds} may have epsilon {rounded_down(further / 3):.4g} each"
-            ) + "; with batches, about as many or more" * bool(limits.renyi)
-        return f"{100 * left:.3g} %; {words}"
+        further = rounded_down(self.further_epsilon(limits, costs))
+        if further < 3 * delta:
+            return f"{100 * left:.3g} %; for steps like those of the first run alone"
+        first = self.both and not costs
+        if first:  # one that takes a third leaves room for others, which share delta
+            limits = Limits(_gaussian_limit(_halved(self.budget)))
+        squares, thirds = self._squares(limits, costs), 0
+        while _unsampled_epsilon(squares / (thirds + 1), delta) >= further / 3:
+            thirds += 1
+        return (
+            f"{100 * left:.3g} %; one further unsampled release may have epsilon {further:g} at "
+            f"delta {delta:g}, or {thirds} of a third of it"
+        ) + "; of runs alike with batches, about as many or more" * first
 
     def price(self, event: Event, limits: Limits, before: list[Cost]) -> Cost:
         """Returns what a run takes, if it fits beside those before.
@@ -233,19 +229,17 @@ class Books:
         most = 0.0
         with contextlib.suppress(ValueError):  # of a search beside other releases
             most = epsilon(noisier(high), self.budget.delta, event.relation)
-        # The grids on which sampled losses are composed move an epsilon by about 1e-6 of it.
-        most = rounded_down(most * (1 - 1e-5))
-        if self.both and not before:
-            most = self.budget.epsilon
+            # The grids on which sampled losses are composed move an epsilon by about 1e-6 of it.
+            first = self.both and not before
+            most = self.budget.epsilon if first else rounded_down(most * (1 - 1e-5))
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
-        if not self.both and self.order is not None:
-            words += (
-                f" It is bound to renyi_order {self.order:g}; a new ledger takes order "
-                f"{best_order(self.budget, event):g}, and books runs alike as they compose."
-            )
         raise ValueError(words)
+
+
+def _halved(budget: PrivacyBudget) -> PrivacyBudget:
+    return dataclasses.replace(budget, delta=budget.delta / 2)
 
 
 def steps(event: Event) -> dict[str, int]:
@@ -299,12 +293,14 @@ def best_order(budget: PrivacyBudget, event: Event | None = None) -> float:
     8.93
     """
     # 1 + 2 log(1/delta) / epsilon is best by the oldest conversion to epsilon, and too high.
-    orders = 1 + 2 * math.log(1 / budget.delta) / budget.epsilon * np.geomspace(0.02, 5, 200)
-    costs = orders
+    orders = 1 + 2 * math.log(1 / budget.delta) / budget.epsilon * np.geomspace(0.02, 5, 999)
+    best = orders[np.argmax(_renyi_limits(budget, orders) / orders)]
     if event is not None and not event.is_gaussian:
+        orders = 1 + (best - 1) * np.linspace(0.4, 1.1, 29)
         with contextlib.suppress(ValueError):  # none is known, or none is finite
-            costs = renyi_divergences(event.releases, event.relation, orders)
-    return float(f"{orders[np.argmax(_renyi_limits(budget, orders) / costs)]:.3g}")
+            rho = renyi_divergences(event.releases, event.relation, orders)
+            best = orders[np.argmax(_renyi_limits(budget, orders) / rho)]
+    return float(f"{best:.3g}")
 
 
 def _renyi_limits(budget: PrivacyBudget, orders: np.ndarray) -> np.ndarray:
@@ -352,6 +348,12 @@ def _gaussian_limit(budget: PrivacyBudget) -> float:
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     event = Event((Release("gaussian", 1, noise_multiplier=1 / mu),), "zero_out")
     return epsilon(event, delta, "zero_out")
+
+
+def _unsampled_epsilon(mu_squared: float, delta: float) -> float:
+    if mu_squared <= 0:
+        return 0.0
+    return max(0.0, _gaussian_epsilon(math.sqrt(mu_squared), delta) - _SLACK)
 
 
 def _converted(order: float, rho: float, delta: float) -> float:

@@ -16,8 +16,7 @@ from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 
-# That of dpjax 0.2, of one book, and the present one.
-_FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")
+_FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")  # that of dpjax 0.2, of one book, and the present
 
 
 class Entry(NamedTuple):
@@ -65,7 +64,7 @@ class Ledger(HasCard):
     ...         before = ledger.remaining_epsilon
     ...         ledger.reserve(run_id="first", event=event, label="visits", config_hash="0")
     ...         round(before, 6), round(ledger.remaining_epsilon, 4)
-    (1.0, 0.8848)
+    (1.0, 0.8746)
     """
 
     def __init__(
@@ -85,8 +84,7 @@ class Ledger(HasCard):
             )
         self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
         self.renyi_order: float | None = declared["renyi_order"]
-        both = declared["format"] == _FORMATS[1] and not declared["unsampled"]
-        self.books = Books(self.budget, self.renyi_order, both)
+        self.books = Books(self.budget, self.renyi_order, both=not declared.get("unsampled", True))
         if any(line["kind"] not in ("intent", "completion") for line in content.lines[1:]):
             raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
 
@@ -196,10 +194,7 @@ class Ledger(HasCard):
         book = used(costs).index(min(used(costs)))
         return tuple(
             Entry(
-                run_id=line["run"],
-                label=line["label"],
-                config_hash=line["config"],
-                parent=line["parent"],
+                *(line[key] for key in ("run", "label", "config", "parent")),
                 cost=cost[book],
                 overflow=line["overflow"],
                 started=line["at"],
@@ -217,22 +212,19 @@ class Ledger(HasCard):
     @property
     def _costs(self) -> list[Cost]:
         """What every run takes; dpjax 0.2 wrote one number, in the unit of its only book."""
-
-        def read(line: dict[str, Any]) -> Cost:
-            cost = line["cost"]
-            if isinstance(cost, float):
-                return self.books.single.fraction(cost, cost, line["overflow"])
-            return math.inf if cost[0] is None else cost[0], math.inf if cost[1] is None else cost[
-                1
-            ]
-
-        return [read(line) for line in self._intents]
+        found = []
+        for line in self._intents:
+            if isinstance(cost := line["cost"], float):
+                found.append(self.books.single.fraction(cost, cost, line["overflow"]))
+            else:
+                found.append(tuple(math.inf if part is None else part for part in cost))
+        return found
 
     @property
     def _limits(self) -> Limits:
         """What the first run fixed; before it, those of one book."""
-        fixed = [line["limits"] for line in self._intents[:1] if "limits" in line]
-        return Limits(*fixed[0]) if fixed else self.books.single
+        fixed = next((line["limits"] for line in self._intents[:1] if "limits" in line), None)
+        return self.books.single if fixed is None else Limits(*fixed)
 
     @property
     def remaining(self) -> float:
@@ -242,7 +234,7 @@ class Ledger(HasCard):
     @property
     def remaining_epsilon(self) -> float:
         """The epsilon still available to one unsampled release at the budget's delta."""
-        return self.books.room(self._limits, self._costs)[0]
+        return self.books.further_epsilon(self._limits, self._costs)
 
     @property
     def advice(self) -> str:
@@ -282,10 +274,11 @@ class Ledger(HasCard):
 
     def _price(self, event: Event) -> tuple[Limits, Cost, list | None]:
         """What a run takes, and its place in a plan that has paid for it."""
-        if plan := self._place(event):
-            return self._limits, (0.0, 0.0), plan
         limits = self._limits if self._intents else self.books.limits(event)
         try:
+            self.books.cost(event, limits)  # also a planned run may be one that no ledger books
+            if plan := self._place(event):
+                return limits, (0.0, 0.0), plan
             return limits, self.books.price(event, limits, self._costs), None
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
@@ -304,13 +297,12 @@ class Ledger(HasCard):
         self,
         *,
         run_id: str,
-        event: Event,
+        event: Event | Sequence[Event],
         label: str,
         config_hash: str,
         parent: str | None = None,
         resumed: bool = False,
         draws: int | None = None,
-        planned: Sequence[Event] = (),
     ) -> None:
         """Records that a run is about to release, and returns once that is on the disk.
 
@@ -318,14 +310,13 @@ class Ledger(HasCard):
 
         Args:
           run_id: name of the run; it must be new unless the run is resumed.
-          event: everything that the run may release.
+          event: everything that the run may release; or those of several runs, see ``plan``.
           label: the caller's name for the data.
           config_hash: of the algorithm.
           parent: a run in this ledger that this one was forked from or chosen after.
           resumed: whether the run may be here already, because it goes on bit for bit from a
             checkpoint. If it is, with the same arguments, nothing more is spent.
           draws: see ``Entry``.
-          planned: the runs that it reserves for, see ``plan``.
 
         Raises:
           ValueError: as ``check``; for a parent that is not here, or a run id that is in use.
@@ -333,14 +324,16 @@ class Ledger(HasCard):
             from which this one was forked.
           OSError: if it cannot be written. Then nothing may be released.
         """
+        runs = () if isinstance(event, Event) else tuple(event)
+        whole = event if isinstance(event, Event) else compose(event)
         intent = {
             "kind": "intent",
             "run": _validate.word("run_id", run_id),
             "parent": parent,
             "label": _validate.word("label", label),
             "config": _validate.word("config_hash", config_hash),
-            "relation": event.relation,
-            "releases": [release.to_json() for release in event.releases],
+            "relation": whole.relation,
+            "releases": [release.to_json() for release in whole.releases],
         }
         intent = json.loads(json.dumps(intent))  # as it will be read
 
@@ -351,17 +344,17 @@ class Ledger(HasCard):
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            limits, pair, plan = self._price(event)
-            more = {
+            limits, pair, plan = self._price(whole)
+            found = {
                 "cost": [None if math.isinf(cost) else cost for cost in pair],
-                "overflow": event.failure_probability,
+                "overflow": whole.failure_probability,
                 "limits": None if self._intents else limits,
                 "plan": plan,
-                "planned": [[part.relation, steps(part)] for part in planned] or None,
+                "planned": [[run.relation, steps(run)] for run in runs] or None,
                 "draws": draws,
             }
-            more = {name: value for name, value in more.items() if value is not None}
-            return {**intent, **more, "at": _now()}
+            found = {name: value for name, value in found.items() if value is not None}
+            return {**intent, **found, "at": _now()}
 
         self._append(admitted)
 
@@ -377,10 +370,9 @@ class Ledger(HasCard):
 
         Raises:
           ValueError: as ``check``.
-          OSError: if it cannot be written.
         """
-        run_id, whole = uuid.uuid4().hex, compose(events)
-        self.reserve(run_id=run_id, event=whole, label=label, config_hash="plan", planned=events)
+        name = uuid.uuid4().hex
+        self.reserve(run_id=name, event=tuple(events), label=label, config_hash="plan")
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.

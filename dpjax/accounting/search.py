@@ -305,7 +305,7 @@ class SearchRelease(Release):
 
 _COMPOSES = (
     "a private random search has no privacy loss distribution that could be composed with other "
-    "releases: account for them together by accountant='rdp', or by a ledger with a Renyi order. "
+    "releases: account for them together by accountant='rdp', or by a ledger. "
     "For the search alone 'pld' gives the epsilon of its privacy profile."
 )
 
