@@ -76,8 +76,9 @@ def test_a_ledger_without_settings_admits_six_of_seven_runs_that_compose(part, s
     one = run(part, steps, BUDGET.epsilon / share)
     with Ledger.create(path, BUDGET) as ledger:
         admitted = admit(ledger, *[one] * 100)
-    fits = (epsilon(compose([one] * n), BUDGET.delta, "zero_out") <= 3 for n in itertools.count(1))
-    exact = sum(itertools.takewhile(bool, itertools.islice(fits, admitted - 1, None))) + admitted - 1
+    more = (compose([one] * number) for number in itertools.count(admitted))
+    fits = (epsilon(runs, BUDGET.delta, "zero_out") <= BUDGET.epsilon for runs in more)
+    exact = admitted - 1 + sum(itertools.takewhile(bool, fits))
     assert 6 / 7 * exact <= admitted <= exact
     with Ledger.create(path.with_name("planned"), BUDGET) as ledger:
         with pytest.raises(ValueError, match="exceed the budget"):

@@ -17,7 +17,7 @@ import threading
 import dp_accounting
 import numpy as np
 import pytest
-from factories import in_threads
+from factories import in_threads, toy
 
 import dpjax
 from dpjax import _durable
@@ -34,7 +34,7 @@ from dpjax.accounting import (
     renyi,
 )
 from dpjax.cli import main
-from dpjax.driver import resume
+from dpjax.driver import asking, resume
 
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-5)
 
@@ -258,6 +258,30 @@ def test_c65_a_run_that_is_not_resumed_cannot_share_an_entry(filled):
             with pytest.raises(ValueError, match="already; a new run needs a new run_id"):
                 ledger.reserve(**intent(run_id, parent=parent))
     assert filled.read_bytes() == before
+
+
+def test_a_training_is_booked_with_its_noise_draws(path):
+    data, algorithm = small_training(0.3)
+    with Ledger.create(path, BUDGET) as ledger:
+        train(algorithm, data, ledger)
+        ledger.reserve(**intent())
+        assert [entry.draws for entry in ledger.entries] == [2 * 3, None]
+
+
+@pytest.mark.parametrize("name", ["dp-tr", "dp-svrg", "dp-newton", "dp-gd-selected", "spider"])
+def test_noise_draws_are_coordinates_times_answers(name):
+    algorithm = toy(name)
+    steps, size = int(algorithm.steps), algorithm.dimension
+    answers = {
+        "dp-tr": steps * (size + size**2),
+        "dp-svrg": 2 * steps * size,
+        "dp-newton": 2 * steps * size,
+        "dp-gd-selected": steps * (size + algorithm.queries[1].candidates),
+        "spider": None,
+    }
+    examples = np.zeros((algorithm.queries[0].data_size, size)), np.zeros(30)
+    found = asking.noise_draws(algorithm, examples, np.zeros(size))
+    assert found >= steps * size and answers[name] in (None, found)
 
 
 def test_c65_a_training_is_booked_anew_whatever_its_name(path, tmp_path, monkeypatch):

@@ -103,8 +103,7 @@ class Ledger(HasCard):
           path: a file that does not exist yet.
           budget: what all runs together may spend; cannot be changed later.
           renyi_order: of the book for all kinds of runs; by default the best at this budget.
-          unsampled: whether to admit unsampled Gaussian releases alone, without loss. Beside other
-            kinds they lose some 5 %.
+          unsampled: whether to admit unsampled Gaussian releases alone, which then lose nothing.
 
         Raises:
           ValueError: if the budget admits nothing at that order.
@@ -267,8 +266,7 @@ class Ledger(HasCard):
         Another thread may spend what is left before this one does; ``reserve`` checks again.
 
         Raises:
-          ValueError: for an event of another relation, one that this ledger has no place for, or
-            one that would exceed the budget.
+          ValueError: for an event of another relation, one without a place, or above the budget.
         """
         return min(self._price(event)[1])
 

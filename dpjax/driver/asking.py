@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
 from dpjax.oracles import Query, bind, check_query, only_where
-from dpjax.oracles.base import DRAWN
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
@@ -160,6 +160,10 @@ def _memory(
     return query.memory(records, params, **public)
 
 
+def _exact(records: PyTree, mask: None, query: Query, params: Params, more: dict[str, Any]) -> Any:
+    return query.exact(records, params, mask, **more)
+
+
 def _same(query: Query, own: Query) -> bool:
     """Whether two queries are one, or copies whose numbers are one another's."""
     if query is own:
@@ -203,13 +207,16 @@ class Questions(NamedTuple):
     """When the steps are over."""
 
 
-def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questions:
+def questions(
+    algorithm: Algorithm, examples: PyTree, params: Params, asking: type[Asking] = Asking
+) -> Questions:
     """Returns what is asked, found by tracing one step and the end; nothing is computed.
 
     Args:
       algorithm: configured.
       examples: of which shapes and dtypes are read.
       params: likewise.
+      asking: what answers while tracing.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
@@ -222,7 +229,7 @@ def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questio
 
     def trace(algorithm: Algorithm, records: PyTree, params: Params, key: Array) -> Any:
         bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
-        ask, last = Asking(bound, jnp.array(0)), Asking(bound, jnp.array(algorithm.max_steps))
+        ask, last = asking(bound, jnp.array(0)), asking(bound, jnp.array(algorithm.max_steps))
         state, _ = algorithm.step(ask.key, algorithm.init(params), ask)
         state = algorithm.close(last.key, state, last)
         certified = algorithm.certify(last.key, state, last, False)
@@ -242,11 +249,24 @@ def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
       examples: of which shapes and dtypes are read.
       params: likewise.
     """
-    before = DRAWN.set(sizes := {})
-    try:
-        asked = questions(algorithm, examples, params)
-    finally:
-        DRAWN.reset(before)
+    sizes: dict[str, int] = {}
+
+    class Counting(Asking):
+        def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
+            answer = super().__call__(query, params, **public)
+            records, held = self._bound.records, self._remembered
+            more = {"memory": held[query.name]} if query.name in held else {}
+            more |= public | query.inner_noise(self._bound.key, records, params)
+            parts = over_shares(_exact, records, None, query, params, more)
+            sizes[query.name] = sum(math.prod(part.shape) for part in parts)
+            return answer
+
+    rows = algorithm.queries[0].data_size  # how many there are may be private
+    records = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((rows, *jnp.shape(leaf)[1:]), jnp.result_type(leaf)),
+        examples,
+    )
+    asked = questions(algorithm, records, params, Counting)
     steps = min(int(algorithm.steps), algorithm.max_steps)
     answers = [(each.name, steps) for each in asked.step] + [(each.name, 1) for each in asked.end]
     return sum(sizes[name] * times for name, times in answers)

@@ -1,8 +1,6 @@
 """``Query``: one question to the data: a batch is drawn, a bounded value computed, noise added."""
 
-import contextvars
 import dataclasses
-import math
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
@@ -308,8 +306,6 @@ class Query:
                 f"exact of {type(self).__name__} must return a tuple of {len(noises)} arrays, one "
                 "for each of noises()."
             )
-        if (drawn := DRAWN.get()) is not None:
-            drawn[self.name] = sum(math.prod(jnp.shape(value.leading)) for value in exact)
         noisy = tuple(
             self._configured(noise).add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
@@ -442,10 +438,6 @@ class Query:
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
         """The records of one draw, and which of them count."""
         return self.sampler.draw(derive(key, "sample", 0), records)
-
-
-DRAWN: contextvars.ContextVar[dict[str, int] | None] = contextvars.ContextVar("drawn", default=None)
-"""Where answers that are traced note how many numbers their noise has, by the query's name."""
 
 
 def _exact(
