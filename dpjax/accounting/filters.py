@@ -95,9 +95,12 @@ class Books:
 
     def __init__(self, budget: PrivacyBudget, order: float | None = None, both: bool = False):
         self.budget, self.order, self.both = budget, order, both
-        both = both or order is not None
-        self.single = self._renyi(budget) if both else Limits(_gaussian_limit(budget))
+        self._half = dataclasses.replace(budget, delta=budget.delta / 2)
+        renyi_alone = both or order is not None
+        self.single = self._renyi(budget) if renyi_alone else Limits(_gaussian_limit(budget))
         """The limits where there is one book for all runs, which has all of delta."""
+        if both:
+            self._renyi(self._half)  # raises before there is a first run
 
     def _renyi(self, budget: PrivacyBudget, first: Event | None = None) -> Limits:
         order = self.order or best_order(self.budget, first)
@@ -113,12 +116,11 @@ class Books:
         if not self.both:
             return self.single
         taken = None if first.is_gaussian else steps(first)
-        half = _halved(self.budget)
-        shared = self._renyi(half, first)
+        shared = self._renyi(self._half, first)
         if self.cost(first, shared)[1] > 1:
             alone = Limits(_own_limit(first, self.budget), taken)
             return alone if taken is None or alone.own >= 1 else self._renyi(self.budget, first)
-        own = _own_limit(first, half)
+        own = _own_limit(first, self._half)
         # A book that holds little more than the first run is not worth half of delta.
         if taken is not None and own < 2:
             return self._renyi(self.budget, first)
@@ -165,16 +167,18 @@ class Books:
                     raise
         return limits.fraction(own, rho, event.failure_probability)
 
-    def further_epsilon(self, limits: Limits, costs: list[Cost]) -> float:
-        """Returns the epsilon, rounded down, of one unsampled release that fits after ``costs``."""
-        if self.both and not costs:
-            return self.budget.epsilon
-        return _unsampled_epsilon(self._squares(limits, costs), self.budget.delta)
-
-    def _squares(self, limits: Limits, costs: list[Cost]) -> float:
+    def further_epsilon(self, limits: Limits, costs: list[Cost], number: int = 1) -> float:
+        """Returns the epsilon, rounded down, that each of so many unsampled releases may have."""
+        if self.both and not costs:  # one has all of delta; more share it with other runs
+            if number == 1:
+                return self.budget.epsilon
+            limits = Limits(_gaussian_limit(self._half))
         own, rho = (max(0.0, 1 - part) for part in used(costs))
         own *= limits.own if limits.steps is None else 0.0
-        return max(own, 2 * rho * limits.renyi / (limits.order or 1.0))
+        squares = max(own, 2 * rho * limits.renyi / (limits.order or 1.0)) / number
+        if squares <= 0:
+            return 0.0
+        return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.budget.delta) - _SLACK)
 
     def advice(self, limits: Limits, costs: list[Cost]) -> str:
         """Returns what is left after ``costs``, in words; the runs that they name fit.
@@ -189,16 +193,15 @@ class Books:
         further = rounded_down(self.further_epsilon(limits, costs))
         if further < 3 * delta:
             return f"{100 * left:.3g} %; for steps like those of the first run alone"
-        first = self.both and not costs
-        if first:  # one that takes a third leaves room for others, which share delta
-            limits = Limits(_gaussian_limit(_halved(self.budget)))
-        squares, thirds = self._squares(limits, costs), 0
-        while _unsampled_epsilon(squares / (thirds + 1), delta) >= further / 3:
+        thirds = 2
+        while self.further_epsilon(limits, costs, thirds + 1) >= further / 3:
             thirds += 1
-        return (
+        words = (
             f"{100 * left:.3g} %; one further unsampled release may have epsilon {further:g} at "
-            f"delta {delta:g}, or {thirds} of a third of it"
-        ) + "; of runs alike with batches, about as many or more" * first
+        )
+        words += f"delta {delta:g}, or {thirds} of a third of it"
+        more = "; of runs alike with batches, about as many or more"
+        return words + more * (self.both and not costs)
 
     def price(self, event: Event, limits: Limits, before: list[Cost]) -> Cost:
         """Returns what a run takes, if it fits beside those before.
@@ -236,10 +239,6 @@ class Books:
         if most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
         raise ValueError(words)
-
-
-def _halved(budget: PrivacyBudget) -> PrivacyBudget:
-    return dataclasses.replace(budget, delta=budget.delta / 2)
 
 
 def steps(event: Event) -> dict[str, int]:
@@ -348,12 +347,6 @@ def _gaussian_limit(budget: PrivacyBudget) -> float:
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     event = Event((Release("gaussian", 1, noise_multiplier=1 / mu),), "zero_out")
     return epsilon(event, delta, "zero_out")
-
-
-def _unsampled_epsilon(mu_squared: float, delta: float) -> float:
-    if mu_squared <= 0:
-        return 0.0
-    return max(0.0, _gaussian_epsilon(math.sqrt(mu_squared), delta) - _SLACK)
 
 
 def _converted(order: float, rho: float, delta: float) -> float:

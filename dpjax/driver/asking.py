@@ -160,10 +160,6 @@ def _memory(
     return query.memory(records, params, **public)
 
 
-def _exact(records: PyTree, mask: None, query: Query, params: Params, more: dict[str, Any]) -> Any:
-    return query.exact(records, params, mask, **more)
-
-
 def _same(query: Query, own: Query) -> bool:
     """Whether two queries are one, or copies whose numbers are one another's."""
     if query is own:
@@ -242,13 +238,7 @@ def questions(
 
 
 def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
-    """Returns how many numbers of noise a run draws at most: coordinates times answers.
-
-    Args:
-      algorithm: configured, of concrete numbers.
-      examples: of which shapes and dtypes are read.
-      params: likewise.
-    """
+    """Returns how many numbers of noise a run draws at most: coordinates times answers."""
     sizes: dict[str, int] = {}
 
     class Counting(Asking):
@@ -257,7 +247,9 @@ def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
             records, held = self._bound.records, self._remembered
             more = {"memory": held[query.name]} if query.name in held else {}
             more |= public | query.inner_noise(self._bound.key, records, params)
-            parts = over_shares(_exact, records, None, query, params, more)
+            parts = over_shares(
+                lambda r, m, p, more: query.exact(r, p, m, **more), records, None, params, more
+            )
             sizes[query.name] = sum(math.prod(part.shape) for part in parts)
             return answer
 
