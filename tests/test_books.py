@@ -228,6 +228,87 @@ def test_the_epsilon_that_a_refusal_names_fits(first, part, steps, path):
         assert admit(ledger, run(part, steps, named)) == 1
 
 
+def batches(relation="zero_out", overflow=0.0):
+    (release,) = event(0.1, 10, 4.0).releases
+    return Event((dataclasses.replace(release, failure_probability=overflow),), relation)
+
+
+def checked(one, **options):
+    """Asks a new ledger whether it admits an event."""
+
+    def ask(folder):
+        with Ledger.create(folder / str(len(list(folder.iterdir()))), BUDGET, **options) as ledger:
+            return ledger.check(one)
+
+    return ask
+
+
+GRADIENT = Release("gradient", 4, 20.0)
+WAYS = {
+    "batches above their capacity": (
+        checked(batches(overflow=1e-3)),
+        "raise the sampler's capacity",
+        [checked(batches(overflow=1e-12))],
+    ),
+    "another relation": (
+        checked(batches("add_or_remove_one")),
+        "with a budget of the ledger's relation",
+        [checked(batches())],
+    ),
+    "a search at a ledger of unsampled runs": (
+        checked(Event((SEARCH,), "zero_out"), unsampled=True),
+        "without --unsampled",
+        [checked(Event((SEARCH,), "zero_out"))],
+    ),
+    "an order that admits nothing": (
+        checked(batches(), renyi_order=2.0),
+        "leave it out, for 8.93, which admits most",
+        [checked(batches()), checked(batches(), renyi_order=8.93)],
+    ),
+    "a search beside other releases": (
+        lambda _: epsilon(Event((SEARCH, GRADIENT), "zero_out"), 1e-6, "zero_out"),
+        "by accountant='rdp', or by a ledger",
+        [
+            lambda _: epsilon(Event((SEARCH, GRADIENT), "zero_out"), 1e-6, "zero_out", "rdp"),
+            checked(Event((SEARCH, GRADIENT), "zero_out")),
+            lambda _: epsilon(Event((SEARCH,), "zero_out"), 1e-6, "zero_out"),
+        ],
+    ),
+    "Poisson batches under replace_one": (
+        lambda _: epsilon(batches("replace_one"), 1e-6, "replace_one", "rdp"),
+        "accountant='pld', relation='zero_out', or batches of fixed size",
+        [
+            lambda _: epsilon(batches("replace_one"), 1e-6, "replace_one"),
+            lambda _: epsilon(batches(), 1e-6, "zero_out", "rdp"),
+            lambda _: epsilon(event(0.1, 9, 4.0, "replace_one"), 1e-6, "replace_one", "rdp"),
+        ],
+    ),
+    "no mu": (
+        lambda _: batches().gaussian_mu,
+        "call epsilon",
+        [lambda _: epsilon(batches(), 1e-6, "zero_out")],
+    ),
+    "a delta below what is charged": (
+        lambda _: epsilon(batches(overflow=1e-7), 1e-6, "zero_out"),
+        "raise the capacity of the sampler, or delta",
+        [
+            lambda _: epsilon(batches(overflow=1e-9), 1e-6, "zero_out"),
+            lambda _: epsilon(batches(overflow=1e-7), 1e-4, "zero_out"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAYS)
+def test_every_way_out_that_an_accountant_names_works(case, tmp_path):
+    ask, words, ways = WAYS[case]
+    with pytest.raises(ValueError) as error:
+        ask(tmp_path)
+    assert words in str(error.value)
+    for way in ways:
+        assert 0 < way(tmp_path) < math.inf
+
+
 def test_what_a_new_ledger_says_fits_does(path, capsys):
     create = ["ledger", "create", str(path), "--epsilon", "3", "--delta", "1e-6"]
     assert main(create) == 0
