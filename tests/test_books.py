@@ -191,6 +191,8 @@ def test_fewer_and_more_of_the_same_steps_are_booked_exactly(path):
 def test_a_plan_pays_for_its_very_runs_once(path):
     planned, other = run(0.025, 40, 1.0), run(None, 40, 0.9)
     with Ledger.create(path, BUDGET) as ledger:
+        with pytest.raises(ValueError, match="none at all"):
+            ledger.plan([], label="made up")
         ledger.plan([planned, other, planned], label="made up")
         left = ledger.remaining
         assert admit(ledger, other, planned, planned) == 3

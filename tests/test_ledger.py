@@ -143,7 +143,7 @@ def test_the_renyi_limit_is_where_the_conversion_meets_epsilon(budget, order):
     assert converted(limit) <= budget.epsilon < converted(limit * (1 + 1e-6) + 1e-9)
 
 
-@pytest.mark.parametrize("order", [1.0, 0.5, -1.0, float("nan"), float("inf"), "two"])
+@pytest.mark.parametrize("order", [1.0, 0.5, 0.0, -1.0, float("nan"), float("inf"), "two"])
 def test_an_order_that_is_none(order, path):
     with pytest.raises(ValueError):
         Ledger.create(path, BUDGET, renyi_order=order)

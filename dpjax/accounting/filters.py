@@ -103,7 +103,7 @@ class Books:
             self._renyi(self._half)  # raises before there is a first run
 
     def _renyi(self, budget: PrivacyBudget, first: Event | None = None) -> Limits:
-        order = self.order or best_order(self.budget, first)
+        order = best_order(self.budget, first) if self.order is None else self.order
         overflow = _OVERFLOW_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
         return Limits(0.0, None, _renyi_limit(budget, order), overflow, order)
 

@@ -244,11 +244,14 @@ def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
     class Counting(Asking):
         def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
             answer = super().__call__(query, params, **public)
-            records, held = self._bound.records, self._remembered
+            key, records, held = self._bound.key, self._bound.records, self._remembered
             more = {"memory": held[query.name]} if query.name in held else {}
-            more |= public | query.inner_noise(self._bound.key, records, params)
+            more |= public | query.inner_noise(key, records, params)
             parts = over_shares(
-                lambda r, m, p, more: query.exact(r, p, m, **more), records, None, params, more
+                lambda r, m, p, more: query.exact(r, p, m, **more),
+                *query._drawn(key, records),
+                params,
+                more,
             )
             sizes[query.name] = sum(math.prod(part.shape) for part in parts)
             return answer
