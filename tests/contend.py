@@ -18,7 +18,7 @@ import traceback
 from dpjax.accounting import Event, Ledger, LedgerError, PrivacyBudget, Release
 
 EVENT = Event((Release("gradient", 1, noise_multiplier=4.0),), "zero_out")
-# One such run takes mu^2 = 1/16, and the limit at this epsilon is 0.1: room for one.
+# One such run takes mu^2 = 1/16, and the limit at this epsilon is less than 0.1: room for one.
 BUDGET = PrivacyBudget(1.2, 1e-5)
 THREADS, FORKS, PROCESSES = 4, 2, 3
 

@@ -322,7 +322,7 @@ def declare(ledgers):
         whole = Event((Release("all", 1, noise_multiplier=1 / mu),), "zero_out")
         budget = dpjax.PrivacyBudget(epsilon(whole, BUDGET.delta, "zero_out"), BUDGET.delta)
         where.mkdir()
-        Ledger.create(where / "ledger", budget).close()
+        Ledger.create(where / "ledger", budget, unsampled=True).close()
 
 
 def verdict(murder, reference, runs):

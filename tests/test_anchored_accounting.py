@@ -10,7 +10,6 @@ from scipy import integrate, stats
 
 from dpjax.accounting import (
     Event,
-    Filter,
     PoissonRelease,
     PrivacyBudget,
     Release,
@@ -21,6 +20,7 @@ from dpjax.accounting import (
     pld,
     renyi,
 )
+from dpjax.accounting.filters import Books
 
 N = 35_000
 
@@ -147,9 +147,10 @@ def test_what_has_no_proof_is_refused():
         epsilon(of(one), 1e-5, "zero_out", "rdp")
     with pytest.raises(ValueError, match="no Renyi bound"):
         renyi(of(one), 2.0)
-    for order in (None, 8.0):
+    for both in (False, True):
         with pytest.raises(ValueError, match="a ledger has no additive bound"):
-            Filter(PrivacyBudget(8.0, 1e-5), order).cost(of(one))
+            books = Books(PrivacyBudget(8.0, 1e-5), 8.0, both)
+            books.cost(of(one), books.single)
     for shift in (1.5, -0.1):
         with pytest.raises(ValueError, match="undrawn_shift"):
             dataclasses.replace(one, undrawn_shift=shift)

@@ -43,14 +43,14 @@ def places(tmp_path, request):
     if name in DELTA_ONLY:  # no ledger books it, see tests/test_ball.py
         return {"checkpoint": tmp_path / "checkpoint"}
     if name is not None and not build(name).event.is_gaussian:
-        Ledger.create(ledger, dpjax.PrivacyBudget(4.0, BUDGET.delta), renyi_order=8.0).close()
+        Ledger.create(ledger, dpjax.PrivacyBudget(4.0, BUDGET.delta)).close()
         return {"checkpoint": tmp_path / "checkpoint", "ledger": ledger, "label": "visits"}
     mu = build().event.gaussian_mu * 2**0.5
     event = dpjax.accounting.Event(
         (dpjax.accounting.Release("two", 1, noise_multiplier=0.999 / mu),), "zero_out"
     )
     both = dpjax.accounting.epsilon(event, BUDGET.delta, "zero_out")
-    Ledger.create(ledger, dpjax.PrivacyBudget(both, BUDGET.delta)).close()
+    Ledger.create(ledger, dpjax.PrivacyBudget(both, BUDGET.delta), unsampled=True).close()
     return {"checkpoint": tmp_path / "checkpoint", "ledger": ledger, "label": "visits"}
 
 

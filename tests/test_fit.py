@@ -514,14 +514,14 @@ def test_a_number_that_a_schedule_reads_from_its_module_is_noticed(monkeypatch):
 
 
 def test_the_ledger_books_all_steps_once(tmp_path):
-    Ledger.create(tmp_path / "l", dpjax.PrivacyBudget(10.0, DELTA), renyi_order=4.0).close()
+    Ledger.create(tmp_path / "l", dpjax.PrivacyBudget(10.0, DELTA)).close()
     data = dpjax.Dataset(*records(), name="made up", unit="visit")
     budget = dpjax.PrivacyBudget(2.0, DELTA)
     trained = fitted(data=data, budget=budget, ledger=tmp_path / "l", output="random")
     (entry,) = Ledger.read(tmp_path / "l").entries
     assert entry.finished and entry.label == "made up"
     with Ledger.open(tmp_path / "l") as ledger:
-        assert entry.cost == ledger.filter.cost(trained.solution.event)
+        assert entry.cost == ledger.check(trained.solution.event)
     assert [release.count for release in trained.solution.event.releases] == [12]
     assert "one visit" in trained.guarantee()
 

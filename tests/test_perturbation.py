@@ -12,7 +12,7 @@ from scipy import special, stats
 import dpjax
 from dpjax._wide import to_float64
 from dpjax.accounting import records_moved
-from dpjax.accounting.filters import Filter
+from dpjax.accounting.filters import Books
 from dpjax.auditing import canaries
 from dpjax.derivatives import distance_bound
 from dpjax.oracles import MinimizerQuery, Setting, bind, iterations_of
@@ -273,7 +273,7 @@ def test_other_accountings_refuse_it():
             dpjax.accounting.Event(event.releases * 2, "zero_out"), 1e-4, "zero_out"
         ),
         lambda: dpjax.accounting.renyi(event, 2.0),
-        lambda: Filter(BUDGET).cost(event),
+        lambda: Books(BUDGET, None, True).limits(event),
         lambda: event.gaussian_mu,
         lambda: build("objective-perturbation", accountant="rdp"),
     ):

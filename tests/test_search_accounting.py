@@ -29,6 +29,7 @@ from dpjax.accounting import (
     renyi,
 )
 from dpjax.accounting.events import deltas
+from dpjax.accounting.filters import Books
 from dpjax.accounting.search import accounting_key
 from dpjax.accounting.trials import default_cap
 from dpjax.sampling import poisson
@@ -414,19 +415,21 @@ def test_composition_by_privacy_losses_is_refused_and_by_renyi_is_a_sum():
     assert renyi(twice, 8.0) == pytest.approx(2 * renyi(event(release), 8.0))
 
 
-def test_a_ledger_with_a_renyi_order_books_a_search_and_one_of_gaussians_names_it(tmp_path):
+def test_a_ledger_books_a_search_and_one_of_unsampled_runs_refuses_it(tmp_path):
     one, budget = event(gaussian(0.1)), PrivacyBudget(2.0, 1e-5)
-    words = r"private random search.*--renyi-order"
     with (
-        Ledger.create(tmp_path / "gaussian", budget) as ledger,
-        pytest.raises(ValueError, match=words),
+        Ledger.create(tmp_path / "gaussian", budget, unsampled=True) as ledger,
+        pytest.raises(ValueError, match=r"samples or selects.*--unsampled"),
     ):
         ledger.check(one)
-    with Ledger.create(tmp_path / "renyi", budget, renyi_order=16.0) as ledger:
+    with Ledger.create(tmp_path / "all", budget, renyi_order=16.0) as ledger:
         ledger.reserve(run_id="search", event=one, label="visits", config_hash="0")
-        assert ledger.entries[0].cost == pytest.approx(renyi(one, 16.0))
-    with Ledger.read(tmp_path / "renyi") as ledger:
-        assert ledger.entries[0].overflow == 0.0
+    with Ledger.read(tmp_path / "all") as ledger:
+        (entry,) = ledger.entries
+        assert entry.overflow == 0.0
+        # No second one composes with it exactly, so all of delta is the Renyi book's.
+        held = Books(budget, 16.0).single.renyi
+        assert entry.cost == pytest.approx(renyi(one, 16.0) / held)
 
 
 @pytest.mark.parametrize(

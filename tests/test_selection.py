@@ -13,7 +13,6 @@ import dpjax
 from dpjax.accounting import (
     RELATIONS,
     Event,
-    Filter,
     PrivacyBudget,
     Release,
     SelectionRelease,
@@ -23,6 +22,7 @@ from dpjax.accounting import (
     gumbel_scale,
     renyi,
 )
+from dpjax.accounting.filters import Books
 from dpjax.baselines import dp_gradient_descent_with_selection
 from dpjax.mechanisms import noisy_argmax, selection_error
 from dpjax.mechanisms.gumbel import gumbel_from_bits
@@ -154,15 +154,17 @@ def test_what_rounding_costs_is_charged_once_and_whatever_epsilon():
         epsilon(whole, 1e-12, "zero_out")
 
 
-def test_a_ledger_books_selections_by_renyi_alone():
+def test_a_ledger_of_unsampled_runs_refuses_selections_and_one_of_all_books_them():
     budget = PrivacyBudget(1.0, 1e-6)
     chosen = selection(0.1, failure_probability=selection_error(32))
     both = event(Release("gradient", 40, 200.0), chosen)
-    with pytest.raises(ValueError, match=r"selects among its iterates.*renyi-order"):
-        Filter(budget).cost(both)
-    held = Filter(budget, 16.0)
-    assert held.cost(both) == pytest.approx(16 * 40 / (2 * 200**2) + 16 * 0.01 / 8)
-    assert held.admits([held.cost(both)], [both.failure_probability])
+    unsampled, books = Books(budget), Books(budget, 16.0)
+    with pytest.raises(ValueError, match=r"samples or selects.*--unsampled"):
+        unsampled.cost(both, unsampled.single)
+    rho = 16 * 40 / (2 * 200**2) + 16 * 0.01 / 8
+    assert books.cost(both, books.single)[1] == pytest.approx(rho / books.single.renyi)
+    opened = Books(budget, None, True).limits(both)
+    assert opened.own > 2 and opened.renyi > 0 and len(opened.steps) == 2
 
 
 def test_a_release_says_how_it_was_made():

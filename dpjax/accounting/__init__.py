@@ -12,7 +12,6 @@ from dpjax.accounting.ball import (
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved, remarks
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
-from dpjax.accounting.filters import Filter
 from dpjax.accounting.gumbel import SelectionRelease, gumbel_multiplier, gumbel_scale
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.ledger import Entry, Ledger
@@ -32,7 +31,6 @@ __all__ = [
     "BallRelease",
     "Entry",
     "Event",
-    "Filter",
     "Ledger",
     "LedgerError",
     "NumberOfTrials",

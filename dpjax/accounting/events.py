@@ -104,9 +104,10 @@ def compose(events: Iterable[Event]) -> Event:
     """
     events = list(events)
     relations = {event.relation for event in events}
-    if len(relations) > 1:
+    if len(relations) != 1:
         raise ValueError(
-            f"events built for different relations cannot be composed: {sorted(relations)}."
+            "events built for different relations, and none at all, cannot be composed: "
+            f"{sorted(relations)}."
         )
     return Event(tuple(r for event in events for r in event.releases), events[0].relation)
 

@@ -1,12 +1,37 @@
-"""Privacy filters: the total that a ledger admits, and the cost of one run.
+"""``Books``: how a ledger adds up runs of which each may be chosen after seeing those before.
 
-A filter is sound even if each run is chosen after seeing the results of earlier ones. Adding up
-epsilons computed by other accountants is not.
+A ledger has two books, each a privacy filter, and admits a run where one of them holds all runs:
+
+- the first run's *own*. After unsampled Gaussians it holds those alone, of any noise, by Gaussian
+  DP; else steps of the first run alone, in any number and order. Their losses compose as if
+  planned: a transcript is computed from independent draws of one fixed list of dominating pairs;
+  which is drawn next, and where drawing ends, follows from earlier draws.
+- that of *Renyi* DP at one order, for all runs.
+
+Both together are sound. The first run is chosen before anything is released, so what it fixes
+depends on no record. Let M be all runs, M1 (M2) the same until a run that the own (Renyi) book does
+not hold, and ' mark those of a neighbour. Transcripts E are E1, which the own book holds, and E2,
+the others, which the Renyi book holds; M gives E1 the probability that M1 gives it, and E2 that of
+M2. With delta / 2 for each filter
+
+  P(M in E) = P(M1 in E1) + P(M2 in E2) <= e^eps (P(M1' in E1) + P(M2' in E2)) + delta,
+
+where the sum in brackets is P(M' in E). If one book alone holds the first run, no later one opens
+the other: M is one filter, which has all of delta. Adding up epsilons would not be sound.
+
+Reference: Smith and Thakurta (2022), filters of Gaussian DP; Feldman and Zrnic (2021), of Renyi DP;
+Zhu, Dong and Wang (2022), composition of dominating pairs; the conversion from Renyi DP is
+proposition 12 of Canonne, Kamath and Steinke (2020).
 """
 
+import collections
+import contextlib
+import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -14,151 +39,287 @@ import numpy as np
 from dpjax import _validate
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, Release, epsilon, renyi
+from dpjax.accounting.sampled import renyi_divergences
+from dpjax.accounting.search import accounting_key
+
+Cost = tuple[float, float]
+"""What fraction of the own and of the Renyi book a run takes; infinite where it has no place."""
 
 # The root finders stop within 1e-12 on either side.
 _SLACK = 4e-12
 # Part of delta that a Renyi filter reserves for overflowing batches, which no divergence covers. It
 # is fixed: a filter that moved delta between its two parts as runs go by would not be sound.
 _OVERFLOW_SHARE = 0.01
+# Multiples of a first run are searched up to this, and to one part in so many.
+_MULTIPLES = 1000
+# Noise, relative to a run's own, beyond which advising it is of no use; what is called nothing.
+_MOST_NOISE, _LITTLE = 2.0**20, 1e-4
 
 
-class Filter:
-    """The total cost that a budget admits, in a unit that adds up over adaptively chosen runs.
+class Limits(NamedTuple):
+    """What a first run fixes: the largest sum in each book, 0 in one that is closed."""
+
+    own: float
+    """Of mu^2, or of multiples of the first run."""
+    steps: dict[str, int] | None = None
+    """How often the first run takes each of its steps; None for Gaussian DP."""
+    renyi: float = 0.0
+    """Of rho at the order."""
+    overflow: float = 0.0
+    """Of probabilities that a batch overflows, in the Renyi book."""
+    order: float | None = None
+
+    def fraction(self, own: float, rho: float, overflow: float) -> Cost:
+        """Returns what fraction of each book is taken by a run of these costs."""
+        taken = max(rho / self.renyi, overflow / self.overflow) if self.renyi else math.inf
+        return own / self.own if self.own else math.inf, taken
+
+
+def used(costs: Iterable[Cost]) -> Cost:
+    """Returns what fraction of each book is used; runs are admitted while one is at most 1."""
+    own, rho = (math.fsum(book) for book in zip((0.0, 0.0), *costs, strict=True))
+    return own, rho
+
+
+class Books:
+    """The two books of a ledger, or one of them.
 
     Args:
-      budget: the declared budget.
-      renyi_order: alpha > 1 for runs that sample or select; None for unsampled Gaussians, which is
-        exact.
+      budget: the declared one.
+      order: of Renyi DP. None: where most runs like the first fit; of one book, Gaussian DP.
+      both: whether a first run opens both. Otherwise there is one.
 
     Raises:
       ValueError: for an order at which the budget admits nothing.
-
-    Reference: Smith and Thakurta (2022), Gaussian DP filters; Feldman and Zrnic (2021), Renyi
-      filters; the conversion is proposition 12 of Canonne, Kamath and Steinke (2020).
-
-    >>> held = Filter(PrivacyBudget(epsilon=4.37718, delta=1e-5))
-    >>> held.show(held.limit)
-    'mu = 1'
     """
 
-    def __init__(self, budget: PrivacyBudget, renyi_order: float | None = None):
-        self._budget, self.order = budget, renyi_order
-        self.limit = (
-            _gaussian_limit(budget) if renyi_order is None else _renyi_limit(budget, renyi_order)
-        )
-        """Largest sum of costs for which the budget holds: mu^2 of Gaussian DP, or rho."""
-        self.overflow_limit = (
-            _OVERFLOW_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
-        )
-        """Largest sum of probabilities that a batch overflows."""
+    def __init__(self, budget: PrivacyBudget, order: float | None = None, both: bool = False):
+        self.budget, self.order, self.both = budget, order, both
+        self._half = dataclasses.replace(budget, delta=budget.delta / 2)
+        renyi_alone = both or order is not None
+        self.single = self._renyi(budget) if renyi_alone else Limits(_gaussian_limit(budget))
+        """The limits where there is one book for all runs, which has all of delta."""
+        if both:
+            self._renyi(self._half)  # raises before there is a first run
 
-    def cost(self, event: Event) -> float:
-        """Returns the cost of ``event``, in the unit of ``limit``.
+    def _renyi(self, budget: PrivacyBudget, first: Event | None = None) -> Limits:
+        order = best_order(self.budget, first) if self.order is None else self.order
+        overflow = _OVERFLOW_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
+        return Limits(0.0, None, _renyi_limit(budget, order), overflow, order)
+
+    def limits(self, first: Event) -> Limits:
+        """Returns what a first run fixes; those of a run that does not fit do not hold it.
 
         Raises:
-          ValueError: for an event of another relation, one of unsafe noise, ball noise or with a
-            positive ``undrawn_shift``, or at a Gaussian filter one that samples or selects.
-
-        >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
-        >>> Filter(PrivacyBudget(epsilon=1.0, delta=1e-5)).cost(event)
-        0.04
+          ValueError: for a run that no ledger books.
         """
-        if event.relation != self._budget.relation:
+        if not self.both:
+            return self.single
+        taken = None if first.is_gaussian else steps(first)
+        shared = self._renyi(self._half, first)
+        if self.cost(first, shared)[1] > 1:
+            alone = Limits(_own_limit(first, self.budget), taken)
+            return alone if taken is None or alone.own >= 1 else self._renyi(self.budget, first)
+        own = _own_limit(first, self._half)
+        # A book that holds little more than the first run is not worth half of delta.
+        if taken is not None and own < 2:
+            return self._renyi(self.budget, first)
+        return shared._replace(own=own, steps=taken)
+
+    def cost(self, event: Event, limits: Limits) -> Cost:
+        """Returns what a run takes.
+
+        Raises:
+          ValueError: for a run that no ledger books, or the only book has no place for: of another
+            relation, of unsafe noise, without an additive cost.
+        """
+        if event.relation != self.budget.relation:
             raise ValueError(
-                f"the ledger declares a budget under {self._budget.relation!r}, and this run is "
+                f"the ledger declares a budget under {self.budget.relation!r}, and this run is "
                 f"calibrated under {event.relation!r}; they cannot be compared. Build the "
                 "algorithm with a budget of the ledger's relation."
             )
-        if any(release.unsafe_fast_noise for release in event.releases):
-            raise ValueError(
-                "this run uses unsafe_fast_noise, which has no privacy guarantee that a ledger "
-                "could record. Run it without a ledger, or with safe noise."
-            )
         for release in event.releases:
+            if release.unsafe_fast_noise:
+                raise ValueError(
+                    "this run uses unsafe_fast_noise, which has no privacy guarantee that a ledger "
+                    "could record. Run it without a ledger, or with safe noise."
+                )
             if release.ledger_objection:
                 raise ValueError(release.ledger_objection)
-        if self.order is not None:
-            return renyi(event, self.order)
-        if not event.is_gaussian:
-            reason = [r.renyi_reason for r in event.releases if not r.is_gaussian][-1]
+        own = rho = math.inf
+        if limits.steps is not None:
+            taken = steps(event)
+            if set(taken) <= set(limits.steps):
+                own = max(taken[step] / limits.steps[step] for step in taken)
+        elif event.is_gaussian:
+            own = math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
+        elif not (self.both or limits.renyi):
             raise ValueError(
-                f"this run {reason}, and this ledger admits unsampled Gaussian releases only; "
-                "create one with a Renyi order: dpjax ledger create FILE ... --renyi-order ALPHA."
+                "this ledger admits unsampled Gaussian releases only, and this run samples or "
+                "selects; declare its budget by dpjax ledger create, without --unsampled."
             )
-        return math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
+        if limits.order is not None:
+            try:
+                rho = renyi(event, limits.order)
+            except ValueError:
+                if not self.both:
+                    raise
+        return limits.fraction(own, rho, event.failure_probability)
 
-    def admits(self, costs: Iterable[float], overflows: Iterable[float]) -> bool:
-        """Returns whether the budget holds for runs of these costs and overflows together.
-
-        Args:
-          costs: of every run.
-          overflows: of every run, ``event.failure_probability``.
-        """
-        return math.fsum(costs) <= self.limit and math.fsum(overflows) <= self.overflow_limit
-
-    def left(self, costs: Iterable[float]) -> float:
-        """Returns the part of ``limit`` that remains after ``costs``."""
-        return max(0.0, self.limit - math.fsum(costs))
-
-    def further_epsilon(self, left: float) -> float:
-        """Returns the epsilon, rounded down, of one unsampled release that costs ``left``.
-
-        It is at the budget's delta.
-
-        >>> held = Filter(PrivacyBudget(epsilon=1.0, delta=1e-5))
-        >>> round(held.further_epsilon(held.limit), 6)
-        1.0
-        """
-        return max(0.0, self._equivalent(left) - _SLACK)
-
-    def advise(self, left: float) -> str:
-        """Returns ``further_epsilon`` as a sentence; a run calibrated to its number fits.
-
-        >>> held = Filter(PrivacyBudget(epsilon=1.0, delta=1e-5))
-        >>> held.advise(held.limit)
-        'one further unsampled release may have epsilon 1 at delta 1e-05'
-        """
-        number = _floor(self._equivalent(left))
-        return (
-            f"one further unsampled release may have epsilon {number:g} at delta "
-            f"{self._budget.delta:g}"
-        )
-
-    def show(self, amount: float) -> str:
-        """Returns an amount in the unit of ``limit`` as text."""
-        if self.order is None:
-            return f"mu = {math.sqrt(amount):.6g}"
-        return f"rho({self.order:g}) = {amount:.6g}"
-
-    def _equivalent(self, left: float) -> float:
-        mu_squared = left if self.order is None else 2 * left / self.order
-        if mu_squared <= 0:
+    def further_epsilon(self, limits: Limits, costs: list[Cost], number: int = 1) -> float:
+        """Returns the epsilon, rounded down, that each of so many unsampled releases may have."""
+        if self.both and not costs:  # one has all of delta; more share it with other runs
+            if number == 1:
+                return self.budget.epsilon
+            limits = Limits(_gaussian_limit(self._half))
+        own, rho = (max(0.0, 1 - part) for part in used(costs))
+        own *= limits.own if limits.steps is None else 0.0
+        squares = max(own, 2 * rho * limits.renyi / (limits.order or 1.0)) / number
+        if squares <= 0:
             return 0.0
-        return _gaussian_epsilon(math.sqrt(mu_squared), self._budget.delta)
+        return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.budget.delta) - _SLACK)
+
+    def advice(self, limits: Limits, costs: list[Cost]) -> str:
+        """Returns what is left after ``costs``, in words; the runs that they name fit.
+
+        >>> books = Books(PrivacyBudget(epsilon=1.0, delta=1e-5), both=False)
+        >>> books.advice(books.single, [])[7:]
+        'one further unsampled release may have epsilon 1 at delta 1e-05, or 7 of a third of it'
+        """
+        delta, left = self.budget.delta, max(0.0, 1 - min(used(costs)))
+        if left < _LITTLE:
+            return "nothing; the budget is spent"
+        further = rounded_down(self.further_epsilon(limits, costs))
+        if further < 3 * delta:
+            return f"{100 * left:.3g} %; for steps like those of the first run alone"
+        thirds = 2
+        while self.further_epsilon(limits, costs, thirds + 1) >= further / 3:
+            thirds += 1
+        words = (
+            f"{100 * left:.3g} %; one further unsampled release may have epsilon {further:g} at "
+        )
+        words += f"delta {delta:g}, or {thirds} of a third of it"
+        more = "; of runs alike with batches, about as many or more"
+        return words + more * (self.both and not costs)
+
+    def price(self, event: Event, limits: Limits, before: list[Cost]) -> Cost:
+        """Returns what a run takes, if it fits beside those before.
+
+        Raises:
+          ValueError: as ``cost``, or with the way to a run that fits.
+        """
+
+        def noisier(factor: float) -> Event:
+            return Event(tuple(r.scaled(factor) for r in event.releases), event.relation)
+
+        def holds(event: Event) -> bool:
+            fixed = limits if before or not self.both else self.limits(event)
+            return min(used([*before, self.cost(event, fixed)])) <= 1
+
+        cost = self.cost(event, limits)
+        if min(used([*before, cost])) <= 1:
+            return cost
+        if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
+            raise ValueError(
+                "batches of this run exceed their maximum size with probability "
+                f"{event.failure_probability:.3g}, which is too much; raise the sampler's capacity."
+            )
+        low, high = 1.0, _MOST_NOISE
+        for _ in range(40 if (before or not self.both) and holds(noisier(high)) else 0):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if holds(noisier(middle)) else (middle, high)
+        most = 0.0
+        with contextlib.suppress(ValueError):  # of a search beside other releases
+            most = epsilon(noisier(high), self.budget.delta, event.relation)
+            # The grids on which sampled losses are composed move an epsilon by about 1e-6 of it.
+            first = self.both and not before
+            most = self.budget.epsilon if first else rounded_down(most * (1 - 1e-5))
+        words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
+        if most > 2 * self.budget.delta:
+            words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
+        raise ValueError(words)
 
 
-def _floor(value: float) -> float:
-    # Six digits, as {:g} prints them. The hair is below what rounding a multiplier up leaves.
+def steps(event: Event) -> dict[str, int]:
+    """Returns how often an event has each of its releases, named by what their accounting reads."""
+    counts = collections.Counter[str]()
+    for release in event.releases:
+        one = accounting_key([dataclasses.replace(release, count=1)])
+        counts[hashlib.sha256(repr(one).encode()).hexdigest()] += release.count
+    return dict(counts)
+
+
+def _own_limit(first: Event, budget: PrivacyBudget) -> float:
+    if first.is_gaussian:
+        return _gaussian_limit(budget)
+    whole = max(release.count for release in first.releases)
+
+    def fits(steps: int) -> bool:
+        try:
+            releases = tuple(
+                dataclasses.replace(release, count=-(-release.count * steps // whole))
+                for release in first.releases
+            )
+            spent = epsilon(Event(releases, first.relation), budget.delta, first.relation)
+        except ValueError:  # a release that is made once, or a delta below what is charged
+            return False
+        return spent <= budget.epsilon
+
+    low, high = 0, whole
+    while high <= _MULTIPLES * whole and fits(high):
+        low, high = high, 2 * high
+    while low and high - low > max(1, low // _MULTIPLES):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low / whole
+
+
+def rounded_down(value: float) -> float:
+    """Returns a number of six digits, as {:g} prints them, that is at most ``value``."""
     if value <= 0:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    # The hair is below what rounding a multiplier up leaves.
     return float(f"{math.floor(value * (1 + 1e-10) / unit) * unit:.6g}")
+
+
+@functools.lru_cache(maxsize=64)
+def best_order(budget: PrivacyBudget, event: Event | None = None) -> float:
+    """Returns the Renyi order at which a budget admits most runs of an event; None: of Gaussians.
+
+    >>> best_order(PrivacyBudget(epsilon=3.0, delta=1e-6))
+    8.93
+    """
+    # 1 + 2 log(1/delta) / epsilon is best by the oldest conversion to epsilon, and too high.
+    orders = 1 + 2 * math.log(1 / budget.delta) / budget.epsilon * np.geomspace(0.02, 5, 999)
+    best = orders[np.argmax(_renyi_limits(budget, orders) / orders)]
+    if event is not None and not event.is_gaussian:
+        orders = 1 + (best - 1) * np.linspace(0.4, 1.1, 29)
+        with contextlib.suppress(ValueError):  # none is known, or none is finite
+            rho = renyi_divergences(event.releases, event.relation, orders)
+            best = orders[np.argmax(_renyi_limits(budget, orders) / rho)]
+    return float(f"{best:.3g}")
+
+
+def _renyi_limits(budget: PrivacyBudget, orders: np.ndarray) -> np.ndarray:
+    log = math.log(1 / budget.delta)
+    return budget.epsilon - np.log1p(-1 / orders) - (log - np.log(orders)) / (orders - 1)
 
 
 def _renyi_limit(budget: PrivacyBudget, renyi_order: float) -> float:
     order = _validate.positive("renyi_order", renyi_order)
-    delta = (1 - _OVERFLOW_SHARE) * budget.delta
-    log = math.log(1 / delta)
+    held = dataclasses.replace(budget, delta=(1 - _OVERFLOW_SHARE) * budget.delta)
     # dp_accounting does not convert at lower orders either.
     if order > 1.01:
-        rho = budget.epsilon - math.log1p(-1 / order) - (log - math.log(order)) / (order - 1)
-        while rho > 0 and _converted(order, rho, delta) > budget.epsilon:
+        rho = float(_renyi_limits(held, np.array(order)))
+        while rho > 0 and _converted(order, rho, held.delta) > budget.epsilon:
             rho *= 1 - 1e-12
         if rho > 0:
             return rho
     raise ValueError(
         f"renyi_order={renyi_order:g} admits nothing at epsilon={budget.epsilon:g}, "
-        f"delta={budget.delta:g}; an order near {1 + 2 * log / budget.epsilon:.3g} fits them best."
+        f"delta={budget.delta:g}; leave it out, for {best_order(budget):g}, which admits most."
     )
 
 

@@ -36,7 +36,6 @@ class SelectionRelease(Release):
     mechanism: ClassVar[str] = "exponential"
     std_of: ClassVar[str] = "score"
     is_gaussian: ClassVar[bool] = False
-    renyi_reason: ClassVar[str] = "selects among its iterates"
     draw_error: ClassVar[str] = "rounding of scores, which may change the selected index"
 
     def describe(self) -> str:

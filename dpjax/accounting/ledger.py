@@ -5,18 +5,18 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
-from dpjax.accounting.events import Event
-from dpjax.accounting.filters import Filter
+from dpjax.accounting.events import Event, compose
+from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 
-_FORMAT = "dpjax-ledger-1"
+_FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")  # that of dpjax 0.2, of one book, and the present
 
 
 class Entry(NamedTuple):
@@ -29,21 +29,26 @@ class Entry(NamedTuple):
     parent: str | None
     """The run this one was forked from, or chosen after."""
     cost: float
-    """Its cost in the filter's unit: mu^2, or rho at the ledger's order."""
+    """The fraction of the budget that it takes, in the book that has more left; 0 if planned."""
     overflow: float
     """Probability that one of its batches exceeds the maximum size."""
     started: str
     finished: str | None
     """None while unfinished; the cost is spent in either case."""
+    draws: int | None
+    """Its noise draws at most, coordinates times releases; None where it was not told."""
+    plan: str | None
+    """The plan that has paid for it."""
 
 
 class Ledger(HasCard):
     """A declared budget and the runs that spend it, in an append-only file.
 
     An intent is on the disk before anything is released, so the budget of a run that dies stays
-    spent. A run is admitted by a privacy filter, which is sound even if the run was chosen after
-    seeing the results of earlier ones. A Ledger holds a lock on its file until ``close``; use it
-    in a ``with``. Threads may share it. A forked process may not: there ``reserve`` raises.
+    spent. Each run may be chosen after seeing the results of those before: privacy filters admit
+    it. What is fixed beforehand is accounted exactly: the first run or ``plan``, and more steps
+    like its own. A Ledger holds a lock on its file until ``close``; use it in a ``with``. Threads
+    may share it. A forked process may not: there ``reserve`` raises.
 
     Privacy: the file holds no data and no key; labels and settings of runs, and their costs. It
       shows the remaining part of the declared budget. It never shows an epsilon spent so far:
@@ -59,7 +64,7 @@ class Ledger(HasCard):
     ...         before = ledger.remaining_epsilon
     ...         ledger.reserve(run_id="first", event=event, label="visits", config_hash="0")
     ...         round(before, 6), round(ledger.remaining_epsilon, 4)
-    (1.0, 0.9211)
+    (1.0, 0.8746)
     """
 
     def __init__(
@@ -72,28 +77,33 @@ class Ledger(HasCard):
         self._file = file
         self._content = content
         declared = content.lines[0] if content.lines else {}
-        if declared.get("format") != _FORMAT:
+        if declared.get("format") not in _FORMATS:
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
                 f"`dpjax ledger create {self.path} --epsilon E --delta D`."
             )
         self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
         self.renyi_order: float | None = declared["renyi_order"]
-        self.filter = Filter(self.budget, self.renyi_order)
+        self.books = Books(self.budget, self.renyi_order, both=not declared.get("unsampled", True))
         if any(line["kind"] not in ("intent", "completion") for line in content.lines[1:]):
             raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike, budget: PrivacyBudget, *, renyi_order: float | None = None
+        cls,
+        path: str | os.PathLike,
+        budget: PrivacyBudget,
+        *,
+        renyi_order: float | None = None,
+        unsampled: bool = False,
     ) -> "Ledger":
         """Creates a ledger file and returns the ledger, open for writing.
 
         Args:
           path: a file that does not exist yet.
           budget: what all runs together may spend; cannot be changed later.
-          renyi_order: None admits unsampled Gaussian releases, without loss. A number above 1
-            admits whatever has a Renyi divergence at that order, which must be chosen now.
+          renyi_order: of the book for all kinds of runs; by default the best at this budget.
+          unsampled: whether to admit unsampled Gaussian releases alone, which then lose nothing.
 
         Raises:
           ValueError: if the budget admits nothing at that order.
@@ -103,17 +113,19 @@ class Ledger(HasCard):
             raise ValueError(
                 f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
             )
-        if renyi_order is not None:
-            renyi_order = float(renyi_order)
-        Filter(budget, renyi_order)  # raises while there is no file yet
+        if unsampled and renyi_order is not None:
+            raise ValueError("unsampled=True needs no renyi_order; pass one of them.")
+        order = None if renyi_order is None else float(renyi_order)
+        Books(budget, order, not unsampled)  # raises while there is no file yet
         first = {
             "kind": "declaration",
-            "format": _FORMAT,
+            "format": _FORMATS[1],
             "id": uuid.uuid4().hex,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "relation": budget.relation,
-            "renyi_order": renyi_order,
+            "renyi_order": order,
+            "unsampled": unsampled,
             "at": _now(),
         }
         try:
@@ -176,33 +188,67 @@ class Ledger(HasCard):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every run, in order."""
-        return _read_entries(self._lines.lines)
+        lines, costs = self._lines.lines, self._costs
+        ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
+        book = used(costs).index(min(used(costs)))
+        return tuple(
+            Entry(
+                *(line[key] for key in ("run", "label", "config", "parent")),
+                cost=cost[book],
+                overflow=line["overflow"],
+                started=line["at"],
+                finished=ended.get(line["run"]),
+                draws=line.get("draws"),
+                plan=line.get("plan", [None])[0],
+            )
+            for line, cost in zip(self._intents, costs, strict=True)
+        )
+
+    @property
+    def _intents(self) -> list[dict[str, Any]]:
+        return [line for line in self._lines.lines if line["kind"] == "intent"]
+
+    @property
+    def _costs(self) -> list[Cost]:
+        """What every run takes; dpjax 0.2 wrote one number, in the unit of its only book."""
+        found = []
+        for line in self._intents:
+            if isinstance(cost := line["cost"], float):
+                found.append(self.books.single.fraction(cost, cost, line["overflow"]))
+            else:
+                found.append(tuple(math.inf if part is None else part for part in cost))
+        return found
+
+    @property
+    def _limits(self) -> Limits:
+        """What the first run fixed; before it, those of one book."""
+        fixed = next((line["limits"] for line in self._intents[:1] if "limits" in line), None)
+        return self.books.single if fixed is None else Limits(*fixed)
 
     @property
     def remaining(self) -> float:
-        """The unspent part of the filter's limit: mu^2 of Gaussian DP, or rho at the order."""
-        return self.filter.left(entry.cost for entry in self.entries)
-
-    @property
-    def remaining_overflow(self) -> float:
-        """The probability that may still be spent on batches that exceed their maximum size."""
-        return self.filter.overflow_limit - math.fsum(entry.overflow for entry in self.entries)
+        """The fraction of the budget that is left, in the book that has more."""
+        return max(0.0, 1 - min(used(self._costs)))
 
     @property
     def remaining_epsilon(self) -> float:
         """The epsilon still available to one unsampled release at the budget's delta."""
-        return self.filter.further_epsilon(self.remaining)
+        return self.books.further_epsilon(self._limits, self._costs)
+
+    @property
+    def advice(self) -> str:
+        """What is left, in words; a run calibrated to the epsilon named there fits."""
+        return self.books.advice(self._limits, self._costs)
 
     def _card(self) -> Card:
-        entries, held, budget = self.entries, self.filter, self.budget
+        entries, budget = self.entries, self.budget
         unfinished = sum(entry.finished is None for entry in entries)
         runs = counted(len(entries), "run")
         rows = [
             ("declared", f"epsilon {budget.epsilon:.6g}, delta {budget.delta:.6g}"),
             ("relation", budget.relation),
             ("booked", runs + f", {unfinished:,} unfinished (but spent)" * bool(unfinished)),
-            ("remaining", held.advise(self.remaining)),
-            ("limit", f"{held.show(self.remaining)} of {held.show(held.limit)} is left"),
+            ("remaining", self.advice),
         ]
         # The folder may name a person or a customer, and a card is what people publish.
         return Card(f"Ledger {os.path.basename(os.fsdecode(self.path))}", tuple(rows))
@@ -215,40 +261,46 @@ class Ledger(HasCard):
         return anchor in self._lines.heads
 
     def check(self, event: Event) -> float:
-        """Returns the cost of ``event`` in the filter's unit, and writes nothing.
+        """Returns the fraction of the budget that ``event`` would take, and writes nothing.
 
         Another thread may spend what is left before this one does; ``reserve`` checks again.
 
         Raises:
-          ValueError: for an event of another relation, one the filter cannot admit, or one that
-            would exceed the budget.
+          ValueError: for an event of another relation, one without a place, or above the budget.
         """
-        cost, show = self.filter.cost(event), self.filter.show
-        costs = [cost, *(entry.cost for entry in self.entries)]
-        overflows = [event.failure_probability, *(entry.overflow for entry in self.entries)]
-        if self.filter.admits(costs, overflows):
-            return cost
-        if self.filter.admits(costs, [0.0]):
-            raise ValueError(
-                "batches of this run exceed their maximum size with probability "
-                f"{event.failure_probability:.3g}, and {self.path} allows "
-                f"{self.filter.overflow_limit:.3g} for all runs; raise the sampler's capacity."
-            )
-        raise ValueError(
-            f"this run would exceed the budget of {self.path}: it takes {show(cost)}, and "
-            f"{show(self.remaining)} of {show(self.filter.limit)} is left; "
-            f"{self.filter.advise(self.remaining)}. Calibrate the run to less."
-        )
+        return min(self._price(event)[1])
+
+    def _price(self, event: Event) -> tuple[Limits, Cost, list | None]:
+        """What a run takes, and its place in a plan that has paid for it."""
+        limits = self._limits if self._intents else self.books.limits(event)
+        try:
+            self.books.cost(event, limits)  # also a planned run may be one that no ledger books
+            if plan := self._place(event):
+                return limits, (0.0, 0.0), plan
+            return limits, self.books.price(event, limits, self._costs), None
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+
+    def _place(self, event: Event) -> list | None:
+        """A place that a plan holds for a run that is accounted like this one."""
+        taken = [line["plan"] for line in self._intents if "plan" in line]
+        for line in self._intents:
+            for number, planned in enumerate(line.get("planned", ())):
+                place = [line["run"], number]
+                if planned == [event.relation, steps(event)] and place not in taken:
+                    return place
+        return None
 
     def reserve(
         self,
         *,
         run_id: str,
-        event: Event,
+        event: Event | Sequence[Event],
         label: str,
         config_hash: str,
         parent: str | None = None,
         resumed: bool = False,
+        draws: int | None = None,
     ) -> None:
         """Records that a run is about to release, and returns once that is on the disk.
 
@@ -256,12 +308,13 @@ class Ledger(HasCard):
 
         Args:
           run_id: name of the run; it must be new unless the run is resumed.
-          event: everything that the run may release.
+          event: everything that the run may release; or those of several runs, see ``plan``.
           label: the caller's name for the data.
           config_hash: of the algorithm.
           parent: a run in this ledger that this one was forked from or chosen after.
           resumed: whether the run may be here already, because it goes on bit for bit from a
             checkpoint. If it is, with the same arguments, nothing more is spent.
+          draws: see ``Entry``.
 
         Raises:
           ValueError: as ``check``; for a parent that is not here, or a run id that is in use.
@@ -269,14 +322,16 @@ class Ledger(HasCard):
             from which this one was forked.
           OSError: if it cannot be written. Then nothing may be released.
         """
+        runs = () if isinstance(event, Event) else tuple(event)
+        whole = event if isinstance(event, Event) else compose(event)
         intent = {
             "kind": "intent",
             "run": _validate.word("run_id", run_id),
             "parent": parent,
             "label": _validate.word("label", label),
             "config": _validate.word("config_hash", config_hash),
-            "relation": event.relation,
-            "releases": [release.to_json() for release in event.releases],
+            "relation": whole.relation,
+            "releases": [release.to_json() for release in whole.releases],
         }
         intent = json.loads(json.dumps(intent))  # as it will be read
 
@@ -287,10 +342,35 @@ class Ledger(HasCard):
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            cost = self.check(event)
-            return {**intent, "cost": cost, "overflow": event.failure_probability, "at": _now()}
+            limits, pair, plan = self._price(whole)
+            found = {
+                "cost": [None if math.isinf(cost) else cost for cost in pair],
+                "overflow": whole.failure_probability,
+                "limits": None if self._intents else limits,
+                "plan": plan,
+                "planned": [[run.relation, steps(run)] for run in runs] or None,
+                "draws": draws,
+            }
+            found = {name: value for name, value in found.items() if value is not None}
+            return {**intent, **found, "at": _now()}
 
         self._append(admitted)
+
+    def plan(self, events: Sequence[Event], *, label: str) -> None:
+        """Reserves for a list of runs that is fixed beforehand.
+
+        At the head of a ledger the list is accounted by exact composition. A run with the event of
+        one on the list then takes that one's place, in any order, and costs nothing more.
+
+        Args:
+          events: ``algorithm.event`` of each run, chosen before any of their results.
+          label: the caller's name for the data.
+
+        Raises:
+          ValueError: as ``check``.
+        """
+        name = uuid.uuid4().hex
+        self.reserve(run_id=name, event=tuple(events), label=label, config_hash="plan")
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.
@@ -367,24 +447,4 @@ def _absent(path: str | os.PathLike) -> FileNotFoundError:
     return FileNotFoundError(
         f"there is no ledger {os.fspath(path)}; declare its budget first: "
         f"`dpjax ledger create {os.fspath(path)} --epsilon E --delta D [--relation R]`."
-    )
-
-
-def _read_entries(lines: Iterable[dict[str, Any]]) -> tuple[Entry, ...]:
-    """Returns the runs in a ledger's lines, in order."""
-    lines = tuple(lines)
-    ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
-    return tuple(
-        Entry(
-            run_id=line["run"],
-            label=line["label"],
-            config_hash=line["config"],
-            parent=line["parent"],
-            cost=line["cost"],
-            overflow=line["overflow"],
-            started=line["at"],
-            finished=ended.get(line["run"]),
-        )
-        for line in lines
-        if line["kind"] == "intent"
     )

@@ -65,8 +65,6 @@ class Release:
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
-    renyi_reason: ClassVar[str] = "has releases of another kind"
-    """Why a ledger of Gaussians alone cannot book it, as the end of "this run ..."."""
     draw_error: ClassVar[str] = ""
     """Why actual draws may differ from accounted ones; empty where they cannot."""
     ends_early: ClassVar[bool] = False

@@ -41,7 +41,6 @@ class BatchRelease(Release):
 
     is_gaussian: ClassVar[bool] = False
     is_subsampled: ClassVar[bool] = True
-    renyi_reason: ClassVar[str] = "samples its records"
 
     def validate(self) -> None:
         """Raises for a number out of range."""

@@ -63,7 +63,6 @@ class SearchRelease(Release):
 
     mechanism: ClassVar[str] = "search"
     is_gaussian: ClassVar[bool] = False
-    renyi_reason: ClassVar[str] = "is a private random search over settings"
 
     @classmethod
     def of(
@@ -306,7 +305,7 @@ class SearchRelease(Release):
 
 _COMPOSES = (
     "a private random search has no privacy loss distribution that could be composed with other "
-    "releases: account for them together by accountant='rdp', or by a ledger with a Renyi order. "
+    "releases: account for them together by accountant='rdp', or by a ledger. "
     "For the search alone 'pld' gives the epsilon of its privacy profile."
 )
 

@@ -136,7 +136,7 @@ def _tune_parser(commands: argparse._SubParsersAction) -> None:
     one.add_argument(
         "--ledger",
         metavar="FILE",
-        help="record the search in this ledger, which needs a Renyi order, if it fits the budget",
+        help="record the search in this ledger, if it fits the budget declared there",
     )
 
 
@@ -230,8 +230,13 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
         "--renyi-order",
         type=float,
         metavar="ALPHA",
-        help="admit runs with sampling, accounted by Renyi DP at this order (default: runs "
-        "without sampling only)",
+        help="account for runs of different kinds by Renyi DP at this order (default: the order "
+        "that admits most)",
+    )
+    one.add_argument(
+        "--unsampled",
+        action="store_true",
+        help="admit runs without sampling and selection only, and account for them without loss",
     )
     one = verbs.add_parser(
         "show", help="print the declared budget, the cost of each run, and what remains"

@@ -9,7 +9,8 @@ from dpjax.accounting import Ledger
 def create(arguments: argparse.Namespace) -> int:
     """Declares a budget and returns 0."""
     budget = dpjax.PrivacyBudget(arguments.epsilon, arguments.delta, arguments.relation)
-    with Ledger.create(arguments.file, budget, renyi_order=arguments.renyi_order) as ledger:
+    options = {"renyi_order": arguments.renyi_order, "unsampled": arguments.unsampled}
+    with Ledger.create(arguments.file, budget, **options) as ledger:
         print("\n".join(_budget_lines(ledger)))
     return 0
 
@@ -21,7 +22,8 @@ def show(arguments: argparse.Namespace) -> int:
         ended = f"finished {entry.finished}" if entry.finished else "unfinished (but spent)"
         after = f", after {entry.parent}" if entry.parent else ""
         print(f"{entry.run_id}  on {entry.label!r}{after}")
-        print(f"  {ledger.filter.show(entry.cost)}, started {entry.started}, {ended}")
+        share = "planned" if entry.plan else f"{100 * entry.cost:.3g} % of the budget"
+        print(f"  {share}, started {entry.started}, {ended}")
     print("\n".join(_budget_lines(ledger)))
     return 0
 
@@ -42,15 +44,9 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _budget_lines(ledger: Ledger) -> list[str]:
-    budget, held = ledger.budget, ledger.filter
-    overflow = [
-        "remaining probability of batches above their maximum size: "
-        f"{ledger.remaining_overflow:.3g} of {held.overflow_limit:.3g}"
-    ]
+    budget = ledger.budget
     return [
-        f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation} "
-        f"({held.show(held.limit)} in all)",
-        f"remaining: {held.show(ledger.remaining)}; {held.advise(ledger.remaining)}",
-        *(overflow if held.order is not None else []),
+        f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}",
+        f"remaining: {ledger.advice}",
         f"anchor: {ledger.anchor}",
     ]

@@ -51,7 +51,7 @@ _EXAMPLES = {
     """,
     "dpjax ledger create": """
         dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
-        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --renyi-order 16
+        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --unsampled
     """,
     "dpjax ledger show": "dpjax ledger show visits.ledger",
     "dpjax ledger verify": "dpjax ledger verify visits.ledger",

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -207,13 +208,16 @@ class Questions(NamedTuple):
     """When the steps are over."""
 
 
-def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questions:
+def questions(
+    algorithm: Algorithm, examples: PyTree, params: Params, asking: type[Asking] = Asking
+) -> Questions:
     """Returns what is asked, found by tracing one step and the end; nothing is computed.
 
     Args:
       algorithm: configured.
       examples: of which shapes and dtypes are read.
       params: likewise.
+      asking: what answers while tracing.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
@@ -226,7 +230,7 @@ def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questio
 
     def trace(algorithm: Algorithm, records: PyTree, params: Params, key: Array) -> Any:
         bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
-        ask, last = Asking(bound, jnp.array(0)), Asking(bound, jnp.array(algorithm.max_steps))
+        ask, last = asking(bound, jnp.array(0)), asking(bound, jnp.array(algorithm.max_steps))
         state, _ = algorithm.step(ask.key, algorithm.init(params), ask)
         state = algorithm.close(last.key, state, last)
         certified = algorithm.certify(last.key, state, last, False)
@@ -236,6 +240,36 @@ def questions(algorithm: Algorithm, examples: PyTree, params: Params) -> Questio
     key = jax.eval_shape(lambda: jax.random.key(0))
     jax.eval_shape(trace, algorithm, examples, params, key)
     return found[-1]
+
+
+def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
+    """Returns how many numbers of noise a run draws at most: coordinates times answers."""
+    sizes: dict[str, int] = {}
+
+    class Counting(Asking):
+        def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
+            answer = super().__call__(query, params, **public)
+            key, records, held = self._bound.key, self._bound.records, self._remembered
+            more = {"memory": held[query.name]} if query.name in held else {}
+            more |= public | query.inner_noise(key, records, params)
+            parts = over_shares(
+                lambda r, m, p, more: query.exact(r, p, m, **more),
+                *query._drawn(key, records),
+                params,
+                more,
+            )
+            sizes[query.name] = sum(math.prod(part.shape) for part in parts)
+            return answer
+
+    rows = algorithm.queries[0].data_size  # how many there are may be private
+    records = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((rows, *jnp.shape(leaf)[1:]), jnp.result_type(leaf)),
+        examples,
+    )
+    asked = questions(algorithm, records, params, Counting)
+    steps = min(int(algorithm.steps), algorithm.max_steps)
+    answers = [(each.name, steps) for each in asked.step] + [(each.name, 1) for each in asked.end]
+    return sum(sizes[name] * times for name, times in answers)
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:

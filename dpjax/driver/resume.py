@@ -20,6 +20,7 @@ from dpjax.accounting import Ledger, LedgerError
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
+from dpjax.driver.asking import noise_draws
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
 from dpjax.driver.loop import Carry, describe, unpack
@@ -76,6 +77,7 @@ class Journal:
       label: the caller's word for the data.
       reproducible: whether the key may come from a seed.
       team: the processes of the run.
+      draws: its noise draws, for the ledger.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -90,9 +92,10 @@ class Journal:
         label: str,
         reproducible: bool,
         team: Team,
+        draws: int | None = None,
     ):
         self._algorithm, self._folder, self._ledger, self._team = algorithm, folder, ledger, team
-        self._checkpoint, self._label = checkpoint, label
+        self._checkpoint, self._label, self._draws = checkpoint, label, draws
         self.reproducible = reproducible
         self._carry: Carry | None = None
         self._written = 0.0
@@ -141,6 +144,7 @@ class Journal:
                 label=self._label,
                 config_hash=self._checkpoint.manifest["config"],
                 resumed=resumed,
+                draws=self._draws,
             )
 
     def save(self, carry: Carry) -> None:
@@ -234,8 +238,9 @@ def journal(
         held = Checkpoint(begun.run_id, key, begun.step, begun.leaves, manifest)
         # In the other processes there is nowhere to write.
         folder, ledger = (ours[0].folder, ours[0].ledger) if ours else (None, None)
+        draws = None if ledger is None else noise_draws(algorithm, examples, params)
         written = Journal(
-            algorithm, held, folder, ledger, kept.label or "", begun.reproducible, team
+            algorithm, held, folder, ledger, kept.label or "", begun.reproducible, team, draws
         )
         try:
             yield written

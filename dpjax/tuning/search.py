@@ -22,6 +22,7 @@ from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import check_data, loop, root_key
+from dpjax.driver.asking import noise_draws
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
 from dpjax.driver.resume import unless_unwritable
@@ -90,8 +91,8 @@ def tune(
       params: as in ``solve``.
       memory_limit: bytes; fewer trainings are made at once where their records take more.
       progress: as in ``run``.
-      ledger: a ``Ledger`` or its file, created with a Renyi order. It books the search before
-        the data are asked anything, or refuses it.
+      ledger: a ``Ledger`` or its file. It books the search before the data are asked anything, or
+        refuses it.
       label: your word for the data, for the ledger; by default the data set's name.
 
     Returns:
@@ -258,13 +259,14 @@ def _booked(
         book = ledger
         if not isinstance(book, Ledger):
             book = opened.enter_context(Ledger.open(book))
-        run_id = uuid.uuid4().hex
+        run_id, number = uuid.uuid4().hex, chosen.release.number
         configuration = loop.describe(chosen.algorithms[0], examples, params).digest
         book.reserve(
             run_id=run_id,
             event=chosen.event,
             label=label,
-            config_hash=sha256(configuration, repr(chosen.settings), repr(chosen.release.number)),
+            draws=number.cap * noise_draws(chosen.algorithms[0], examples, params),
+            config_hash=sha256(configuration, repr(chosen.settings), repr(number)),
         )
         yield
         with unless_unwritable("the end of the search; its ledger shows it as spent, as it is"):

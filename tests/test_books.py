@@ -1,0 +1,350 @@
+"""The two books of a ledger: how many runs they admit, and that what they admit stays in budget."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax.accounting import (
+    Event,
+    Ledger,
+    PoissonRelease,
+    PrivacyBudget,
+    Release,
+    SearchRelease,
+    SelectionRelease,
+    SubsetRelease,
+    calibrate,
+    compose,
+    epsilon,
+    filters,
+    hash_chain,
+    renyi,
+)
+from dpjax.accounting.events import deltas
+from dpjax.cli import main
+
+BUDGET = PrivacyBudget(3.0, 1e-6)
+N = 1000
+
+
+def event(part, steps, noise, relation="zero_out"):
+    """A run of so many steps, each on a part of the data; None for all of it."""
+    if part is None:
+        return Event((Release("gradient", steps, noise),), relation)
+    drawn = {"sampling_probability": part, "max_batch_size": round(part * N), "data_size": N}
+    kind = SubsetRelease if relation == "replace_one" else PoissonRelease
+    return Event((kind("gradient", steps, noise, **drawn),), relation)
+
+
+def run(part, steps, epsilon, relation="zero_out"):
+    budget = PrivacyBudget(epsilon, BUDGET.delta, relation)
+    return event(
+        part, steps, calibrate(lambda n: event(part, steps, n, relation), budget), relation
+    )
+
+
+def admit(ledger, *events):
+    """How many of these events are admitted, one after the other."""
+    for number, each in enumerate(events):
+        name = f"{len(ledger.entries)}"
+        try:
+            ledger.reserve(run_id=name, event=each, label="made up", config_hash="0")
+        except ValueError:
+            return number
+    return len(events)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger"
+
+
+# How many.
+
+
+@pytest.mark.parametrize(
+    ("part", "steps", "share"),
+    [(0.005, 200, 3), (0.025, 40, 3), (0.1, 10, 3), (0.1, 100, 7), (None, 40, 3), (None, 40, 7)],
+)
+def test_a_ledger_without_settings_admits_six_of_seven_runs_that_compose(part, steps, share, path):
+    """At the order of the docs, 16, the first run of 2.5 % and a third of epsilon was refused."""
+    one = run(part, steps, BUDGET.epsilon / share)
+    with Ledger.create(path, BUDGET) as ledger:
+        admitted = admit(ledger, *[one] * 100)
+    more = (compose([one] * number) for number in itertools.count(admitted))
+    fits = (epsilon(runs, BUDGET.delta, "zero_out") <= BUDGET.epsilon for runs in more)
+    exact = admitted - 1 + sum(itertools.takewhile(bool, fits))
+    assert 6 / 7 * exact <= admitted <= exact
+    with Ledger.create(path.with_name("planned"), BUDGET) as ledger:
+        with pytest.raises(ValueError, match="exceed the budget"):
+            ledger.plan([one] * (exact + 1), label="made up")
+        ledger.plan([one] * exact, label="made up")
+        assert admit(ledger, *[one] * 100) == exact
+        assert {entry.plan for entry in ledger.entries[1:]} == {ledger.entries[0].run_id}
+
+
+def test_the_order_is_the_one_that_admits_most():
+    """The advice of a formula, 10.2, admits fewer; and low noise on few records asks for less."""
+    best = filters.best_order(BUDGET)
+    limits = {order: filters.Books(BUDGET, order).single.renyi for order in (best, 8.5, 9.4, 10.2)}
+    assert best == pytest.approx(8.9, abs=0.1)
+    assert max(limits, key=lambda order: limits[order] / order) == best
+    heavy = run(0.005, 200, 1.0)
+    own = filters.best_order(BUDGET, heavy)
+    assert own < 7.5 and 15 * renyi(heavy, own) / filters.Books(BUDGET, own).single.renyi < 1
+    assert renyi(heavy, best) > filters.Books(BUDGET, best).single.renyi
+
+
+KINDS = [run(0.1, 10, 0.5), run(None, 40, 0.5), run(0.025, 40, 0.4), run(None, 3, 0.3)]
+SEARCH = SearchRelease(
+    "search",
+    1,
+    1.0,
+    trials=2.0,
+    cap=8,
+    shape=1.0,
+    settings=4,
+    trainings=((Release("gradient", 1, 40.0),),),
+)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
+def test_a_mixed_history_composes_to_the_budget_at_most(order, path):
+    kinds = [KINDS[number] for number in order]
+    with Ledger.create(path, BUDGET) as ledger:
+        admitted = []
+        for each in itertools.islice(itertools.cycle(kinds), 40):
+            admitted += [each] * admit(ledger, each)
+        spent = epsilon(compose(admitted), BUDGET.delta, "zero_out")
+    assert 0.8 * BUDGET.epsilon < spent <= BUDGET.epsilon
+
+
+@pytest.mark.parametrize(("part", "noise"), [(0.025, 2.0), (0.1, 4.0), (0.1, 1.5)])
+def test_a_book_chosen_after_a_look_at_the_first_answer_stays_within_delta(part, noise):
+    """Going on by whichever book is worse for what was seen spends more than either alone."""
+    first = run(None, 1, 1.0)
+    limits = filters.Books(BUDGET, None, True).limits(first)
+    left = limits.renyi - renyi(first, limits.order)
+    step = renyi(event(part, 1, noise), limits.order)
+    mu = first.gaussian_mu
+    rest = event(None, 1, 1 / math.sqrt(limits.own - mu**2)), event(part, int(left / step), noise)
+    x = np.linspace(-8, 8, 801)
+    weight = np.exp(-(x**2) / 2) / np.exp(-(x**2) / 2).sum()
+    found = [deltas(each, BUDGET.epsilon - mu * (x + mu / 2)) for each in rest]
+    alone, chosen = [weight @ each for each in found], weight @ np.maximum(*found)
+    assert 0.49 * BUDGET.delta < max(alone) <= 0.5 * BUDGET.delta * (1 + 1e-6)
+    assert max(alone) <= chosen <= BUDGET.delta
+
+
+# What the first run fixes.
+
+
+@pytest.mark.parametrize("relation", dpjax.accounting.RELATIONS)
+@pytest.mark.parametrize("part", [None, 0.1])
+def test_a_first_run_may_take_the_whole_budget(relation, part, path):
+    budget = PrivacyBudget(3.0, 1e-6, relation)
+    with Ledger.create(path, budget) as ledger:
+        assert ledger.remaining_epsilon == 3.0
+        assert admit(ledger, *[run(part, 10, 3.0, relation)] * 2) == 1
+        assert "nothing; the budget is spent" in ledger.advice
+
+
+def test_a_first_run_of_low_noise_leaves_room_for_other_kinds(path):
+    with Ledger.create(path, BUDGET) as ledger:
+        assert admit(ledger, run(0.005, 200, 1.0), run(0.1, 10, 0.5), run(None, 4, 0.5)) == 3
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Event((SEARCH,), "zero_out"),
+        Event((Release("gradient", 4, 20.0), SEARCH), "zero_out"),
+        Event((Release("gradient", 4, 20.0), SelectionRelease("best", 2, 20.0)), "zero_out"),
+    ],
+)
+def test_runs_of_every_kind_can_come_first_and_again(first, path):
+    with Ledger.create(path, BUDGET) as ledger:
+        assert admit(ledger, *[first] * 3) == 3
+
+
+def test_fewer_and_more_of_the_same_steps_are_booked_exactly(path):
+    one = run(0.025, 40, 1.0)
+    (release,) = one.releases
+    shorter, longer = (
+        Event((dataclasses.replace(release, count=count, name="other"),), "zero_out")
+        for count in (10, 120)
+    )
+    with Ledger.create(path, BUDGET) as ledger:
+        assert admit(ledger, one, shorter, longer) == 3
+        costs = [entry.cost for entry in ledger.entries]
+        assert costs[1] == pytest.approx(costs[0] / 4) and costs[2] == pytest.approx(3 * costs[0])
+
+
+# Plans.
+
+
+def test_a_plan_pays_for_its_very_runs_once(path):
+    planned, other = run(0.025, 40, 1.0), run(None, 40, 0.9)
+    with Ledger.create(path, BUDGET) as ledger:
+        with pytest.raises(ValueError, match="none at all"):
+            ledger.plan([], label="made up")
+        ledger.plan([planned, other, planned], label="made up")
+        left = ledger.remaining
+        assert admit(ledger, other, planned, planned) == 3
+        assert ledger.remaining == left and ledger.check(run(None, 1, 0.1)) > 0
+        admit(ledger, planned)
+        assert ledger.remaining < left and ledger.entries[-1].plan is None
+    assert Ledger.read(path).entries[1].plan == Ledger.read(path).entries[0].run_id
+
+
+def test_noise_without_a_guarantee_takes_no_place_in_a_plan(path):
+    one = run(None, 40, 1.0)
+    fast = tuple(dataclasses.replace(r, unsafe_fast_noise=True) for r in one.releases)
+    with Ledger.create(path, BUDGET) as ledger:
+        ledger.plan([one], label="made up")
+        with pytest.raises(ValueError, match="unsafe_fast_noise"):
+            ledger.check(Event(fast, "zero_out"))
+
+
+# Ways out.
+
+
+@pytest.mark.parametrize("first", [run(None, 40, 2.0), run(0.1, 10, 1.5), run(0.005, 200, 2.0)])
+@pytest.mark.parametrize(("part", "steps"), [(None, 9), (0.025, 40), (0.1, 10)])
+def test_the_epsilon_that_a_refusal_names_fits(first, part, steps, path):
+    with Ledger.create(path, BUDGET) as ledger:
+        admit(ledger, first)
+        with pytest.raises(ValueError, match="exceed the budget") as error:
+            ledger.check(run(part, steps, 2.9))
+        words = str(error.value)
+        if "Calibrate" not in words:
+            assert "for steps like those of the first run alone" in words
+            return
+        named = float(words.split("Calibrate the run to epsilon ")[1].split(" at")[0])
+        assert 0.3 < named < 2.5
+        assert admit(ledger, run(part, steps, named)) == 1
+
+
+def batches(relation="zero_out", overflow=0.0):
+    (release,) = event(0.1, 10, 4.0).releases
+    return Event((dataclasses.replace(release, failure_probability=overflow),), relation)
+
+
+def checked(one, **options):
+    """Asks a new ledger whether it admits an event."""
+
+    def ask(folder):
+        with Ledger.create(folder / str(len(list(folder.iterdir()))), BUDGET, **options) as ledger:
+            return ledger.check(one)
+
+    return ask
+
+
+GRADIENT = Release("gradient", 4, 20.0)
+WAYS = {
+    "batches above their capacity": (
+        checked(batches(overflow=1e-3)),
+        "raise the sampler's capacity",
+        [checked(batches(overflow=1e-12))],
+    ),
+    "another relation": (
+        checked(batches("add_or_remove_one")),
+        "with a budget of the ledger's relation",
+        [checked(batches())],
+    ),
+    "a search at a ledger of unsampled runs": (
+        checked(Event((SEARCH,), "zero_out"), unsampled=True),
+        "without --unsampled",
+        [checked(Event((SEARCH,), "zero_out"))],
+    ),
+    "an order that admits nothing": (
+        checked(batches(), renyi_order=2.0),
+        "leave it out, for 8.93, which admits most",
+        [checked(batches()), checked(batches(), renyi_order=8.93)],
+    ),
+    "a search beside other releases": (
+        lambda _: epsilon(Event((SEARCH, GRADIENT), "zero_out"), 1e-6, "zero_out"),
+        "by accountant='rdp', or by a ledger",
+        [
+            lambda _: epsilon(Event((SEARCH, GRADIENT), "zero_out"), 1e-6, "zero_out", "rdp"),
+            checked(Event((SEARCH, GRADIENT), "zero_out")),
+            lambda _: epsilon(Event((SEARCH,), "zero_out"), 1e-6, "zero_out"),
+        ],
+    ),
+    "Poisson batches under replace_one": (
+        lambda _: epsilon(batches("replace_one"), 1e-6, "replace_one", "rdp"),
+        "accountant='pld', relation='zero_out', or batches of fixed size",
+        [
+            lambda _: epsilon(batches("replace_one"), 1e-6, "replace_one"),
+            lambda _: epsilon(batches(), 1e-6, "zero_out", "rdp"),
+            lambda _: epsilon(event(0.1, 9, 4.0, "replace_one"), 1e-6, "replace_one", "rdp"),
+        ],
+    ),
+    "no mu": (
+        lambda _: batches().gaussian_mu,
+        "call epsilon",
+        [lambda _: epsilon(batches(), 1e-6, "zero_out")],
+    ),
+    "a delta below what is charged": (
+        lambda _: epsilon(batches(overflow=1e-7), 1e-6, "zero_out"),
+        "raise the capacity of the sampler, or delta",
+        [
+            lambda _: epsilon(batches(overflow=1e-9), 1e-6, "zero_out"),
+            lambda _: epsilon(batches(overflow=1e-7), 1e-4, "zero_out"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAYS)
+def test_every_way_out_that_an_accountant_names_works(case, tmp_path):
+    ask, words, ways = WAYS[case]
+    with pytest.raises(ValueError) as error:
+        ask(tmp_path)
+    assert words in str(error.value)
+    for way in ways:
+        assert 0 < way(tmp_path) < math.inf
+
+
+def test_what_a_new_ledger_says_fits_does(path, capsys):
+    create = ["ledger", "create", str(path), "--epsilon", "3", "--delta", "1e-6"]
+    assert main(create) == 0
+    said = capsys.readouterr().out
+    assert "remaining: 100 %; one further unsampled release may have epsilon 3 at" in said
+    number = int(said.split(", or ")[1].split(" of a third")[0])
+    with Ledger.open(path) as ledger:
+        assert admit(ledger, *[run(None, 1, 1.0)] * 20) == number
+    assert main(["ledger", "show", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "% of the budget, started" in said
+        and "inf" not in said
+        and "e-" not in said.replace("1e-06", "")
+    )
+
+
+# Ledgers of dpjax 0.2.
+
+
+@pytest.mark.parametrize("order", [None, 24.0])
+def test_an_old_ledger_goes_on_by_its_own_rule(order, path):
+    limit = filters.Books(BUDGET, order).single
+    cost = (limit.own or limit.renyi) / 2
+    first = {"kind": "declaration", "format": "dpjax-ledger-1", "id": "0", "epsilon": 3.0}
+    first |= {"delta": 1e-6, "relation": "zero_out", "renyi_order": order, "at": "2026-01-01"}
+    booked = {"kind": "intent", "run": "old", "parent": None, "label": "l", "config": "c"}
+    booked |= {"relation": "zero_out", "releases": [], "cost": cost, "overflow": 0.0, "at": "then"}
+    lines = hash_chain.line(first, "0" * 64)
+    path.write_bytes(lines + hash_chain.line(booked, hash_chain.parse(lines).head))
+    with Ledger.open(path) as ledger:
+        assert ledger.remaining == 0.5 and ledger.entries[0].cost == 0.5
+        one = run(None, 40, 1.0)
+        taken = one.gaussian_mu**2 / limit.own if order is None else renyi(one, order) / limit.renyi
+        assert ledger.check(one) == pytest.approx(taken)
+        assert admit(ledger, *[one] * 9) == int(0.5 / taken)
+    assert json.loads(path.read_bytes().splitlines()[0])["format"] == "dpjax-ledger-1"
