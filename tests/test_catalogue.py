@@ -7,7 +7,7 @@ import re
 import pytest
 
 TESTS = pathlib.Path(__file__).parent
-ROWS = range(1, 71)
+ROWS = range(1, 79)
 
 
 def numbers(name):

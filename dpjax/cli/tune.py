@@ -59,16 +59,11 @@ def command(arguments: argparse.Namespace) -> int:
         print(f"warning: {remark}")
     if not tuned.releasable:
         print("releasable: false (a research run: seeded)")
-    seconds = time.perf_counter() - begin
+    content = result(arguments, chosen, data, tuned, time.perf_counter() - begin)
     try:
         return outputs.write(
             (arguments.save, lambda path: dpjax.save(path, tuned)),
-            (
-                arguments.json,
-                lambda path: report.write_json(
-                    path, result(arguments, chosen, data, tuned, seconds)
-                ),
-            ),
+            (arguments.json, lambda path: report.write_json(path, content)),
         )
     finally:  # what is spent is said, whether or not it could be written
         print()

@@ -229,7 +229,7 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     found = class_places(np.fromiter(values, object, len(values)), classes)
     for (value, count), place in zip(values.items(), found, strict=True):
         if place >= 0:
-            counted[classes[place]] += count
+            counted[classes[int(place)]] += count
         elif (text := label_text(value)).lower() in MISSING:
             missing += count
         else:

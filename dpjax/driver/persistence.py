@@ -247,10 +247,12 @@ def _check(saved: SavedSolution) -> None:
         for bound in (bounds.gradient_norm_upper, bounds.min_eigenvalue_lower, bounds.beta):
             _ = None if bound is None else float(np.asarray(bound))
     if saved.accuracy is not None and what.accuracy_stddev is not None:
-        _validate.finite("accuracy", saved.accuracy), _validate.positive("", what.accuracy_stddev)
+        _validate.finite("accuracy", saved.accuracy)
+        _validate.positive("accuracy_stddev", what.accuracy_stddev)
     _validate.choice("accountant", saved.accountant, ("pld", "rdp"))
     _validate.open_unit("delta", what.delta)
-    _validate.positive_int("records", what.records), _validate.positive_int("steps", what.steps)
+    _validate.positive_int("records", what.records)
+    _validate.positive_int("steps", what.steps)
 
 
 @functools.lru_cache(maxsize=8)
