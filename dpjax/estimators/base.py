@@ -1,7 +1,9 @@
 """What the private estimators share: declared arguments, one training, its guarantee."""
 
 import copy
+import dataclasses
 import inspect
+import os
 import secrets
 import warnings
 from collections.abc import Mapping
@@ -12,7 +14,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dpjax import _validate
-from dpjax.accounting import PrivacyBudget
+from dpjax._typing import Relation
+from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, Algorithm, Status
 from dpjax.baselines import BASELINES, EVERY
 from dpjax.datasets import Dataset, group
@@ -35,34 +38,31 @@ One of {fits} fits in this process without a ledger. This guarantee covers one f
 privacy losses of all fits on the same records add up. Pass ledger= to account for them together."""
 
 
+@dataclasses.dataclass(repr=False, eq=False)
 class PrivateEstimator(BaseEstimator):
     """The part of a private estimator that does not depend on what it predicts.
 
-    A subclass has the arguments of ``DPLogisticRegression`` as its own, and says what its labels
-    and objective are.
+    Its fields are arguments of every estimator, which ``DPLogisticRegression`` explains. A subclass
+    adds its own, and says what its labels and objective are.
     """
 
-    epsilon: float
-    delta: float | None
-    solver: str
-    bounds: Any
-    data_norm: Any
-    relation: Any
-    data_size: int | None
-    fit_intercept: bool
-    regularization: float | None
-    random_state: int | None
-    solver_options: Mapping[str, Any] | None
-    ledger: Any
-    unit: str
-    max_records: int | None
-    # Of an estimator whose trainings have an accuracy to choose by.
-    tune: bool | Mapping[str, Any] | None = None
+    epsilon: float = 1.0
+    delta: float | None = None
+    solver: str = "dp-tr"
+    _: dataclasses.KW_ONLY
+    bounds: Any = None
+    data_norm: float | None = None
+    relation: Relation = "zero_out"
+    data_size: int | None = None
+    fit_intercept: bool = True
+    regularization: float | None = None
+    random_state: int | None = None
+    solver_options: Mapping[str, Any] | None = None
+    ledger: Ledger | str | os.PathLike | None = None
+    unit: str = "row"
+    max_records: int | None = None
 
-    def _keep(self, given: Mapping[str, Any]) -> None:
-        """Sets the arguments of ``__init__`` unchanged, as scikit-learn wants them."""
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+    tune = None  # but of an estimator whose trainings have an accuracy to choose by
 
     def _objective(self, size: int) -> Objective:
         """Returns the loss of one record; ``size`` is the declared number of records or units."""

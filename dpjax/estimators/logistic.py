@@ -1,6 +1,6 @@
 """``DPLogisticRegression``: private logistic regression as a scikit-learn classifier."""
 
-import os
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +9,6 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 
 from dpjax import _validate, objectives
-from dpjax._typing import Relation
-from dpjax.accounting import Ledger
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
 
@@ -18,6 +16,7 @@ from dpjax.estimators.base import PrivateEstimator
 _PENALTY = 2.0
 
 
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     """Logistic regression whose whole ``fit`` is (epsilon, delta)-differentially private.
 
@@ -100,29 +99,9 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     DP-TR is (1, 5e-05)-differentially private.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        solver: str = "dp-tr",
-        *,
-        classes: Sequence[Any] | None = None,
-        bounds: tuple[Any, Any] | None = None,
-        data_norm: float | None = None,
-        relation: Relation = "zero_out",
-        data_size: int | None = None,
-        fit_intercept: bool = True,
-        regularization: float | None = None,
-        random_state: int | None = None,
-        solver_options: Mapping[str, Any] | None = None,
-        ledger: Ledger | str | os.PathLike | None = None,
-        unit: str = "row",
-        max_records: int | None = None,
-        tune: bool | Mapping[str, Sequence[Any]] | None = None,
-    ):
-        self._keep(locals())
+    classes: Sequence[Any] | None = None
+    tune: bool | Mapping[str, Sequence[Any]] | None = None
 
-    classes: Any
     _classes = 2  # until ``fit`` has read the declaration
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "DPLogisticRegression":

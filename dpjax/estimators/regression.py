@@ -1,15 +1,12 @@
 """``DPLinearRegression`` and ``DPRobustRegression``: private regression for scikit-learn."""
 
-import os
-from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
 from dpjax import _validate, objectives
-from dpjax._typing import Relation
-from dpjax.accounting import Ledger
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.objectives import Objective
@@ -25,11 +22,11 @@ _LOSSES = {
 }
 
 
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class _PrivateRegression(RegressorMixin, PrivateEstimator):
     """A linear model of a number, whose declared range is mapped to [-1, 1]."""
 
-    target_bounds: Any
-    regularization: float | None
+    target_bounds: tuple[float, float] | None = None
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
         """Trains privately, which spends the budget once.
@@ -95,6 +92,7 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
         return _validate.non_negative("regularization", strength)
 
 
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class DPLinearRegression(_PrivateRegression):
     """Least squares whose whole ``fit`` is (epsilon, delta)-differentially private.
 
@@ -152,31 +150,11 @@ class DPLinearRegression(_PrivateRegression):
     True
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        solver: str = "dp-tr",
-        *,
-        target_bounds: tuple[float, float] | None = None,
-        bounds: Any = None,
-        data_norm: float | None = None,
-        relation: Relation = "zero_out",
-        data_size: int | None = None,
-        fit_intercept: bool = True,
-        regularization: float | None = None,
-        random_state: int | None = None,
-        solver_options: Mapping[str, Any] | None = None,
-        ledger: Ledger | str | os.PathLike | None = None,
-        unit: str = "row",
-        max_records: int | None = None,
-    ):
-        self._keep(locals())
-
     def _objective(self, size: int) -> Objective:
         return objectives.least_squares(self._strength(size))
 
 
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class DPRobustRegression(_PrivateRegression):
     """Regression with a loss that outliers weigh little in, private as ``DPLinearRegression`` is.
 
@@ -224,28 +202,8 @@ class DPRobustRegression(_PrivateRegression):
     loss: str
     scale: float | None
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        solver: str = "dp-tr",
-        *,
-        loss: str = "huber",
-        scale: float | None = None,
-        target_bounds: tuple[float, float] | None = None,
-        bounds: Any = None,
-        data_norm: float | None = None,
-        relation: Relation = "zero_out",
-        data_size: int | None = None,
-        fit_intercept: bool = True,
-        regularization: float | None = None,
-        random_state: int | None = None,
-        solver_options: Mapping[str, Any] | None = None,
-        ledger: Ledger | str | os.PathLike | None = None,
-        unit: str = "row",
-        max_records: int | None = None,
-    ):
-        self._keep(locals())
+    loss: str = "huber"
+    scale: float | None = None
 
     def _objective(self, size: int) -> Objective:
         name = _validate.choice("loss", self.loss, _LOSSES)
