@@ -190,11 +190,15 @@ def test_it_runs_with_ledger_and_checkpoint_as_it_solves(kind, tmp_path):
     np.testing.assert_array_equal(done.params, again.params)
 
 
-def test_a_ledger_of_gaussians_says_that_it_cannot_book_another_law(tmp_path):
-    with dpjax.Ledger.create(tmp_path / "l", dpjax.PrivacyBudget(8.0, 1e-4)):
-        pass
+def test_a_ledger_books_another_law_exactly_and_one_of_unsampled_gaussians_refuses_it(tmp_path):
+    budget = dpjax.PrivacyBudget(8.0, 1e-4)
+    dpjax.Ledger.create(tmp_path / "l", budget, unsampled=True).close()
     with pytest.raises(ValueError, match="unsampled Gaussian releases only"):
         dpjax.run(build(L1ClippedQuery), records(), key=KEY, ledger=tmp_path / "l", label="x")
+    with dpjax.Ledger.create(tmp_path / "all", budget) as ledger:
+        dpjax.run(build(L1ClippedQuery), records(), key=KEY, ledger=ledger, label="x")
+        assert [entry.draws for entry in ledger.entries] == [STEPS * P]
+        assert 0 < ledger.remaining < 1
 
 
 @pytest.mark.computes

@@ -351,8 +351,7 @@ class Ledger(HasCard):
                 "planned": [[run.relation, steps(run)] for run in runs] or None,
                 "draws": draws,
             }
-            found = {name: value for name, value in found.items() if value is not None}
-            return {**intent, **found, "at": _now()}
+            return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
 
         self._append(admitted)
 
@@ -371,6 +370,7 @@ class Ledger(HasCard):
         """
         name = uuid.uuid4().hex
         self.reserve(run_id=name, event=tuple(events), label=label, config_hash="plan")
+        self.complete(name)
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.
