@@ -222,7 +222,7 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     cells = table.labels.tolist()
     values = collections.Counter(cell if isinstance(cell, Label) else None for cell in cells)
     numeric = table.labels.dtype.kind in "biuf"
-    classes: tuple[Label, ...] = table.classes or ((-1, 1) if numeric else ())
+    classes: Sequence[Label] = table.classes or ([-1, 1] if numeric else [])
     counted: dict[Label, int] = dict.fromkeys(classes, 0)
     other: collections.Counter[str] = collections.Counter()
     missing = 0
