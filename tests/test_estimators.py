@@ -35,8 +35,6 @@ EXCEPTIONS = {
     "check_supervised_y_no_nan": "a label that was not declared contributes nothing",
     "check_classifiers_regression_target": "numbers as labels are labels that were not declared",
 }
-# Their tables are so small, or epsilon is, that noise drowns the gradients, as a warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 # Programs that compile fast.
 CHEAP = {"solver": "dp-gd", "solver_options": {"steps": 20, "step_size": 8.0, "certify": None}}
 # As many records, and features with the intercept, as the data of the checks have at most.
