@@ -309,7 +309,7 @@ class Release:
         >>> Release.from_fields(Release("gradient", 1, 2.0).to_fields()).noise_multiplier
         2.0
         """
-        fields = _upgraded(fields)
+        fields = dict(fields)
         kind = fields.pop("mechanism"), fields.pop("sampling")
         if kind not in _KINDS:
             raise ValueError(
@@ -369,22 +369,3 @@ def _from_plain(value: Any) -> Any:
     if isinstance(value, dict) and "mechanism" in value:
         return Release.from_fields(value)
     return tuple(map(_from_plain, value)) if isinstance(value, list | tuple) else value
-
-
-# Names of fields in files of dpjax 0.1, and their present names.
-_RENAMED = {
-    "capacity": "max_batch_size",
-    "overflow": "failure_probability",
-    "idle": "undrawn_shift",
-    "parts": "disjoint_parts",
-}
-
-
-def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns saved fields under their present names, without those that their kind lacks."""
-    if "capacity" not in fields:
-        return dict(fields)
-    named = {_RENAMED.get(name, name): value for name, value in fields.items()}
-    kind = _KINDS[named["mechanism"], named["sampling"]]
-    known = {field.name for field in dataclasses.fields(kind)} | {"mechanism", "sampling"}
-    return {name: value for name, value in named.items() if name in known}
