@@ -92,7 +92,7 @@ class ClippedGradDifference:
     ) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of the sum at |params - anchor| = ``distance``.
 
-        The other arguments as in ``ClippedGrad.sensitivity``; rounding is included.
+        The other arguments as in ``clipped_grad``; rounding is included.
         """
         bound = self._of_distance(distance, lambda short, a, b: a if short else b)
         return rounding.sum_sensitivity(min(bound, self.limit), relation, rows, self.any_order)

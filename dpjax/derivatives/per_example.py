@@ -39,8 +39,48 @@ class JointExpansion(NamedTuple):
     hessian: Float[Expansion, "k k"]
 
 
+class _Clipped:
+    """A sum of what each record contributes, clipped to one norm."""
+
+    clip_norm: Any
+    loss: Any
+    any_order: bool
+
+    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
+        """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.
+
+        Of a Hessian it is in the Frobenius norm, of both together in that of (g / gradient_weight,
+        svec(H) / hessian_weight). It is above ``clip_norm``, since a float32 sum is rounded: see
+        ``rounding.sum_slack`` for the proof, and for what a query charges, whose noise comes before
+        the rounding to float32.
+
+        Args:
+          relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
+            one are added in another order, which costs more.
+          rows: the largest number of rows of a batch, a public number.
+        """
+        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
+
+    def _sums(self, params: Any, batch: Any, mask: Any, *weights: Any) -> tuple[Any, Any]:
+        """Returns the sums of gradients and of Hessians, each of a weight or left out with None."""
+        batch = on_device(batch)
+        found = closed_form.sums(
+            self.loss,
+            params,
+            batch,
+            mask,
+            gradient_weight=weights[0],
+            hessian_weight=weights[1],
+            clip_norm=self.clip_norm,
+            any_order=self.any_order,
+        )
+        return found or general.second_order_sums(
+            self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
+        )
+
+
 @pytree_dataclass
-class ClippedGrad:
+class ClippedGrad(_Clipped):
     """The function that ``clipped_grad`` returns."""
 
     clip_norm: Real[Array, ""] | float
@@ -93,22 +133,9 @@ class ClippedGrad:
             memory_limit=self.memory_limit,
         )
 
-    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
-        """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.
-
-        It is above ``clip_norm``, since a float32 sum is rounded: see ``rounding.sum_slack`` for
-        the proof, and for what a query charges, whose noise comes before the rounding to float32.
-
-        Args:
-          relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
-            one are added in another order, which costs more.
-          rows: the largest number of rows of a batch, a public number.
-        """
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
-
 
 @pytree_dataclass
-class ClippedHessian:
+class ClippedHessian(_Clipped):
     """The function that ``clipped_hessian`` returns."""
 
     clip_norm: Real[Array, ""] | float
@@ -131,30 +158,11 @@ class ClippedHessian:
         mask: Bool[ArrayLike, " n"] | None = None,
     ) -> Float[Expansion, "p p"]:
         """Returns the result of a call in float64, as ``Expansion``."""
-        batch = on_device(batch)
-        found = closed_form.sums(
-            self.loss,
-            params,
-            batch,
-            mask,
-            hessian_weight=1.0,
-            clip_norm=self.clip_norm,
-            any_order=self.any_order,
-        )
-        if found is not None:
-            return cast(Expansion, found[1])
-        weights = (None, 1.0)
-        return general.second_order_sums(
-            self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
-        )[1]
-
-    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
-        """Returns the Frobenius sensitivity of the sum; arguments as in ``ClippedGrad``."""
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
+        return self._sums(params, batch, mask, None, 1.0)[1]
 
 
 @pytree_dataclass
-class JointClipped:
+class JointClipped(_Clipped):
     """The function that ``joint_clipped`` returns."""
 
     gradient_weight: Real[Array, ""] | float
@@ -180,32 +188,8 @@ class JointClipped:
         mask: Bool[ArrayLike, " n"] | None = None,
     ) -> JointExpansion:
         """Returns the result of a call in float64, as ``Expansion``."""
-        batch = on_device(batch)
-        found = closed_form.sums(
-            self.loss,
-            params,
-            batch,
-            mask,
-            gradient_weight=self.gradient_weight,
-            hessian_weight=self.hessian_weight,
-            clip_norm=self.clip_norm,
-            any_order=self.any_order,
-        )
-        if found is not None:
-            return JointExpansion(cast(Expansion, found[0]), cast(Expansion, found[1]))
-        weights = (self.gradient_weight, self.hessian_weight)
-        return JointExpansion(
-            *general.second_order_sums(
-                self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
-            )
-        )
-
-    def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
-        """Returns that of (g / gradient_weight, svec(H) / hessian_weight), rounding included.
-
-        Arguments as in ``ClippedGrad.sensitivity``.
-        """
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
+        weights = self.gradient_weight, self.hessian_weight
+        return JointExpansion(*self._sums(params, batch, mask, *weights))
 
 
 def clipped_grad(

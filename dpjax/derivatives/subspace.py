@@ -72,7 +72,7 @@ class SubspaceClipped:
     def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of (S g / gradient_weight, svec(S H S^T) / hessian_weight).
 
-        Arguments as in ``ClippedGrad.sensitivity``; rounding is included.
+        Arguments as in ``clipped_grad``; rounding is included.
         """
         return rounding.sum_sensitivity(1.0, relation, rows, self.any_order)
 
