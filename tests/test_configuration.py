@@ -318,9 +318,9 @@ def test_c54_a_loss_that_calls_python_is_refused_before_the_data_are_asked(tmp_p
     dpjax.accounting.Ledger.create(ledger, dpjax.PrivacyBudget(9.0, 1e-3)).close()
     for inner in (double, ruled):
         algorithm = build(lambda w, e, inner=inner: jnp.sum(inner(w)))
-        with pytest.raises(ValueError, match="calls Python while it runs"):
+        with pytest.raises(ValueError, match="calls Python or C while it runs"):
             dpjax.solve(algorithm, records(), key=key)
-        with pytest.raises(ValueError, match="calls Python while it runs"):
+        with pytest.raises(ValueError, match="calls Python or C while it runs"):
             dpjax.run(algorithm, records(), key=key, ledger=ledger, label="visits")
     assert dpjax.accounting.Ledger.read(ledger).entries == ()
 
@@ -478,7 +478,7 @@ def _(size, batched, x):
     ("inner", "message"),
     [
         (centred, "rule of its own for batches"),
-        (lambda x: (jax.debug.print("{}", x), x)[1], "calls Python while it runs"),
+        (lambda x: (jax.debug.print("{}", x), x)[1], "calls Python or C while it runs"),
     ],
     ids=["rule for batches", "print"],
 )

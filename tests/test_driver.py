@@ -57,7 +57,7 @@ def test_save_and_load_keep_everything_public(name, tmp_path):
     for field, values in solution.history._asdict().items():
         np.testing.assert_array_equal(back.history[field], values)
     assert (back.steps, back.status) == (int(solution.steps), int(solution.status))
-    assert back.guarantee() == solution.guarantee()
+    assert back.text == solution.guarantee()
     assert back.event == solution.event
     for delta in (1e-4, 1e-6):
         assert back.epsilon(delta) == solution.epsilon(delta)
@@ -131,7 +131,7 @@ def garbage():
 def test_loading_garbage(content, tmp_path):
     path = tmp_path / "garbage"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="not a solution saved by dpjax"):
+    with pytest.raises(ValueError, match="not a solution saved by this version of dpjax"):
         dpjax.load(path)
 
 
@@ -139,7 +139,7 @@ def test_loading_a_damaged_file(tmp_path):
     path = tmp_path / "model"
     dpjax.save(path, solved("dp-tr"))
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match="not a solution saved by dpjax"):
+    with pytest.raises(ValueError, match="not a solution saved by this version of dpjax"):
         dpjax.load(path)
     with pytest.raises(FileNotFoundError):
         dpjax.load(tmp_path / "absent")

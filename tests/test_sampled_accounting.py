@@ -424,9 +424,17 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         relation=relation,
         accountant=accountant,
         title="DP-STR",
+        dimension=9,
         objective=dpjax.objectives.logistic(),
         queries=[
-            types.SimpleNamespace(data_size=1000, unsafe_fast_noise=False, charged_rows=5_000)
+            types.SimpleNamespace(
+                data_size=1000,
+                unsafe_fast_noise=False,
+                charged_rows=5_000,
+                components=(),
+                bound=lambda: 1.0,
+                divisor=50,
+            )
         ],
     )
     text = " ".join(guarantee.statement(algorithm, "row").split())

@@ -607,7 +607,7 @@ def test_persons(form, tmp_path):
         (None, "declares 'who', which the table lacks"),
         (np.array([1.5, 2.5, np.nan, 0.5]), "the unit 'who' of the table is stored as float64"),
         (np.zeros(4, bool), "the unit 'who' of the table must hold .* got bool"),
-        ([None, "", " ", None], "names nobody"),
+        ([None, "", " ", None], "no record has a unit"),
     ],
 )
 def test_what_names_no_person(owners, message):
@@ -751,7 +751,7 @@ def test_c70_one_missing_cell_raises_no_error(library, role):
         try:
             found.append(load(table | {"c": column}, schema=schema | given))
         except ValueError as error:
-            assert library == "lists" and role == "unit" and "names nobody" in str(error)
+            assert library == "lists" and role == "unit" and "no record has a unit" in str(error)
             return
     full, missing = found
     if role == "unit":

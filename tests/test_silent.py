@@ -357,7 +357,7 @@ COUNTED = {
     "records beyond the cap": (
         lambda: checked(cap=4), "rows beyond max_records of theirs: 48.*leaves out 48 of 64"),
     "everybody is one person": (
-        lambda: checked(COLUMNS | {"id": ["p"] * N}, cap=N), "names 1 in all records"),
+        lambda: checked(COLUMNS | {"id": ["p"] * N}, cap=N), "names one unit alone"),
 }  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def test_which_records_are_kept_depends_on_their_unit_alone():
         (np.float32([2**24, 0.5, np.inf]), 2, "stored as float32"),
         (np.array([True, False, True]), 2, "whole numbers or strings, got bool"),
         ([1, 2], 2, r"one entry for each record\.$"),
-        ([None, None, None], 2, "names nobody"),
+        ([None, None, None], 2, "no record has a unit"),
         ([1, 2, 3], 0, "max_records"),
         ([1, 2, 3], 1.5, "max_records"),
     ],

@@ -83,10 +83,10 @@ def nulled() -> NeighbouringPair:
     """Returns a pair of data sets in which the canary has label 1, or is a null record.
 
     >>> nulled().without[1].tolist()
-    [0.0, 0.0]
+    [2.0, 2.0]
     """
-    x = jnp.zeros((2, 1))
-    return NeighbouringPair((x, jnp.zeros(2)), (x, jnp.array([1.0, 0.0])), "zero_out")
+    x, null = jnp.zeros((2, 1)), 2.0
+    return NeighbouringPair((x, jnp.full(2, null)), (x, jnp.array([1.0, null])), "zero_out")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,7 +112,10 @@ def say_labels(
     for option in ("schema", "label", "classes", "bounds"):
         if (given := getattr(arguments, option)) is not None:
             words.append(f"--{option}={given}")
-    print(f"not checked: whether records count; the data's owner can see by {shlex.join(words)}")
+    said = f"the data's owner can see by {shlex.join(words)}"
+    if getattr(arguments, "unit", None):
+        said = f"with a schema, `dpjax data {arguments.data} --template`, its owner can see"
+    print(f"not checked: whether records count; {said}")
 
 
 def objective(arguments: argparse.Namespace) -> dpjax.Objective:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax._streaming import Rows
 from dpjax._typing import Array, PyTree, pytree_dataclass
-from dpjax.datasets.cells import check_numbers, to_numbers
+from dpjax.datasets.cells import check_numbers, check_unmasked, to_numbers
 from dpjax.datasets.encoders import Column
 from dpjax.datasets.labels import Label, encode_labels
 from dpjax.datasets.source import Source
@@ -411,8 +411,9 @@ def check_arrays(name: str, tree: PyTree) -> None:
     >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
     """
     for leaf in jax.tree.leaves(tree):
+        check_unmasked(name, leaf)
         dtype = getattr(leaf, "dtype", None)
-        if isinstance(dtype, np.dtype) and dtype.kind in "OSTUMm":
+        if isinstance(dtype, np.dtype) and (dtype.kind in "OSTUMm" or dtype.names):
             raise ValueError(
                 f"{name} must hold numbers, got an array of dtype {dtype}: pass labels as "
                 "dpjax.datasets.encode_labels(y, classes=(...)), from_zero=True for a network; "

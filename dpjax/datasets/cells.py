@@ -43,7 +43,7 @@ _OF_NAME = {
     re.compile(r"(object|null|category)\b"): Kind.MIXED,
 }
 # Words that stand for a missing cell: of nobody, and where cells are counted for their owner.
-MISSING = {"", "na", "n/a", "nan", "none", "null", "?"}
+MISSING = {"", "na", "n/a", "nan", "none", "null", "?", "<na>", "nat", "#n/a"}
 EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = datetime.timedelta(days=1)
 # Units of datetime64 in a day.
@@ -157,6 +157,15 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     return str(int(cell)) if abs(int(cell)) < 10**_MOST_DIGITS else ""
 
 
+def check_unmasked(name: str, column: Any) -> None:
+    """Raises for a masked array of NumPy: what is hidden in it would count."""
+    if isinstance(column, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} is a masked array, whose mask would be lost: pass floats with NaN in its "
+            "place, array.astype(float).filled(numpy.nan)."
+        )
+
+
 def cells_of(column: Any) -> np.ndarray:
     """Returns the cells (n,) of a column in memory.
 
@@ -172,6 +181,7 @@ def cells_of(column: Any) -> np.ndarray:
     >>> cells_of([1, None]).dtype, cells_of(np.array([1, 2])).dtype
     (dtype('O'), dtype('int64'))
     """
+    check_unmasked("a column", column)
     if hasattr(column, "to_pylist"):
         return arrow_cells(column)
     if (axes := getattr(column, "ndim", 1)) != 1:

@@ -130,10 +130,8 @@ class _Tally:
         unit, most, above = self._schema.unit, self._schema.max_records, self._above_cap
         problems = []
         if unit is not None and len(self._persons) < 2:
-            problems.append(
-                f"the column {unit!r} names {len(self._persons)} in all records: does it say whose "
-                "each one is?"
-            )
+            named = "no unit" if not self._persons else "one unit alone"
+            problems.append(f"the column {unit!r} names {named}: does it say whose a record is?")
         elif 2 * above > self._rows:
             problems.append(
                 f"max_records = {most} leaves out {above} of {self._rows} records, those beyond "

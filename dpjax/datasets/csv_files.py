@@ -37,9 +37,10 @@ class CsvFile(Source):
 
     def __init__(self, path: pathlib.Path, quoted_line_breaks: bool | None = False):
         self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
-        headers = {mark: next(self._lines(mark), b"") for mark in SEPARATORS}
-        self.separator = max(SEPARATORS, key=lambda mark: len(_cells(headers[mark], mark)))
-        first = headers[self.separator]
+        with path.open("rb") as file:  # by its first line alone, which is no record's
+            line = file.readline().removeprefix(_MARK)
+        self.separator = max(SEPARATORS, key=lambda mark: len(_cells(line, mark)))
+        first = next(self._lines(self.separator), b"")
         if not first.strip():
             raise ValueError(
                 f"{self.where} begins with an empty line, or is empty: the first line must name "

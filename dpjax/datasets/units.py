@@ -105,9 +105,9 @@ def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
                 owner[record] = numbers.setdefault(name, len(numbers))
     if not (owner >= 0).any():
         raise ValueError(
-            "no record has a unit: by names nobody. Whole numbers and strings are names; declare "
-            "numbers such as 007 as unit_type='number' or 'text', and convert others, such as "
-            "UUIDs, to text."
+            "no record has a unit: whole numbers and strings are names. Declare by unit_type= "
+            "whether those such as 007 are 'number' or 'text', store float32 numbers from 2^24 on "
+            "as integers, and convert others, such as UUIDs, to text."
         )
     return owner
 

@@ -60,9 +60,9 @@ _COMPOSED = LawWords(
 )
 _COVERED = "Covered: {covered}, and all that is computed from these alone."
 _NOT_COVERED = (
-    "Not covered: {tuning}, preprocessing with statistics of the data, metrics computed without "
-    "noise, timing and other side channels, and other runs on the same data, which must be "
-    "composed with this one."
+    "Not covered: {tuning}, preprocessing with statistics of the data, fixed parts of a model that "
+    "were computed from them, metrics computed without noise, timing and other side channels, and "
+    "other runs on the same data, which must be composed with this one."
 )
 _PROOF = (
     "Epsilon and delta account for the rounding of sums and scores, and for what a line named "

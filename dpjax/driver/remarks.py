@@ -11,7 +11,8 @@ from dpjax.algorithms import Algorithm
 
 NOISE_ALONE = (
     "the noisy gradients cannot be told from noise alone: no record contributed, or the gradients "
-    "were truly smaller than the noise. Did any record count? `dpjax data FILE --check`"
+    "were truly smaller than the noise. Did any record count? The owner can see by "
+    "`dpjax data FILE --check` or dpjax.datasets.check"
 )
 NO_CERTIFICATE = (
     "there is no certificate, because its bounds overflowed: lower the step size, the radius or "

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import column_or_1d
 
-from dpjax.datasets.cells import Kind, kind_of
+from dpjax.datasets.cells import Kind, check_unmasked, kind_of
 from dpjax.datasets.labels import stand_in
 
 # Kinds of which a cell may be a number. A single word makes words of a column of numbers.
@@ -193,6 +193,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, str]:
         raise TypeError(
             f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray()."
         )
+    check_unmasked(name, data)
     if _is_bare(data):
         try:
             return np.array(data, dtype=object), "O"

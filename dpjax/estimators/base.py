@@ -61,6 +61,7 @@ class PrivateEstimator(BaseEstimator):
     ledger: Ledger | str | os.PathLike | None = None
     unit: str = "row"
     max_records: int | None = None
+    unit_type: str | None = None
 
     tune = None  # but of an estimator whose trainings have an accuracy to choose by
 
@@ -145,7 +146,7 @@ class PrivateEstimator(BaseEstimator):
                 "max_records=10, without looking at the data."
             )
         unit = "person" if self.unit == "row" else self.unit
-        return group(data, groups, self.max_records, unit)
+        return group(data, groups, self.max_records, unit, self.unit_type)
 
     def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
         delta, size = self.delta, self.data_size

@@ -56,6 +56,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
       max_records: the largest number of records of one unit that count, where ``fit`` is given
         ``groups``; declared, not read off the data.
+      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
       tune: None to train with the settings given. Otherwise a private random search, see
         ``dpjax.tune``, within the same budget: True for the solver's default grid, or names and
         values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of

@@ -128,6 +128,7 @@ class DPLinearRegression(_PrivateRegression):
       unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
       max_records: the largest number of records of one unit that count, where ``fit`` is given
         ``groups``; declared, not read off the data.
+      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
 
     Attributes:
       coef_: weights (p,) for features in their own units.
@@ -177,6 +178,7 @@ class DPRobustRegression(_PrivateRegression):
       ledger: likewise.
       unit: likewise.
       max_records: likewise.
+      unit_type: likewise.
 
     Attributes:
       coef_: weights (p,) for features in their own units.
@@ -198,9 +200,6 @@ class DPRobustRegression(_PrivateRegression):
     >>> bool(abs(model.fit(x, y).coef_[0] - 3) < 0.3)
     True
     """
-
-    loss: str
-    scale: float | None
 
     loss: str = "huber"
     scale: float | None = None

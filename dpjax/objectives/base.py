@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._linear import Classes, LinearLoss, Margin, Signs
+from dpjax._linear import LinearLoss, Margin, Signs
 from dpjax._streaming import Rows
 from dpjax._typing import Array, Loss, Params
 from dpjax._units import REDUCTIONS, UnitLoss
@@ -360,8 +360,7 @@ class Objective:
         x, y = examples
         if isinstance(loss := self.loss, UnitLoss):
             return dataclasses.replace(self, loss=loss.loss, linear=loss.linear).read(x), y
-        count = getattr(loss, "classes", None)
-        kind = self.label_kind if count is None else Classes(count)
+        kind = self.label_kind
         if kind is None or not jnp.issubdtype(getattr(y, "dtype", object), jnp.generic):
             return examples
         return x, Rows(y, kind.read) if isinstance(y, Rows) else kind.read(y)

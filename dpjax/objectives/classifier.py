@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._linear import ONE_LABEL
+from dpjax._linear import ONE_LABEL, Classes
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
 from dpjax.objectives.base import Objective
@@ -18,13 +18,11 @@ class _CrossEntropy:
     """Negative log-probability of the label; equal when made from the same function."""
 
     apply: Callable[..., Array]
-    classes: int | None = None
 
     @property
     def labels(self) -> str:
         """The labels that count, in words."""
-        two = "; -1 as 0" * (self.classes == 2)
-        return f"0, 1, ..., one less than the number of logits{two}"
+        return "0, 1, ..., one less than the number of logits; of two, -1 as 0"
 
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         x, y = example
@@ -45,6 +43,8 @@ class _CrossEntropy:
                 f"{jnp.result_type(y)} of shape (n, {', '.join(map(str, jnp.shape(y)))}): "
                 f"{ONE_LABEL}, or take a loss of your own such as optax.softmax_cross_entropy."
             )
+        if logits.size == 2:
+            y = Classes(2).read(y)
         logits = at_least_float32(logits)
         # A label that is no class makes the loss NaN and its derivatives 0, hence a null record:
         # an index would wrap around, or be clamped to the last class.
@@ -57,7 +57,6 @@ def cross_entropy(
     apply: Callable[..., Array],
     regularizer: Any = None,
     name: str = "cross-entropy",
-    classes: int | None = None,
 ) -> Objective:
     """Returns the softmax cross-entropy of a network that sees one example.
 
@@ -66,11 +65,10 @@ def cross_entropy(
         ``apply`` method of a flax linen module.
       regularizer: see ``Objective``.
       name: what people call it.
-      classes: the number of logits, if it is declared; of two, -1 then stands for 0 in training.
 
     Returns:
-      An ``Objective`` on examples ``(x, y)``, y a class from 0 up, as any number. An impossible
-      label makes a null record.
+      An ``Objective`` on examples ``(x, y)``, y a class from 0 up, as any number; of two classes,
+      -1 stands for 0. An impossible label makes a null record.
 
     Raises:
       ValueError: when it is traced, if the logits of one example are not a vector of two or more,
@@ -82,4 +80,4 @@ def cross_entropy(
     >>> print(objective(jnp.zeros((4, 2)), (jnp.ones(2), 3)).round(3))
     1.386
     """
-    return Objective(_CrossEntropy(apply, classes), regularizer, name=name)
+    return Objective(_CrossEntropy(apply), regularizer, name=name)

@@ -76,6 +76,7 @@ def fit(
     regularizer: Any = None,
     groups: Any = None,
     max_records: int | None = None,
+    unit_type: str | None = None,
     data_size: int | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -127,6 +128,7 @@ def fit(
         are then one example, whose loss is the mean of theirs. Data that are grouped, by ``group``
         or ``load(unit=)``, need neither this nor ``max_records``.
       max_records: the declared largest number of records of one person, which ``groups`` needs.
+      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``datasets.group``.
       data_size: the declared public n, of persons where there are groups; required under
         ``add_or_remove_one``, else the data's rows.
       progress: as in ``run``; the bar shows the epsilon of the full declared run, or that the noise
@@ -169,7 +171,7 @@ def fit(
     (16, (200,), True)
     """
     data, mesh = mesh_of(data)
-    data, records, examples = given(data, groups, max_records, bounds, team(mesh).size)
+    data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
     root = _root(key, seed, checkpoint, mesh)

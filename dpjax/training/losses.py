@@ -65,7 +65,6 @@ def objective_of(
         objective = cross_entropy(net, regularizer)
         measures: Measures = (("loss", _logits_loss), ("accuracy", _correct))
         jax.eval_shape(objective.loss, params, record)  # raises where outputs are no logits
-        objective = cross_entropy(net, regularizer, classes=outputs.size)
     elif callable(loss):
         _check_number("loss", loss, outputs, record[1], jnp.floating)
         program = program_hash((loss, (outputs, record[1])))
@@ -131,7 +130,7 @@ def _identity(params: Any, logits: Array) -> Array:
 
 
 def _logits_loss(logits: Array, y: Array) -> Array:
-    return cross_entropy(_identity)(None, (logits, Classes(logits.size).read(y)))
+    return cross_entropy(_identity)(None, (logits, y))
 
 
 def _correct(logits: Array, y: Array) -> Array:

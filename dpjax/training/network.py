@@ -280,8 +280,9 @@ def _state_error(model: Any, path: tuple[Any, ...], by_example: bool) -> str:
     if by_example:
         return begin + (
             f"keeps statistics or a memory, {name!r}, which a call writes from the examples: no "
-            "clipping bounds and no noise covers what they would carry on. Freeze it by "
-            "model.eval() or use_running_average=True, or use GroupNorm or LayerNorm in its place."
+            "clipping bounds and no noise covers what they would carry on. Where what it holds is "
+            "public, computed from none of these records, freeze it by model.eval() or "
+            "use_running_average=True; or use GroupNorm or LayerNorm in its place."
         )
     return begin + (
         f"writes {name!r} in each call and computes with it in the next, but training calls the "

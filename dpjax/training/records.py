@@ -98,6 +98,7 @@ def given(
     data: Any,
     groups: Any = None,
     max_records: int | None = None,
+    unit_type: str | None = None,
     bounds: tuple[float, float] | None = None,
     processes: int = 1,
 ) -> Given:
@@ -107,6 +108,7 @@ def given(
       data: a ``Dataset``, one record or one unit a row; or ``(x, y)``, one record a row.
       groups: as in ``fit``.
       max_records: as in ``fit``.
+      unit_type: as in ``fit``.
       bounds: as in ``fit``.
       processes: that hold the data.
 
@@ -126,7 +128,7 @@ def given(
     if groups is not None and max_records is not None:
         if not isinstance(data, Dataset):
             data = Dataset(*records_of("data", data, bounds))
-        data = group(data, groups, max_records)
+        data = group(data, groups, max_records, unit_type=unit_type)
     if not isinstance(data, Dataset) or data.present is None:
         records = records_of("data", data, bounds)
         return Given(data if isinstance(data, Dataset) else records, records, records)
