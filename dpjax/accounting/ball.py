@@ -14,11 +14,9 @@ from dpjax._typing import Relation
 from dpjax.accounting.release import Release
 from dpjax.accounting.sampled_releases import (
     POISSON_ERROR,
-    SUBSET_ERROR,
     BatchRelease,
-    check_subsets,
+    Subsets,
     poisson_words,
-    subset_words,
 )
 from dpjax.accounting.wording import LawWords, ceil
 
@@ -282,22 +280,7 @@ class PoissonBallRelease(BallRelease, BatchRelease):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SubsetBallRelease(PoissonBallRelease):
+class SubsetBallRelease(Subsets, PoissonBallRelease):
     """Noise uniform in a ball, on uniformly random subsets; under ``replace_one`` alone."""
 
     sampling: ClassVar[str] = "fixed_size"
-    draw_error: ClassVar[str] = SUBSET_ERROR
-
-    @property
-    def records_words(self) -> str:
-        """Size of a subset."""
-        return f"a random {self.max_batch_size:,}"
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums."""
-        del data_size, relation
-        return subset_words(self)
-
-    def check_relation(self, relation: Relation) -> None:
-        """Raises unless the relation is ``replace_one``."""
-        check_subsets(relation)

@@ -16,7 +16,6 @@ from dpjax.accounting.release import PrivacyLoss, Release
 from dpjax.accounting.wording import ceil
 
 POISSON_ERROR = "batches that exceed their largest size, probabilities rounded to 64 bits"
-SUBSET_ERROR = "subsets drawn from 64-bit integers in a fixed number of trials"
 
 # Logarithms of moments near 1 are up to this too small, relative to the order minus 1.
 _LOG_ROUNDING = 2.0**-48
@@ -163,16 +162,12 @@ class PoissonRelease(BatchRelease):
         return dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(multiplier))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SubsetRelease(BatchRelease):
-    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
+class Subsets:
+    """What releases on uniformly random subsets say of their draws."""
 
-    Args:
-      **others: as ``PoissonRelease``, without ``undrawn_shift``.
-    """
-
-    sampling: ClassVar[str] = "fixed_size"
-    draw_error: ClassVar[str] = SUBSET_ERROR
+    max_batch_size: int
+    data_size: int
+    draw_error: ClassVar[str] = "subsets drawn from 64-bit integers in a fixed number of trials"
 
     @property
     def records_words(self) -> str:
@@ -182,7 +177,31 @@ class SubsetRelease(BatchRelease):
     def sampling_words(self, data_size: int, relation: Relation) -> str:
         """Returns the sentence on the records of each release and the divisor of its sums."""
         del data_size, relation
-        return subset_words(self)
+        return (
+            "sampling without replacement, anew for each release, that is for each noisy answer; a "
+            f"uniformly random subset of {self.max_batch_size:,} of the declared "
+            f"{self.data_size:,} records. Sums are divided by {self.max_batch_size:,}"
+        )
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raises unless the relation is ``replace_one``."""
+        if relation != "replace_one":
+            raise ValueError(
+                "sampling without replacement has an accounting under relation='replace_one' only "
+                f"(under {relation!r} removing a record lets another one enter the batch); use "
+                "Poisson batches, or declare replace_one."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubsetRelease(Subsets, BatchRelease):
+    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
+
+    Args:
+      **others: as ``PoissonRelease``, without ``undrawn_shift``.
+    """
+
+    sampling: ClassVar[str] = "fixed_size"
 
     def validate(self) -> None:
         """Raises for a number out of range, or a probability that is not the subset's fraction."""
@@ -193,10 +212,6 @@ class SubsetRelease(BatchRelease):
                 f"probability {self.max_batch_size}/{self.data_size}, got "
                 f"{self.sampling_probability!r}."
             )
-
-    def check_relation(self, relation: Relation) -> None:
-        """Raises unless the relation is ``replace_one``."""
-        check_subsets(relation)
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
         """Returns the privacy loss, relative to 2 C, the bound on a difference of records."""
@@ -236,29 +251,6 @@ def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> 
         f"a batch holds at most {release.max_batch_size:,}{more}. Sums are divided by the declared "
         f"expected batch size, {release.sampling_probability * data_size:,.6g}"
     )
-
-
-def subset_words(release: BatchRelease) -> str:
-    """Returns the sentence on the records of a uniform subset and the divisor of its sums."""
-    return (
-        "sampling without replacement, anew for each release, that is for each noisy answer; a "
-        f"uniformly random subset of {release.max_batch_size:,} of the declared "
-        f"{release.data_size:,} records. Sums are divided by {release.max_batch_size:,}"
-    )
-
-
-def check_subsets(relation: Relation) -> None:
-    """Raises unless the relation is ``replace_one``.
-
-    Raises:
-      ValueError: for another one.
-    """
-    if relation != "replace_one":
-        raise ValueError(
-            "sampling without replacement has an accounting under relation='replace_one' only "
-            f"(under {relation!r} removing a record lets another one enter the batch); use "
-            "Poisson batches, or declare replace_one."
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -166,19 +166,7 @@ class DPRobustRegression(_PrivateRegression):
       loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
       scale: the residual, in the target's units, from where on a record counts less (Huber) or
         hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
-      target_bounds: as in ``DPLinearRegression``.
-      bounds: likewise.
-      data_norm: likewise.
-      relation: likewise.
-      data_size: likewise.
-      fit_intercept: likewise.
-      regularization: likewise.
-      random_state: likewise.
-      solver_options: likewise.
-      ledger: likewise.
-      unit: likewise.
-      max_records: likewise.
-      unit_type: likewise.
+      **others: those of ``DPLinearRegression``.
 
     Attributes:
       coef_: weights (p,) for features in their own units.
