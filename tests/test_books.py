@@ -451,12 +451,12 @@ FIXED = [2.0, None, 0.5, 1e-9, 8.0]
 @pytest.mark.parametrize(
     ("change", "old"),
     [
-        *[({"cost": cost}, False) for cost in (0.1, None, [0.1], [-1, 0.1], [True, 0], "ab", {})],
+        *[({"cost": cost}, False) for cost in (0.1, None, [0.1], [-1, 0.1], ["1", 0], "ab", {})],
         ({"overflow": "1"}, False),
         *[({"limits": limits}, False) for limits in (None, [1.0] * 6, [-1.0, *FIXED[1:]])],
         *[({"limits": [2.0, steps, 0.0, 0.0, None]}, False) for steps in ([1], {"a": 0}, "ab")],
         ({"limits": [*FIXED[:3], None, 8.0]}, False),
-        *[({"cost": cost}, True) for cost in ([0.1, 0.1], "0.1", -0.1, True)],
+        *[({"cost": cost}, True) for cost in ([0.1, 0.1], "0.1", -0.1, {})],
     ],
 )
 def test_a_crafted_cost_or_limit_is_damage(change, old, path):

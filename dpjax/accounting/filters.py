@@ -54,8 +54,6 @@ _SLACK = 4e-12
 # Part of delta that a Renyi filter reserves for overflowing batches, which no divergence covers. It
 # is fixed: a filter that moved delta between its two parts as runs go by would not be sound.
 _OVERFLOW_SHARE = 0.01
-# dp_accounting does not convert at lower orders.
-_LEAST_ORDER = 1.01
 # Multiples of a first run are searched up to this, and to one part in so many.
 _MULTIPLES = 1000
 # Noise, relative to a run's own, beyond which advising it is of no use; what is called nothing.
@@ -110,9 +108,10 @@ class Books:
             self._renyi(self._half)  # raises before there is a first run
 
     def _renyi(self, budget: PrivacyBudget, first: Event | None = None) -> Limits:
-        order = best_order(_without_overflow(budget), first) if self.order is None else self.order
+        held = dataclasses.replace(budget, delta=(1 - _OVERFLOW_SHARE) * budget.delta)
+        order = best_order(held, first) if self.order is None else self.order
         overflow = _OVERFLOW_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
-        return Limits(0.0, None, _renyi_limit(budget, order), overflow, order)
+        return Limits(0.0, None, _renyi_limit(held, order), overflow, order)
 
     def limits(self, first: Event) -> Limits:
         """Returns what a first run fixes; those of a run that does not fit do not hold it.
@@ -154,12 +153,10 @@ class Books:
                 )
             if release.ledger_objection:
                 raise ValueError(release.ledger_objection)
-        own = rho = math.inf
+        own, rho = 1.0 if is_first else math.inf, math.inf
         if limits.steps is not None:
             taken = steps(event)
-            if is_first:
-                own = 1.0
-            elif taken and set(taken) <= set(limits.steps):
+            if taken and set(taken) <= set(limits.steps):
                 own = max(taken[step] / limits.steps[step] for step in taken)
         elif event.is_gaussian:
             own = math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
@@ -177,23 +174,19 @@ class Books:
         return limits.fraction(own, rho, event.failure_probability)
 
     def read(self, intents: list[dict[str, Any]]) -> tuple[Limits, list[Cost]]:
-        """Returns what the first of these lines fixes and what each takes, or raises for others.
-
-        Of one book, as in dpjax 0.2, a cost is one number, in its unit.
-        """
+        """Returns limits and costs of lines; one book, as in dpjax 0.2, has numbers in its unit."""
         limits = Limits(*intents[0]["limits"]) if self.both and intents else self.single
-        counts = (limits.steps or {}).values()
-        costs: list[Cost] = []
         amounts = [limits.own, limits.renyi, limits.overflow, limits.order or 0.0]
-        amounts += (count - 1 for count in counts)
+        amounts += (count - 1 for count in (limits.steps or {}).values())
+        costs: list[Cost] = []
         for line in intents:
             cost = line["cost"] if self.both else [line["cost"]] * 2
             own, rho = (math.inf if part is None else part for part in cost)
             amounts += own, rho, line["overflow"]
             costs.append((own, rho) if self.both else limits.fraction(own, rho, line["overflow"]))
-        if all(type(amount) in (int, float) and amount >= 0 for amount in amounts):
-            return limits, costs
-        raise ValueError(f"amounts must be numbers of at least 0, got {amounts}.")
+        if not min(amounts) >= 0:
+            raise ValueError(f"costs and limits must be at least 0, got {amounts}.")
+        return limits, costs
 
     def written(self, cost: Cost) -> list[float | None] | float:
         """Returns a cost for the file, as ``read``."""
@@ -222,16 +215,14 @@ class Books:
         left, words = max(0.0, 1 - min(used(costs))), "one further unsampled release may have"
         if left < _LITTLE:
             return "nothing; the budget is spent"
-        further, closed, more = rounded_down(self.further_epsilon(limits, costs)), "", ""
+        further, more = rounded_down(self.further_epsilon(limits, costs)), ""
         if self.both and not costs:
             words = "the first run may have"
             more = "; one that takes most of it may leave no place for runs of other kinds"
         elif limits.steps is not None and further <= 2 * self.budget.delta:
             return f"{100 * left:.3g} %; for steps like those of the first run alone"
-        elif self.both and not limits.renyi:
-            closed = ", for unsampled releases alone"
         words += f" epsilon {further:g} at delta {self.budget.delta:g}"
-        return f"{100 * left:.3g} %{closed}; {words}{more}"
+        return f"{100 * left:.3g} %; {words}{more}"
 
     def price(self, event: Event, limits: Limits, before: list[Cost]) -> Cost:
         """Returns what a run takes, if it fits beside those before.
@@ -268,9 +259,7 @@ class Books:
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
-        elif before and high < _MOST_NOISE:
-            words += f" With {1.01 * high:.3g} times its noise it fits."
-        elif before:
+        elif before and high == _MOST_NOISE:
             words += " No noise makes it fit: plan such a run before the first one, or give it a "
             words += "ledger of its own, whose budget adds to this one."
         raise ValueError(words)
@@ -331,17 +320,12 @@ def best_order(budget: PrivacyBudget, event: Event | None = None) -> float:
     >>> best_order(PrivacyBudget(epsilon=3.0, delta=1e-6))
     8.95
     """
-
-    def rounded(orders: np.ndarray) -> np.ndarray:  # before they are compared; 1 admits nothing
-        found = np.array([float(f"{order:.3g}") for order in orders])
-        return found[found > _LEAST_ORDER]
-
     # 1 + 2 log(1/delta) / epsilon is best by the oldest conversion to epsilon, and too high.
     oldest = 2 * math.log(1 / budget.delta) / budget.epsilon
-    orders = rounded(1.02 + oldest * np.geomspace(0.02, 5, 999))
+    orders = np.round(1.02 + oldest * np.geomspace(0.02, 5, 999), 2)
     best = orders[np.argmax(_renyi_limits(budget, orders) / orders)]
     if event is not None and not event.is_gaussian:
-        orders = rounded(1 + (best - 1) * np.linspace(0.4, 1.1, 29))
+        orders = np.maximum(np.round(1 + (best - 1) * np.linspace(0.4, 1.1, 29), 2), 1.02)
         with contextlib.suppress(ValueError):  # none is known, or none is finite
             rho = renyi_divergences(event.releases, event.relation, orders)
             best = orders[np.argmax(_renyi_limits(budget, orders) / rho)]
@@ -353,37 +337,31 @@ def _renyi_limits(budget: PrivacyBudget, orders: np.ndarray) -> np.ndarray:
     return budget.epsilon - np.log1p(-1 / orders) - (log - np.log(orders)) / (orders - 1)
 
 
-def _without_overflow(budget: PrivacyBudget) -> PrivacyBudget:
-    return dataclasses.replace(budget, delta=(1 - _OVERFLOW_SHARE) * budget.delta)
-
-
-def _renyi_limit(budget: PrivacyBudget, renyi_order: float) -> float:
+def _renyi_limit(held: PrivacyBudget, renyi_order: float) -> float:
     order = _validate.positive("renyi_order", renyi_order)
-    held = _without_overflow(budget)
-    if order > _LEAST_ORDER:
+    # dp_accounting does not convert at lower orders.
+    if order > 1.01:
         rho = float(_renyi_limits(held, np.array(order)))
         convert = dp_accounting.rdp.compute_epsilon
-        while rho > 0 and convert([order], [rho], held.delta)[0] > budget.epsilon:
+        while rho > 0 and convert([order], [rho], held.delta)[0] > held.epsilon:
             rho *= 1 - 1e-12
         if rho > 0:
             return rho
     raise ValueError(
-        f"renyi_order={renyi_order:g} admits nothing at epsilon={budget.epsilon:g}, "
-        f"delta={budget.delta:g}; leave it out, for {best_order(held):g}, which admits most."
+        f"renyi_order={renyi_order:g} admits nothing at epsilon={held.epsilon:g}, "
+        f"delta={held.delta / (1 - _OVERFLOW_SHARE):g}; leave it out, for {best_order(held):g}, which admits most."
     )
 
 
 @functools.lru_cache(maxsize=64)
 def _gaussian_limit(budget: PrivacyBudget) -> float:
-    def fits(mu: float) -> bool:
-        return _gaussian_epsilon(mu, budget.delta) <= budget.epsilon
-
     low, high = 0.0, 1.0
-    while fits(high):
+    while _gaussian_epsilon(high, budget.delta) <= budget.epsilon:
         low, high = high, 2 * high
     while np.nextafter(low, high) < high:
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        fits = _gaussian_epsilon(middle, budget.delta) <= budget.epsilon
+        low, high = (middle, high) if fits else (low, middle)
     return low**2
 
 

@@ -278,7 +278,7 @@ class Ledger(HasCard):
         taken = [line["plan"] for line in self._intents if "plan" in line]
         places = (
             [line["run"], number]
-            for line in self._intents
+            for line in self._lines.lines
             for number, planned in enumerate(line.get("planned", ()))
             if planned == wanted and wanted[1]
         )
@@ -321,33 +321,31 @@ class Ledger(HasCard):
                 f"event must be one Event, got {_validate.shown(event)}; of several, compose those "
                 "that were made, and plan those that will be."
             )
-        names = {
+        intent = {
+            "kind": "intent",
             "run": _validate.word("run_id", run_id),
             "parent": parent,
             "label": _validate.word("label", label),
             "config": _validate.word("config_hash", config_hash),
+            "relation": event.relation,
+            "releases": [release.to_json() for release in event.releases],
         }
-        self._reserve(names, event, resumed, draws=draws)
-
-    def _reserve(self, names: dict, event: Event, resumed: bool = False, **more: Any) -> None:
-        releases = [release.to_json() for release in event.releases]
-        intent = {"kind": "intent", **names, "relation": event.relation, "releases": releases}
         intent = json.loads(json.dumps(intent))  # as it will be read
 
         def admitted() -> dict[str, Any] | None:
             if self._is_booked(intent, resumed):
                 return None
-            parent = names["parent"]
             if parent is not None and parent not in self:
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
             limits, cost, plan = self._price(event)
-            found = more | {
+            found = {
                 "cost": self.books.written(cost),
                 "overflow": event.failure_probability,
                 "limits": limits if self.books.both and not self._intents else None,
                 "plan": plan,
+                "draws": draws,
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
 
@@ -367,10 +365,9 @@ class Ledger(HasCard):
           ValueError: as ``check``.
         """
         name = uuid.uuid4().hex
-        names = {"run": name, "parent": None, "label": _validate.word("label", label)}
-        planned = [[run.relation, steps(run)] for run in events]
-        self._reserve(names | {"config": "plan"}, compose(events), planned=planned)
-        self.complete(name)
+        self.reserve(run_id=name, event=compose(events), label=label, config_hash="plan")
+        ended = {"kind": "completion", "run": name, "at": _now()}
+        self._append(lambda: ended | {"planned": [[run.relation, steps(run)] for run in events]})
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.
@@ -380,8 +377,9 @@ class Ledger(HasCard):
         """
 
         def ended() -> dict[str, Any] | None:
-            _validate.choice("run_id", run_id, [entry.run_id for entry in self.entries])
-            if any(entry.run_id == run_id and entry.finished for entry in self.entries):
+            finished = {entry.run_id: entry.finished for entry in self.entries}
+            _validate.choice("run_id", run_id, list(finished))
+            if finished[run_id]:
                 return None
             return {"kind": "completion", "run": run_id, "at": _now()}
 
@@ -413,24 +411,23 @@ class Ledger(HasCard):
     def _is_booked(self, intent: dict[str, Any], resumed: bool) -> bool:
         """Whether this run is booked already; raises where another run has its name."""
         run_id = intent["run"]
-        for booked in self._lines.lines:
-            if booked["kind"] != "intent" or booked["run"] != run_id:
-                continue
-            differing = [field for field in intent if booked[field] != intent[field]]
-            if differing:
-                raise ValueError(
-                    f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
-                    f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
-                    "new run_id and a new key."
-                )
-            if not resumed:
-                raise ValueError(
-                    f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
-                    "and a new key. Only a run that goes on from its checkpoint, with its own key, "
-                    "spends nothing more: resumed=True says so."
-                )
-            return True
-        return False
+        booked = next((line for line in self._intents if line["run"] == run_id), None)
+        if booked is None:
+            return False
+        differing = [field for field in intent if booked[field] != intent[field]]
+        if differing:
+            raise ValueError(
+                f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
+                f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
+                "new run_id and a new key."
+            )
+        if not resumed:
+            raise ValueError(
+                f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
+                "and a new key. Only a run that goes on from its checkpoint, with its own key, "
+                "spends nothing more: resumed=True says so."
+            )
+        return True
 
     def _append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
         if self._file is None:
