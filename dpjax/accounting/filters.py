@@ -18,9 +18,8 @@ holds; M gives E1 the probability that M1 gives it, and E2 that of M2. With delt
   P(M in E) = P(M1 in E1) + P(M2 in E2) <= e^eps (P(M1' in E1) + P(M2' in E2)) + delta,
 
 where the sum in brackets is P(M' in E). If one book alone holds the first run, no later one opens
-the other: M is one filter, which has all of delta. Adding up epsilons would not be sound.
-
-Runs may interleave: each is booked whole before its first step. A step is one mechanism, whose pair
+the other: M is one filter, which has all of delta. Adding up epsilons would not be sound. Runs may
+interleave: each is booked whole before its first step, and a step is one mechanism, whose pair
 bounds it whatever was released before, so the steps of all runs are one adaptive composition.
 
 Reference: Smith and Thakurta (2022), filters of Gaussian DP; Feldman and Zrnic (2021), of Renyi DP;
@@ -141,9 +140,8 @@ class Books:
         """
         if event.relation != self.budget.relation:
             raise ValueError(
-                f"the ledger declares a budget under {self.budget.relation!r}, and this run is "
-                f"calibrated under {event.relation!r}; they cannot be compared. Build the "
-                "algorithm with a budget of the ledger's relation."
+                f"the ledger's budget is under {self.budget.relation!r}, and this run is calibrated"
+                f" under {event.relation!r}. Build it with a budget of the ledger's relation."
             )
         for release in event.releases:
             if release.unsafe_fast_noise:
@@ -166,11 +164,8 @@ class Books:
                 "selects; declare its budget by dpjax ledger create, without --unsampled."
             )
         if limits.order is not None:
-            try:
+            with contextlib.suppress(*[ValueError] * self.both):  # none is known
                 rho = renyi(event, limits.order)
-            except ValueError:
-                if not self.both:
-                    raise
         return limits.fraction(own, rho, event.failure_probability)
 
     def read(self, intents: list[dict[str, Any]]) -> tuple[Limits, list[Cost]]:
@@ -282,18 +277,16 @@ def steps(event: Event) -> dict[str, int]:
 def _own_limit(first: Event, budget: PrivacyBudget) -> float:
     if first.is_gaussian:
         return _gaussian_limit(budget)
-    whole = max(release.count for release in first.releases)
+    limit, whole = budget.epsilon, max(release.count for release in first.releases)
 
     def fits(steps: int) -> bool:
-        try:
+        with contextlib.suppress(ValueError):  # made once, or a delta below what is charged
             releases = tuple(
                 dataclasses.replace(release, count=-(-release.count * steps // whole))
                 for release in first.releases
             )
-            spent = epsilon(Event(releases, first.relation), budget.delta, first.relation)
-        except ValueError:  # a release that is made once, or a delta below what is charged
-            return False
-        return spent <= budget.epsilon
+            return epsilon(Event(releases, first.relation), budget.delta, first.relation) <= limit
+        return False
 
     low, high = 0, whole
     while high <= _MULTIPLES * whole and fits(high):
@@ -349,7 +342,8 @@ def _renyi_limit(held: PrivacyBudget, renyi_order: float) -> float:
             return rho
     raise ValueError(
         f"renyi_order={renyi_order:g} admits nothing at epsilon={held.epsilon:g}, "
-        f"delta={held.delta / (1 - _OVERFLOW_SHARE):g}; leave it out, for {best_order(held):g}, which admits most."
+        f"delta={held.delta / (1 - _OVERFLOW_SHARE):g}; leave it out, for "
+        f"{best_order(held):g}, which admits most."
     )
 
 

@@ -310,16 +310,14 @@ class Ledger(HasCard):
           draws: see ``Entry``.
 
         Raises:
-          ValueError: as ``check``; for several events, for a parent that is not here, or a run id
-            that is in use.
+          ValueError: as ``check``; for several events, a parent not here, or a run id in use.
           LedgerError: if the ledger is closed, was opened to read, or was opened by the process
             from which this one was forked.
           OSError: if it cannot be written. Then nothing may be released.
         """
         if not isinstance(event, Event):
             raise ValueError(
-                f"event must be one Event, got {_validate.shown(event)}; of several, compose those "
-                "that were made, and plan those that will be."
+                f"event must be one Event, got {_validate.shown(event)}; compose them, or plan them."
             )
         intent = {
             "kind": "intent",
@@ -342,7 +340,7 @@ class Ledger(HasCard):
             limits, cost, plan = self._price(event)
             found = {
                 "cost": self.books.written(cost),
-                "overflow": event.failure_probability,
+                "overflow": 0.0 if plan else event.failure_probability,
                 "limits": limits if self.books.both and not self._intents else None,
                 "plan": plan,
                 "draws": draws,
@@ -379,9 +377,7 @@ class Ledger(HasCard):
         def ended() -> dict[str, Any] | None:
             finished = {entry.run_id: entry.finished for entry in self.entries}
             _validate.choice("run_id", run_id, list(finished))
-            if finished[run_id]:
-                return None
-            return {"kind": "completion", "run": run_id, "at": _now()}
+            return None if finished[run_id] else {"kind": "completion", "run": run_id, "at": _now()}
 
         self._append(ended)
 
@@ -414,8 +410,7 @@ class Ledger(HasCard):
         booked = next((line for line in self._intents if line["run"] == run_id), None)
         if booked is None:
             return False
-        differing = [field for field in intent if booked[field] != intent[field]]
-        if differing:
+        if differing := [field for field in intent if booked[field] != intent[field]]:
             raise ValueError(
                 f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
                 f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
