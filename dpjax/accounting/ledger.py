@@ -317,7 +317,7 @@ class Ledger(HasCard):
         """
         if not isinstance(event, Event):
             raise ValueError(
-                f"event must be one Event, got {_validate.shown(event)}; compose them, or plan them."
+                f"event must be one Event, got {_validate.shown(event)}; compose or plan them."
             )
         intent = {
             "kind": "intent",
