@@ -198,7 +198,10 @@ def test_a_ledger_books_another_law_exactly_and_one_of_unsampled_gaussians_refus
     with dpjax.Ledger.create(tmp_path / "all", budget) as ledger:
         dpjax.run(build(L1ClippedQuery), records(), key=KEY, ledger=ledger, label="x")
         assert [entry.draws for entry in ledger.entries] == [STEPS * P]
-        assert 0 < ledger.remaining < 1
+        # What a class from outside reads is unknown, so that no later run is known to be alike.
+        assert ledger.remaining == 0
+        with pytest.raises(ValueError, match="exceed the budget"):
+            ledger.check(build(L1ClippedQuery).event)
 
 
 @pytest.mark.computes

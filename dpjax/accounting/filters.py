@@ -9,19 +9,22 @@ A ledger has two books, each a privacy filter, and admits a run where one of the
 - that of *Renyi* DP at one order, for all runs.
 
 Both together are sound. The first run is chosen before anything is released, so what it fixes
-depends on no record. Let M be all runs, M1 (M2) the same until a run that the own (Renyi) book does
-not hold, and ' mark those of a neighbour. Transcripts E are E1, which the own book holds, and E2,
-the others, which the Renyi book holds; M gives E1 the probability that M1 gives it, and E2 that of
-M2. With delta / 2 for each filter
+depends on no record. Costs only grow, so a book that does not hold the runs so far holds none of
+those that follow. Let M be all runs, M1 (M2) the same until a run that the own (Renyi) book does
+not hold, and ' mark those of a neighbour, in either direction of the relation, the same for all
+runs. Transcripts E are E1, which the own book holds, and E2, the others, which the Renyi book
+holds; M gives E1 the probability that M1 gives it, and E2 that of M2. With delta / 2 for each
 
   P(M in E) = P(M1 in E1) + P(M2 in E2) <= e^eps (P(M1' in E1) + P(M2' in E2)) + delta,
 
 where the sum in brackets is P(M' in E). If one book alone holds the first run, no later one opens
-the other: M is one filter, which has all of delta. Adding up epsilons would not be sound.
+the other: M is one filter, which has all of delta. Adding up epsilons would not be sound. Runs may
+interleave: each is booked whole before its first step, and a step is one mechanism, whose pair
+bounds it whatever was released before, so the steps of all runs are one adaptive composition.
 
 Reference: Smith and Thakurta (2022), filters of Gaussian DP; Feldman and Zrnic (2021), of Renyi DP;
-Zhu, Dong and Wang (2022), composition of dominating pairs; the conversion from Renyi DP is
-proposition 12 of Canonne, Kamath and Steinke (2020).
+Zhu, Dong and Wang (2022), composition of dominating pairs; Vadhan and Zhang (2023), interleaved
+mechanisms; the conversion from Renyi DP is proposition 12 of Canonne, Kamath and Steinke (2020).
 """
 
 import collections
@@ -31,7 +34,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -71,7 +74,8 @@ class Limits(NamedTuple):
 
     def fraction(self, own: float, rho: float, overflow: float) -> Cost:
         """Returns what fraction of each book is taken by a run of these costs."""
-        taken = max(rho / self.renyi, overflow / self.overflow) if self.renyi else math.inf
+        most = max(self.overflow, 5e-324)  # which may underflow
+        taken = max(rho / self.renyi, overflow / most) if self.renyi else math.inf
         return own / self.own if self.own else math.inf, taken
 
 
@@ -103,9 +107,10 @@ class Books:
             self._renyi(self._half)  # raises before there is a first run
 
     def _renyi(self, budget: PrivacyBudget, first: Event | None = None) -> Limits:
-        order = best_order(self.budget, first) if self.order is None else self.order
+        held = dataclasses.replace(budget, delta=(1 - _OVERFLOW_SHARE) * budget.delta)
+        order = best_order(held, first) if self.order is None else self.order
         overflow = _OVERFLOW_SHARE * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
-        return Limits(0.0, None, _renyi_limit(budget, order), overflow, order)
+        return Limits(0.0, None, _renyi_limit(held, order), overflow, order)
 
     def limits(self, first: Event) -> Limits:
         """Returns what a first run fixes; those of a run that does not fit do not hold it.
@@ -120,13 +125,13 @@ class Books:
         if self.cost(first, shared)[1] > 1:
             alone = Limits(_own_limit(first, self.budget), taken)
             return alone if taken is None or alone.own >= 1 else self._renyi(self.budget, first)
-        own = _own_limit(first, self._half)
+        own = _own_limit(first, self._half) if taken != {} else 0.0
         # A book that holds little more than the first run is not worth half of delta.
         if taken is not None and own < 2:
             return self._renyi(self.budget, first)
         return shared._replace(own=own, steps=taken)
 
-    def cost(self, event: Event, limits: Limits) -> Cost:
+    def cost(self, event: Event, limits: Limits, is_first: bool = False) -> Cost:
         """Returns what a run takes.
 
         Raises:
@@ -135,9 +140,8 @@ class Books:
         """
         if event.relation != self.budget.relation:
             raise ValueError(
-                f"the ledger declares a budget under {self.budget.relation!r}, and this run is "
-                f"calibrated under {event.relation!r}; they cannot be compared. Build the "
-                "algorithm with a budget of the ledger's relation."
+                f"the ledger's budget is under {self.budget.relation!r}, and this run is calibrated"
+                f" under {event.relation!r}. Build it with a budget of the ledger's relation."
             )
         for release in event.releases:
             if release.unsafe_fast_noise:
@@ -147,10 +151,10 @@ class Books:
                 )
             if release.ledger_objection:
                 raise ValueError(release.ledger_objection)
-        own = rho = math.inf
+        own, rho = 1.0 if is_first else math.inf, math.inf
         if limits.steps is not None:
             taken = steps(event)
-            if set(taken) <= set(limits.steps):
+            if taken and set(taken) <= set(limits.steps):
                 own = max(taken[step] / limits.steps[step] for step in taken)
         elif event.is_gaussian:
             own = math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
@@ -160,48 +164,60 @@ class Books:
                 "selects; declare its budget by dpjax ledger create, without --unsampled."
             )
         if limits.order is not None:
-            try:
+            with contextlib.suppress(*[ValueError] * self.both):  # none is known
                 rho = renyi(event, limits.order)
-            except ValueError:
-                if not self.both:
-                    raise
         return limits.fraction(own, rho, event.failure_probability)
 
-    def further_epsilon(self, limits: Limits, costs: list[Cost], number: int = 1) -> float:
-        """Returns the epsilon, rounded down, that each of so many unsampled releases may have."""
-        if self.both and not costs:  # one has all of delta; more share it with other runs
-            if number == 1:
-                return self.budget.epsilon
-            limits = Limits(_gaussian_limit(self._half))
+    def read(self, intents: list[dict[str, Any]]) -> tuple[Limits, list[Cost]]:
+        """Returns limits and costs of lines; one book, as in dpjax 0.2, has numbers in its unit."""
+        limits = Limits(*intents[0]["limits"]) if self.both and intents else self.single
+        amounts = [limits.own, limits.renyi, limits.overflow, limits.order or 0.0]
+        amounts += (count - 1 for count in (limits.steps or {}).values())
+        costs: list[Cost] = []
+        for line in intents:
+            cost = line["cost"] if self.both else [line["cost"]] * 2
+            own, rho = (math.inf if part is None else part for part in cost)
+            amounts += own, rho, line["overflow"]
+            costs.append((own, rho) if self.both else limits.fraction(own, rho, line["overflow"]))
+        if not min(amounts) >= 0:
+            raise ValueError(f"costs and limits must be at least 0, got {amounts}.")
+        return limits, costs
+
+    def written(self, cost: Cost) -> list[float | None] | float:
+        """Returns a cost for the file, as ``read``."""
+        if not self.both:
+            return cost[0] * self.single.own if self.single.own else cost[1] * self.single.renyi
+        return [None if math.isinf(part) else part for part in cost]
+
+    def further_epsilon(self, limits: Limits, costs: list[Cost]) -> float:
+        """Returns the epsilon, rounded down, that one unsampled release may have after these."""
+        if self.both and not costs:
+            return self.budget.epsilon  # it has all of delta
         own, rho = (max(0.0, 1 - part) for part in used(costs))
         own *= limits.own if limits.steps is None else 0.0
-        squares = max(own, 2 * rho * limits.renyi / (limits.order or 1.0)) / number
+        squares = max(own, 2 * rho * limits.renyi / (limits.order or 1.0))
         if squares <= 0:
             return 0.0
         return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.budget.delta) - _SLACK)
 
     def advice(self, limits: Limits, costs: list[Cost]) -> str:
-        """Returns what is left after ``costs``, in words; the runs that they name fit.
+        """Returns what is left after ``costs``, in words; the run that they name fits.
 
         >>> books = Books(PrivacyBudget(epsilon=1.0, delta=1e-5), both=False)
-        >>> books.advice(books.single, [])[7:]
-        'one further unsampled release may have epsilon 1 at delta 1e-05, or 7 of a third of it'
+        >>> books.advice(books.single, [])
+        '100 %; one further unsampled release may have epsilon 1 at delta 1e-05'
         """
-        delta, left = self.budget.delta, max(0.0, 1 - min(used(costs)))
+        left, words = max(0.0, 1 - min(used(costs))), "one further unsampled release may have"
         if left < _LITTLE:
             return "nothing; the budget is spent"
-        further = rounded_down(self.further_epsilon(limits, costs))
-        if further < 3 * delta:
+        further, more = rounded_down(self.further_epsilon(limits, costs)), ""
+        if self.both and not costs:
+            words = "the first run may have"
+            more = "; one that takes most of it may leave no place for runs of other kinds"
+        elif limits.steps is not None and further <= 2 * self.budget.delta:
             return f"{100 * left:.3g} %; for steps like those of the first run alone"
-        thirds = 2
-        while self.further_epsilon(limits, costs, thirds + 1) >= further / 3:
-            thirds += 1
-        words = (
-            f"{100 * left:.3g} %; one further unsampled release may have epsilon {further:g} at "
-        )
-        words += f"delta {delta:g}, or {thirds} of a third of it"
-        more = "; of runs alike with batches, about as many or more"
-        return words + more * (self.both and not costs)
+        words += f" epsilon {further:g} at delta {self.budget.delta:g}"
+        return f"{100 * left:.3g} %; {words}{more}"
 
     def price(self, event: Event, limits: Limits, before: list[Cost]) -> Cost:
         """Returns what a run takes, if it fits beside those before.
@@ -215,9 +231,9 @@ class Books:
 
         def holds(event: Event) -> bool:
             fixed = limits if before or not self.both else self.limits(event)
-            return min(used([*before, self.cost(event, fixed)])) <= 1
+            return min(used([*before, self.cost(event, fixed, not before)])) <= 1
 
-        cost = self.cost(event, limits)
+        cost = self.cost(event, limits, not before)
         if min(used([*before, cost])) <= 1:
             return cost
         if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
@@ -238,33 +254,39 @@ class Books:
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
+        elif before and high == _MOST_NOISE:
+            words += " No noise makes it fit: plan such a run before the first one, or give it a "
+            words += "ledger of its own, whose budget adds to this one."
         raise ValueError(words)
 
 
 def steps(event: Event) -> dict[str, int]:
-    """Returns how often an event has each of its releases, named by what their accounting reads."""
+    """Returns how often an event has each of its releases, named by what their accounting reads.
+
+    Nothing for one with a release whose class is not of dpjax: what such a class reads is unknown.
+    """
     counts = collections.Counter[str]()
     for release in event.releases:
-        one = accounting_key([dataclasses.replace(release, count=1)])
-        counts[hashlib.sha256(repr(one).encode()).hexdigest()] += release.count
+        one = repr(accounting_key([dataclasses.replace(release, count=1)]))
+        if one.count("<class '") > one.count("<class 'dpjax."):
+            return {}
+        counts[hashlib.sha256(one.encode()).hexdigest()] += release.count
     return dict(counts)
 
 
 def _own_limit(first: Event, budget: PrivacyBudget) -> float:
     if first.is_gaussian:
         return _gaussian_limit(budget)
-    whole = max(release.count for release in first.releases)
+    limit, whole = budget.epsilon, max(release.count for release in first.releases)
 
     def fits(steps: int) -> bool:
-        try:
+        with contextlib.suppress(ValueError):  # made once, or a delta below what is charged
             releases = tuple(
                 dataclasses.replace(release, count=-(-release.count * steps // whole))
                 for release in first.releases
             )
-            spent = epsilon(Event(releases, first.relation), budget.delta, first.relation)
-        except ValueError:  # a release that is made once, or a delta below what is charged
-            return False
-        return spent <= budget.epsilon
+            return epsilon(Event(releases, first.relation), budget.delta, first.relation) <= limit
+        return False
 
     low, high = 0, whole
     while high <= _MULTIPLES * whole and fits(high):
@@ -272,7 +294,7 @@ def _own_limit(first: Event, budget: PrivacyBudget) -> float:
     while low and high - low > max(1, low // _MULTIPLES):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return low / whole
+    return low / whole if steps(first) else min(1.0, low / whole)
 
 
 def rounded_down(value: float) -> float:
@@ -289,17 +311,18 @@ def best_order(budget: PrivacyBudget, event: Event | None = None) -> float:
     """Returns the Renyi order at which a budget admits most runs of an event; None: of Gaussians.
 
     >>> best_order(PrivacyBudget(epsilon=3.0, delta=1e-6))
-    8.93
+    8.95
     """
     # 1 + 2 log(1/delta) / epsilon is best by the oldest conversion to epsilon, and too high.
-    orders = 1 + 2 * math.log(1 / budget.delta) / budget.epsilon * np.geomspace(0.02, 5, 999)
+    oldest = 2 * math.log(1 / budget.delta) / budget.epsilon
+    orders = np.round(1.02 + oldest * np.geomspace(0.02, 5, 999), 2)
     best = orders[np.argmax(_renyi_limits(budget, orders) / orders)]
     if event is not None and not event.is_gaussian:
-        orders = 1 + (best - 1) * np.linspace(0.4, 1.1, 29)
+        orders = np.maximum(np.round(1 + (best - 1) * np.linspace(0.4, 1.1, 29), 2), 1.02)
         with contextlib.suppress(ValueError):  # none is known, or none is finite
             rho = renyi_divergences(event.releases, event.relation, orders)
             best = orders[np.argmax(_renyi_limits(budget, orders) / rho)]
-    return float(f"{best:.3g}")
+    return float(best)
 
 
 def _renyi_limits(budget: PrivacyBudget, orders: np.ndarray) -> np.ndarray:
@@ -307,47 +330,35 @@ def _renyi_limits(budget: PrivacyBudget, orders: np.ndarray) -> np.ndarray:
     return budget.epsilon - np.log1p(-1 / orders) - (log - np.log(orders)) / (orders - 1)
 
 
-def _renyi_limit(budget: PrivacyBudget, renyi_order: float) -> float:
+def _renyi_limit(held: PrivacyBudget, renyi_order: float) -> float:
     order = _validate.positive("renyi_order", renyi_order)
-    held = dataclasses.replace(budget, delta=(1 - _OVERFLOW_SHARE) * budget.delta)
-    # dp_accounting does not convert at lower orders either.
+    # dp_accounting does not convert at lower orders.
     if order > 1.01:
         rho = float(_renyi_limits(held, np.array(order)))
-        while rho > 0 and _converted(order, rho, held.delta) > budget.epsilon:
+        convert = dp_accounting.rdp.compute_epsilon
+        while rho > 0 and convert([order], [rho], held.delta)[0] > held.epsilon:
             rho *= 1 - 1e-12
         if rho > 0:
             return rho
     raise ValueError(
-        f"renyi_order={renyi_order:g} admits nothing at epsilon={budget.epsilon:g}, "
-        f"delta={budget.delta:g}; leave it out, for {best_order(budget):g}, which admits most."
+        f"renyi_order={renyi_order:g} admits nothing at epsilon={held.epsilon:g}, "
+        f"delta={held.delta / (1 - _OVERFLOW_SHARE):g}; leave it out, for "
+        f"{best_order(held):g}, which admits most."
     )
 
 
 @functools.lru_cache(maxsize=64)
 def _gaussian_limit(budget: PrivacyBudget) -> float:
-    def fits(mu: float) -> bool:
-        return _gaussian_epsilon(mu, budget.delta) <= budget.epsilon
-
-    with np.errstate(divide="ignore"):
-        low = high = 1 / dp_accounting.get_sigma_gaussian(budget.epsilon, budget.delta)
-    width = 1e-9
-    while not fits(low):
-        low *= 1 - width
-        width *= 2
-    width = 1e-9
-    while fits(high):
-        high *= 1 + width
-        width *= 2
+    low, high = 0.0, 1.0
+    while _gaussian_epsilon(high, budget.delta) <= budget.epsilon:
+        low, high = high, 2 * high
     while np.nextafter(low, high) < high:
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        fits = _gaussian_epsilon(middle, budget.delta) <= budget.epsilon
+        low, high = (middle, high) if fits else (low, middle)
     return low**2
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     event = Event((Release("gaussian", 1, noise_multiplier=1 / mu),), "zero_out")
     return epsilon(event, delta, "zero_out")
-
-
-def _converted(order: float, rho: float, delta: float) -> float:
-    return float(dp_accounting.rdp.compute_epsilon([order], [rho], delta)[0])

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import math
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -188,7 +187,7 @@ class Ledger(HasCard):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every run, in order."""
-        lines, costs = self._lines.lines, self._costs
+        lines, costs = self._lines.lines, self._booked[1]
         ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
         book = used(costs).index(min(used(costs)))
         return tuple(
@@ -209,36 +208,27 @@ class Ledger(HasCard):
         return [line for line in self._lines.lines if line["kind"] == "intent"]
 
     @property
-    def _costs(self) -> list[Cost]:
-        """What every run takes; dpjax 0.2 wrote one number, in the unit of its only book."""
-        found = []
-        for line in self._intents:
-            if isinstance(cost := line["cost"], float):
-                found.append(self.books.single.fraction(cost, cost, line["overflow"]))
-            else:
-                found.append(tuple(math.inf if part is None else part for part in cost))
-        return found
-
-    @property
-    def _limits(self) -> Limits:
-        """What the first run fixed; before it, those of one book."""
-        fixed = next((line["limits"] for line in self._intents[:1] if "limits" in line), None)
-        return self.books.single if fixed is None else Limits(*fixed)
+    def _booked(self) -> tuple[Limits, list[Cost]]:
+        """What the first run fixed, before it that of one book; and what every run takes."""
+        try:
+            return self.books.read(self._intents)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise LedgerError(f"{self.path} is damaged: it books what is no cost.") from None
 
     @property
     def remaining(self) -> float:
         """The fraction of the budget that is left, in the book that has more."""
-        return max(0.0, 1 - min(used(self._costs)))
+        return max(0.0, 1 - min(used(self._booked[1])))
 
     @property
     def remaining_epsilon(self) -> float:
         """The epsilon still available to one unsampled release at the budget's delta."""
-        return self.books.further_epsilon(self._limits, self._costs)
+        return self.books.further_epsilon(*self._booked)
 
     @property
     def advice(self) -> str:
         """What is left, in words; a run calibrated to the epsilon named there fits."""
-        return self.books.advice(self._limits, self._costs)
+        return self.books.advice(*self._booked)
 
     def _card(self) -> Card:
         entries, budget = self.entries, self.budget
@@ -272,30 +262,33 @@ class Ledger(HasCard):
 
     def _price(self, event: Event) -> tuple[Limits, Cost, list | None]:
         """What a run takes, and its place in a plan that has paid for it."""
-        limits = self._limits if self._intents else self.books.limits(event)
+        limits, before = self._booked
         try:
+            limits = limits if before else self.books.limits(event)
             self.books.cost(event, limits)  # also a planned run may be one that no ledger books
             if plan := self._place(event):
                 return limits, (0.0, 0.0), plan
-            return limits, self.books.price(event, limits, self._costs), None
+            return limits, self.books.price(event, limits, before), None
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
     def _place(self, event: Event) -> list | None:
         """A place that a plan holds for a run that is accounted like this one."""
+        wanted = [event.relation, steps(event)]
         taken = [line["plan"] for line in self._intents if "plan" in line]
-        for line in self._intents:
-            for number, planned in enumerate(line.get("planned", ())):
-                place = [line["run"], number]
-                if planned == [event.relation, steps(event)] and place not in taken:
-                    return place
-        return None
+        places = (
+            [line["run"], number]
+            for line in self._lines.lines
+            for number, planned in enumerate(line.get("planned", ()))
+            if planned == wanted and wanted[1]
+        )
+        return next((place for place in places if place not in taken), None)
 
     def reserve(
         self,
         *,
         run_id: str,
-        event: Event | Sequence[Event],
+        event: Event,
         label: str,
         config_hash: str,
         parent: str | None = None,
@@ -308,7 +301,7 @@ class Ledger(HasCard):
 
         Args:
           run_id: name of the run; it must be new unless the run is resumed.
-          event: everything that the run may release; or those of several runs, see ``plan``.
+          event: everything that the run may release.
           label: the caller's name for the data.
           config_hash: of the algorithm.
           parent: a run in this ledger that this one was forked from or chosen after.
@@ -317,21 +310,23 @@ class Ledger(HasCard):
           draws: see ``Entry``.
 
         Raises:
-          ValueError: as ``check``; for a parent that is not here, or a run id that is in use.
+          ValueError: as ``check``; for several events, a parent not here, or a run id in use.
           LedgerError: if the ledger is closed, was opened to read, or was opened by the process
             from which this one was forked.
           OSError: if it cannot be written. Then nothing may be released.
         """
-        runs = () if isinstance(event, Event) else tuple(event)
-        whole = event if isinstance(event, Event) else compose(event)
+        if not isinstance(event, Event):
+            raise ValueError(
+                f"event must be one Event, got {_validate.shown(event)}; compose or plan them."
+            )
         intent = {
             "kind": "intent",
             "run": _validate.word("run_id", run_id),
             "parent": parent,
             "label": _validate.word("label", label),
             "config": _validate.word("config_hash", config_hash),
-            "relation": whole.relation,
-            "releases": [release.to_json() for release in whole.releases],
+            "relation": event.relation,
+            "releases": [release.to_json() for release in event.releases],
         }
         intent = json.loads(json.dumps(intent))  # as it will be read
 
@@ -342,13 +337,12 @@ class Ledger(HasCard):
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            limits, pair, plan = self._price(whole)
+            limits, cost, plan = self._price(event)
             found = {
-                "cost": [None if math.isinf(cost) else cost for cost in pair],
-                "overflow": whole.failure_probability,
-                "limits": None if self._intents else limits,
+                "cost": self.books.written(cost),
+                "overflow": 0.0 if plan else event.failure_probability,
+                "limits": limits if self.books.both and not self._intents else None,
                 "plan": plan,
-                "planned": [[run.relation, steps(run)] for run in runs] or None,
                 "draws": draws,
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
@@ -369,8 +363,9 @@ class Ledger(HasCard):
           ValueError: as ``check``.
         """
         name = uuid.uuid4().hex
-        self.reserve(run_id=name, event=tuple(events), label=label, config_hash="plan")
-        self.complete(name)
+        self.reserve(run_id=name, event=compose(events), label=label, config_hash="plan")
+        ended = {"kind": "completion", "run": name, "at": _now()}
+        self._append(lambda: ended | {"planned": [[run.relation, steps(run)] for run in events]})
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.
@@ -380,10 +375,9 @@ class Ledger(HasCard):
         """
 
         def ended() -> dict[str, Any] | None:
-            _validate.choice("run_id", run_id, [entry.run_id for entry in self.entries])
-            if any(entry.run_id == run_id and entry.finished for entry in self.entries):
-                return None
-            return {"kind": "completion", "run": run_id, "at": _now()}
+            finished = {entry.run_id: entry.finished for entry in self.entries}
+            _validate.choice("run_id", run_id, list(finished))
+            return None if finished[run_id] else {"kind": "completion", "run": run_id, "at": _now()}
 
         self._append(ended)
 
@@ -399,11 +393,10 @@ class Ledger(HasCard):
         self.close()
 
     # Two objects would share the descriptor, and each would know only the lines it wrote itself.
-    def __copy__(self) -> "Ledger":
+    def __copy__(self, memo: dict[int, Any] | None = None) -> "Ledger":
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Ledger":
-        return self
+    __deepcopy__ = __copy__
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -414,24 +407,22 @@ class Ledger(HasCard):
     def _is_booked(self, intent: dict[str, Any], resumed: bool) -> bool:
         """Whether this run is booked already; raises where another run has its name."""
         run_id = intent["run"]
-        for booked in self._lines.lines:
-            if booked["kind"] != "intent" or booked["run"] != run_id:
-                continue
-            differing = [field for field in intent if booked[field] != intent[field]]
-            if differing:
-                raise ValueError(
-                    f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
-                    f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
-                    "new run_id and a new key."
-                )
-            if not resumed:
-                raise ValueError(
-                    f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
-                    "and a new key. Only a run that goes on from its checkpoint, with its own key, "
-                    "spends nothing more: resumed=True says so."
-                )
-            return True
-        return False
+        booked = next((line for line in self._intents if line["run"] == run_id), None)
+        if booked is None:
+            return False
+        if differing := [field for field in intent if booked[field] != intent[field]]:
+            raise ValueError(
+                f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
+                f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
+                "new run_id and a new key."
+            )
+        if not resumed:
+            raise ValueError(
+                f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
+                "and a new key. Only a run that goes on from its checkpoint, with its own key, "
+                "spends nothing more: resumed=True says so."
+            )
+        return True
 
     def _append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
         if self._file is None:

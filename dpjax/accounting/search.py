@@ -340,6 +340,8 @@ def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:
             value = getattr(release, field.name)
             if field.name == "disjoint_parts":
                 yield accounting_key(value, noise)
+            elif field.name == "trainings":
+                yield tuple(accounting_key(releases, noise) for releases in value)
             elif field.name not in skipped:
                 yield value
 
