@@ -403,7 +403,7 @@ def test_a_checkpoint_of_an_earlier_format_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("dpjax.driver.checkpoint._FORMAT", "dpjax-checkpoint-1")
     dpjax.run(build(closure(0.25)), records(), key=KEY, **places)
     monkeypatch.undo()
-    with pytest.raises(ResumeMismatch, match="made by an earlier dpjax"):
+    with pytest.raises(ResumeMismatch, match="made by another dpjax"):
         dpjax.run(build(closure(0.25)), records(), key=None, **places)
 
 

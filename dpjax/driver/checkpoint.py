@@ -20,7 +20,6 @@ from dpjax import _durable
 from dpjax._typing import Array
 
 _FORMAT = "dpjax-checkpoint-4"
-_EARLIER = ("dpjax-checkpoint-1", "dpjax-checkpoint-2", "dpjax-checkpoint-3")
 _MANIFEST, _STATE = "manifest.json", "state"
 
 
@@ -121,14 +120,12 @@ class Folder:
             if hashlib.sha256(raw[32:]).digest() != raw[:32]:
                 raise KeyError
             content: Any = serialization.msgpack_restore(raw[32:])
-            if content["format"] in _EARLIER:
+            if content["format"] != _FORMAT:
                 raise ResumeMismatch(
-                    f"the checkpoint in {self.path} was made by an earlier dpjax, whose sums or "
+                    f"the checkpoint in {self.path} was made by another dpjax, whose sums or "
                     "state were others. Resume it with that version; or start another run with "
                     "another folder and a new key, which spends the budget again."
                 )
-            if content["format"] != _FORMAT:
-                raise KeyError
             if content["manifest"] != hashlib.sha256(described).hexdigest():
                 raise KeyError
             manifest = json.loads(described)
