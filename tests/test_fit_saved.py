@@ -282,7 +282,7 @@ WRITTEN = {
     "batch norm in training": (
         lambda: Net(nnx.BatchNorm(WIDTH, rngs=rngs())),
         r"'inside' of the model \(a BatchNorm\) .*'mean', which a call writes from the examples.*"
-        "use_running_average=True, or use GroupNorm",
+        "use_running_average=True; or use GroupNorm",
     ),
     "linen batch norm in training": (
         lambda: Layers(nn.BatchNorm(use_running_average=False)),

@@ -1,6 +1,7 @@
 """Private random search: which training is released, that nothing else is, and what refuses it."""
 
 import functools
+import itertools
 import json
 import math
 
@@ -121,8 +122,8 @@ def test_trainings_in_pieces_or_at_once_are_the_same_search(planned, monkeypatch
         np.testing.assert_array_equal(tuned.params, pure.solution.params)
         assert (tuned.score, tuned.settings) == (found[0].score, found[0].settings)
     assert found[0].score == float(pure.score)
-    sizes = [size for size, _ in entered]
-    assert sizes[:2] == [6, 6] and set(sizes[2:]) == {2, 1}
+    # How many steps at once is left to the machine's speed, and how many trainings is not.
+    assert [size for size, _ in itertools.groupby(size for size, _ in entered)] == [6, 2, 1]
 
 
 @pytest.mark.parametrize("output", ["last", "random"])

@@ -83,9 +83,9 @@ def nulled() -> NeighbouringPair:
     """Returns a pair of data sets in which the canary has label 1, or is a null record.
 
     >>> nulled().without[1].tolist()
-    [2.0, 2.0]
+    [nan, nan]
     """
-    x, null = jnp.zeros((2, 1)), 2.0
+    x, null = jnp.zeros((2, 1)), jnp.nan
     return NeighbouringPair((x, jnp.full(2, null)), (x, jnp.array([1.0, null])), "zero_out")
 
 
