@@ -140,7 +140,7 @@ def statement(
     words = law or _COMPOSED
     group = "mu is k times as large" if event.is_gaussian else words.group
     warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
-    notes = "".join(f"\nNote: {remark}" for remark in remarks(algorithm))
+    notes = "".join("\n" + _filled(f"Note: {remark}") for remark in remarks(algorithm))
     if isinstance(algorithm.objective.loss, UnitLoss):
         whole, group = f"{unit} with all its records", f"For a group of k of them, {group}."
     else:
