@@ -411,7 +411,6 @@ def solution_of(trained):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not hasattr(dpjax.Solution, "remarks"), reason="nothing is told by noise yet")
 @pytest.mark.parametrize("way", TOLD)
 def test_released_values_tell_what_no_declaration_shows(way):
     assert any("cannot be told from noise" in line for line in TOLD[way]().remarks)
