@@ -276,7 +276,8 @@ def test_a_budget_that_is_hardly_sensible_is_remarked_on(command, argv, words, c
     line, *others = err.splitlines()
     assert status == 0 and line.startswith("warning: ") and words in line
     assert all("no clipped gradient is longer" in other for other in others)
-    assert command == "calibrate" or f"Note: {line.removeprefix('warning: ')}" in " ".join(out.split())
+    noted = f"Note: {line.removeprefix('warning: ')}"
+    assert command == "calibrate" or noted in " ".join(out.split())
 
 
 def test_a_remark_tells_the_declared_n_alone(call):
