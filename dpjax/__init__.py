@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         perturbed_gradient_descent,
         stochastic_spider,
         with_accuracy,
+        with_count,
     )
     from dpjax.datasets import Dataset
     from dpjax.derivatives import (
@@ -126,6 +127,7 @@ __all__ = [
     "tune",
     "tuning",
     "with_accuracy",
+    "with_count",
 ]
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
@@ -150,6 +152,7 @@ _NAMES = {
         "perturbed_gradient_descent",
         "stochastic_spider",
         "with_accuracy",
+        "with_count",
     ],
     "datasets": ["Dataset"],
     "derivatives": ["clipped_grad", "clipped_grad_difference", "clipped_hessian", "joint_clipped"],

@@ -20,7 +20,7 @@ import pytest
 from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, hash_chain
-from dpjax.algorithms.accuracy import WithAccuracy
+from dpjax.algorithms.ending import WithAccuracy
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion

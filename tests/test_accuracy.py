@@ -207,7 +207,7 @@ def test_the_training_is_the_one_it_would_be_and_the_estimate_is_near():
                 ),
                 BUDGET,
             ),
-            "with an exact anchor cannot release an accuracy",
+            "with an exact anchor cannot release the accuracy",
         ),
         (lambda: dpjax.solve(plain(), records(), seed=0).accuracy_interval(), "with_accuracy"),
     ],

@@ -34,7 +34,7 @@ def test_the_session_checks_public_functions_and_methods():
     for found in (
         linalg.trust_region_step,
         mechanisms.add_symmetric_gaussian,
-        derivatives.linear_model.count_correct,
+        derivatives.linear_model.count,
         derivatives.ClippedHessian.__call__,
     ):
         assert found.__globals__["__name__"] == shapes.__name__

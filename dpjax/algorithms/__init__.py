@@ -7,11 +7,11 @@ says. ``dimension`` is the number of parameters, and ``params`` the public start
 history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` leaves it out.
 """
 
-from dpjax.algorithms.accuracy import with_accuracy
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.common import Single
+from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
 from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
@@ -57,4 +57,5 @@ __all__ = [
     "perturbed_gradient_descent",
     "stochastic_spider",
     "with_accuracy",
+    "with_count",
 ]

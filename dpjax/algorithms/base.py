@@ -168,8 +168,8 @@ class Algorithm(Protocol):
         """Returns how noise spread the parameters, or None; a function of released values alone."""
         ...
 
-    def accuracy(self, state: Any) -> Array | None:
-        """Returns the noisy accuracy that was asked for at the end, or None."""
+    def answers(self, state: Any) -> dict[str, Array]:
+        """Returns the noisy fractions that were asked for at the end, by their queries' names."""
         ...
 
 

@@ -121,10 +121,10 @@ class Common(Accounted):
         del state, unit_rows
         return None
 
-    def accuracy(self, state: Any) -> Array | None:
-        """Returns none: it is asked for by ``with_accuracy``."""
+    def answers(self, state: Any) -> dict[str, Array]:
+        """Returns none: they are asked for by ``with_accuracy`` and ``with_count``."""
         del state
-        return None
+        return {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

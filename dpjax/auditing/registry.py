@@ -17,6 +17,7 @@ from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.auditing.recorder import Answers, differences
 from dpjax.baselines import EVERY
+from dpjax.oracles import AccuracyQuery, CountQuery
 
 DELTA = 1e-5
 
@@ -63,7 +64,8 @@ _MECHANISMS: dict[str, Row] = {
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
     "hessian": Row(scenarios.hessian, 1_000_000, 0.94, 100_000, 0.85),
     "joint": Row(scenarios.joint, 1_000_000, 0.94, 100_000, 0.85),
-    "accuracy": Row(scenarios.accuracy, 1_000_000, 0.94, 100_000, 0.85),
+    "accuracy": Row(lambda: scenarios.fraction(AccuracyQuery), 1_000_000, 0.94, 100_000, 0.85),
+    "count": Row(lambda: scenarios.fraction(CountQuery), 1_000_000, 0.94, 100_000, 0.85),
     "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
     "ball-10": Row(lambda: games.ball(10), 1_000_000, 0.97, 200_000, 0.94),
     "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),

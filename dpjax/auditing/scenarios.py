@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import optax
 
 from dpjax._typing import Array, PyTree
 from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier, gumbel_multiplier
-from dpjax.algorithms import Entry, Power, Scenario, dp_gradient_descent, with_accuracy
+from dpjax.algorithms import Entry, Power, Scenario, dp_gradient_descent, with_accuracy, with_count
 from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim
@@ -21,6 +22,7 @@ from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
 from dpjax.oracles import (
     AccuracyQuery,
+    CountQuery,
     GradientQuery,
     HessianQuery,
     JointQuery,
@@ -70,23 +72,24 @@ def _again(name: str, **changes: Any) -> tuple[Entry, Scenario]:
     return EVERY[name], dataclasses.replace(scenario, **changes)
 
 
-def _descent_with_accuracy(objective: Objective, budget: PrivacyBudget, **settings: Any) -> Any:
-    """DP-GD that spends most of its budget on the accuracy at its end."""
-    make = functools.partial(dp_gradient_descent, objective, **settings)
-    return with_accuracy(make, budget, epsilon=3.0)
+def _ending_with(ending: Callable[..., Any], **share: float) -> tuple[Entry, Scenario]:
+    """DP-GD that spends most of its budget on a question at its end."""
+
+    def factory(objective: Objective, budget: PrivacyBudget, **settings: Any) -> Any:
+        return ending(
+            functools.partial(dp_gradient_descent, objective, **settings), budget, **share
+        )
+
+    settings = {"steps": 10, "step_size": 1e-3, "clip_norm": 1e-3}
+    scenario = Scenario(loss="slope", settings=settings, dimension=1)
+    return dataclasses.replace(EVERY["dp-gd"], factory=factory), scenario
 
 
 _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
-    "dp-gd-accuracy": (
-        dataclasses.replace(EVERY["dp-gd"], factory=_descent_with_accuracy),
-        Scenario(
-            loss="slope",
-            settings={"steps": 10, "step_size": 1e-3, "clip_norm": 1e-3},
-            dimension=1,
-        ),
-    ),
+    "dp-gd-accuracy": _ending_with(with_accuracy, epsilon=3.0),
+    "dp-gd-count": _ending_with(with_count, share=0.8),
     # One step of DP-SGD, end to end, 1 record in 10 a batch.
     "dp-sgd-step": (
         EVERY["dp-sgd"],
@@ -209,9 +212,9 @@ def hessian() -> Game:
     return games.single_answer(query, canaries.records(), 6)
 
 
-def accuracy() -> Game:
-    """Returns the attack on one noisy accuracy, to which only the canary contributes."""
-    query = AccuracyQuery(setting=Setting(canaries.slope(), 2, "zero_out"), noise_multiplier=1.2)
+def fraction(kind: type[AccuracyQuery | CountQuery]) -> Game:
+    """Returns the attack on one noisy accuracy or count, to which only the canary contributes."""
+    query = kind(setting=Setting(canaries.slope(), 2, "zero_out"), noise_multiplier=1.2)
     return games.single_answer(query, canaries.nulled(), 1)
 
 

@@ -279,6 +279,15 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
             help="also release the accuracy on the training records, with noise; EPSILON, such as "
             "0.1, is that of the accuracy alone, and the whole run keeps to --epsilon",
         )
+        one.add_argument(
+            "--count",
+            type=float,
+            nargs="?",
+            const=0.02,
+            metavar="SHARE",
+            help="also release how many records count, that is are not null, with noise; it spends "
+            "SHARE of the budget (default: 0.02, by which the training's noise grows by 1 percent)",
+        )
     _step_arguments(one)
     _table_arguments(one)
     one.add_argument(

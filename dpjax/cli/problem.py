@@ -177,11 +177,11 @@ def configure(
         accountant=arguments.accountant,
         **_settings(arguments, name),
     )
-    if arguments.estimate is None:
-        algorithm = make(budget)
-    else:
-        algorithm = dpjax.with_accuracy(make, budget, epsilon=arguments.estimate)
-    return Setting(algorithm, budget, name, arguments.objective, size, dimension)
+    if arguments.estimate is not None:
+        make = functools.partial(dpjax.with_accuracy, make, epsilon=arguments.estimate)
+    if arguments.count is not None:
+        make = functools.partial(dpjax.with_count, make, share=arguments.count)
+    return Setting(make(budget), budget, name, arguments.objective, size, dimension)
 
 
 def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyBudget, int]:

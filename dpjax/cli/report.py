@@ -17,6 +17,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
 from dpjax.driver import guarantee
+from dpjax.driver.answers import ANSWERS, ENDS, line
 from dpjax.driver.remarks import remarks
 from dpjax.reporting.facts import ITERATES
 
@@ -79,7 +80,7 @@ def result(
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": _certificate(solution.certificate),
         "remarks": solution.remarks,
-        "accuracy": _accuracy(solution),
+        **{field: _answer(solution, field) for field in ANSWERS},
         **_exact(arguments, setting, data, solution),
         **_seconds(setting, seconds),
     }
@@ -107,14 +108,9 @@ def summary(content: dict[str, Any]) -> list[str]:
         ),
         *(f"warning: {remark}" for remark in sorted(set(jax.tree.leaves(content["remarks"])))),
     ]
-    if content["accuracy"] is not None:
-        estimate, low, high = (
-            _each(content["accuracy"][name], _share) for name in ("estimate", "lower", "upper")
-        )
-        lines.append(
-            f"accuracy on the training records: {estimate} ({_CONFIDENCE:.0%} confidence interval "
-            f"{low} to {high}; released with noise)"
-        )
+    for field in ANSWERS:
+        if (found := content[field]) is not None:
+            lines.append(line(field, content["n"], found, _each))
     counted = content["gradient_evaluations"]
     lines.append(
         f"per-record gradients: {counted['declared']:,} planned, {counted['padded']:,} computed, "
@@ -162,11 +158,11 @@ def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None
     }
 
 
-def _accuracy(solution: dpjax.Solution) -> dict[str, Any] | None:
-    if solution.accuracy is None:
+def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
+    if (estimate := getattr(solution, field)) is None:
         return None
-    lower, upper = solution.accuracy_interval(_CONFIDENCE)
-    named = {"estimate": solution.accuracy, "lower": lower, "upper": upper}
+    lower, upper = getattr(solution, f"{field}_interval")(_CONFIDENCE)
+    named = dict(zip(ENDS, (estimate, lower, upper), strict=True))
     numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
     return {**numbers, "confidence": _CONFIDENCE}
 
@@ -233,10 +229,6 @@ def _distinct(value: Any) -> list[str]:
 
 def _one(value: Any) -> float:
     return value[0] if isinstance(value, list) else value
-
-
-def _share(value: float) -> str:
-    return f"{min(max(value, 0.0), 1.0):.3f}"
 
 
 def _number(value: float) -> str:

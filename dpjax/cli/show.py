@@ -1,6 +1,7 @@
 """``dpjax show``: what a saved model is, guarantees and found."""
 
 import argparse
+import dataclasses
 import textwrap
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import dpjax
 from dpjax._cards import printable
 from dpjax.cli import outputs, report
+from dpjax.driver.answers import ANSWERS
 from dpjax.reporting import Facts, facts_of
 
 
@@ -30,12 +32,7 @@ def lines(facts: Facts) -> list[str]:
     found += [facts.claim, *_filled(facts.meaning)]
     status = "" if facts.status is None else f": {facts.status.message}"
     found.append(f"steps: {facts.steps:,} of {facts.description.steps:,}{status}")
-    if facts.accuracy is not None:
-        estimate, low, high = facts.accuracy
-        found.append(
-            f"accuracy on the training records: {estimate:.3f} (95% confidence interval {low:.3f} "
-            f"to {high:.3f}; released with noise)"
-        )
+    found += facts.answer_lines
     found += ["", "certificate:", *_filled(facts.certificate_words, "  ")]
     found += ["", "history, first to last step:", *_history(facts)]
     found += ["", "coefficients:", *_coefficient_lines(facts)]
@@ -81,7 +78,7 @@ def fields(facts: Facts) -> dict[str, Any]:
         "planned_steps": named["steps"],
         "status": None if facts.status is None else facts.status.name.lower(),
         "certificate": certificate,
-        "accuracy": _accuracy(facts),
+        **{field: facts.answers.get(field) for field in ANSWERS},
         "classes": None if facts.classes is None else list(facts.classes),
         "coefficients": _coefficients(facts),
         "history": {name: values.tolist() for name, values in facts.history.items()},
@@ -89,24 +86,10 @@ def fields(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _accuracy(facts: Facts) -> dict[str, float] | None:
-    if facts.accuracy is None:
-        return None
-    return dict(zip(("estimate", "lower", "upper"), facts.accuracy, strict=True))
-
-
 def _coefficients(facts: Facts) -> dict[str, Any] | None:
-    found = facts.coefficients
-    if found is None:
-        return None
-    return {
-        "names": list(found.names),
-        "per": list(found.per),
-        "classes": None if found.classes is None else list(found.classes),
-        "values": found.values.tolist(),
-        "lower": None if found.lower is None else found.lower.tolist(),
-        "upper": None if found.upper is None else found.upper.tolist(),
-        "confidence": found.confidence,
-        "refusal": found.refusal,
-        "caption": found.caption,
+    held = None if facts.coefficients is None else dataclasses.asdict(facts.coefficients)
+    return held and {
+        name: np.asarray(value).tolist() if isinstance(value, tuple | np.ndarray) else value
+        for name, value in held.items()
+        if name != "spans"
     }

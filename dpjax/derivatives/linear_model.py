@@ -115,29 +115,24 @@ def hessian_sum(
     return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
-@functools.partial(jax.jit, static_argnames=("linear",))
-def count_correct(
-    linear: LinearLoss, records: Linear, params: Float[Array, " k"]
-) -> Float[Expansion, ""]:
-    """Returns for how many records the scores of a linear model give the label, (), exactly.
+def count(records: Linear, flags: Callable[[PreparedLinear], Array]) -> Float[Expansion, ""]:
+    """Returns for how many records of a linear model ``flags`` is True, (), exactly.
 
     Args:
-      linear: the loss, of one score or several.
       records: as in ``linear_sums``.
-      params: (k,), K rows of p weights for K scores.
+      flags: of some records, bool (blocks, rows), each of its own record alone.
 
     Privacy: one record moves it by 1 at most.
 
-    >>> from dpjax._linear import Margin
     >>> from dpjax.derivatives.linear_records import prepare
-    >>> records = prepare((2 * jnp.eye(2), jnp.array([1.0, -1.0])))
-    >>> float(count_correct(Margin(jnp.sin), records, jnp.ones(2)).leading)
+    >>> records = prepare((2 * jnp.eye(2), jnp.array([1.0, jnp.nan])))
+    >>> float(count(records, lambda some: some.radius > 0).leading)
     1.0
     """
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         del chunk
-        return are_correct(linear, PreparedLinear(z, r, 1, label), params).ravel()
+        return flags(PreparedLinear(z, r, 1, label)).ravel()
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
     return records.sum(contribution, one)
@@ -149,9 +144,9 @@ def are_correct(
     """Returns for which records the scores give the label; False where one contributes nothing.
 
     Args:
-      linear: as in ``count_correct``.
+      linear: the loss, of one score or several.
       records: in memory.
-      params: as in ``count_correct``.
+      params: (k,), K rows of p weights for K scores.
 
     Privacy: raw data; each number depends on one record alone.
     """

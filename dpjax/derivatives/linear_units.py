@@ -190,6 +190,17 @@ def prepare_units(
     return lax.fori_loop(0, count // at_once, some_blocks, empty)
 
 
+def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
+    """Returns how many units have a row that counts, (), exactly; a unit moves it by 1."""
+
+    def contribution(chunk: Chunk) -> Array:
+        weight = chunk.of(units.weight)
+        return (weight.reshape(len(weight), units.rows, -1) > 0).any(axis=1).ravel()
+
+    one = Summand((), jnp.dtype("float32"), bound=1.0)
+    return sum_chunks(len(units.weight), units.width, contribution, one)
+
+
 def _no_units(
     count: int, held: int, shape: tuple[int, int], width: int, dtype: jnp.dtype, labels: Signs
 ) -> PreparedUnits:

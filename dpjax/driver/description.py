@@ -20,7 +20,6 @@ class Description(NamedTuple):
       records: the declared number of them, n.
       delta: of the budget.
       steps: how many were planned.
-      accuracy_stddev: standard deviation of the noise on a released accuracy, or None.
     """
 
     algorithm: str
@@ -29,7 +28,6 @@ class Description(NamedTuple):
     records: int
     delta: float
     steps: int
-    accuracy_stddev: float | None = None
 
 
 def describe(algorithm: Algorithm, unit: str) -> Description:
@@ -42,7 +40,6 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
     Privacy: holds public numbers only.
     """
     grouped = isinstance(algorithm.objective.loss, UnitLoss)
-    of_accuracy = [query for query in algorithm.queries if query.name == "accuracy"]
     return Description(
         algorithm=algorithm.title,
         objective=algorithm.objective.name,
@@ -50,5 +47,4 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
         records=algorithm.queries[0].data_size,
         delta=float(np.asarray(algorithm.declared.delta)),
         steps=int(algorithm.steps),
-        accuracy_stddev=float(of_accuracy[0].stddev) if of_accuracy else None,  # pyright: ignore
     )

@@ -409,7 +409,7 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     ask = Asking(bound, jnp.array(algorithm.max_steps), carry.secrets)
     state = algorithm.close(ask.key, carry.state, ask)
     certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)
-    params = algorithm.output(state)
+    params, answers = algorithm.output(state), algorithm.answers(state)
     finite = functools.reduce(
         jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
     )
@@ -422,7 +422,8 @@ def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
         status=jnp.where(finite, ended, Status.NOT_FINITE).astype(jnp.int32),
         certificate=certificate,
         certified_params=certified_params,
-        accuracy=algorithm.accuracy(state),
+        accuracy=answers.get("accuracy"),
+        counted=answers.get("count"),
         error_bars=algorithm.error_bars(state, unit_rows),
         algorithm=algorithm,
         unit=unit,

@@ -23,6 +23,7 @@ from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.schema import column_of
+from dpjax.driver.answers import ANSWERS
 from dpjax.driver.description import Description
 from dpjax.driver.guarantee import Guarantee, split_warning
 from dpjax.driver.prediction import Predictions, Score, score_of
@@ -64,6 +65,7 @@ class SavedSolution(Predictions, HasCard):
       score: how the parameters score rows.
       error_bars: how privacy noise spread the parameters, or None.
       accuracy: a noisy estimate of the final accuracy, or None.
+      counted: a noisy share of the declared records that count, or None.
       description: what was trained.
 
     Privacy: all of it is covered by the guarantee.
@@ -82,6 +84,7 @@ class SavedSolution(Predictions, HasCard):
     score: Score
     error_bars: ErrorBars | None
     accuracy: float | None
+    counted: float | None
     description: Description
 
     def epsilon(self, delta: float) -> float:
@@ -170,7 +173,7 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "preprocessing": json.dumps(_fields(solution.preprocessing)),
         "score": json.dumps(_fields(score_of(solution.algorithm.objective))),
         "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
-        "accuracy": None if solution.accuracy is None else float(solution.accuracy),
+        **jax.tree.map(float, {name: getattr(solution, name) for name in ANSWERS}),
         "description": json.dumps(solution.description._asdict()),
     }
     with _durable.replacing(path) as file:
@@ -246,9 +249,9 @@ def _check(saved: SavedSolution) -> None:
         bounds = Certificate(**claim)
         for bound in (bounds.gradient_norm_upper, bounds.min_eigenvalue_lower, bounds.beta):
             _ = None if bound is None else float(np.asarray(bound))
-    if saved.accuracy is not None and what.accuracy_stddev is not None:
-        _validate.finite("accuracy", saved.accuracy)
-        _validate.positive("accuracy_stddev", what.accuracy_stddev)
+    for name in ANSWERS:
+        if getattr(saved, name) is not None:
+            _validate.finite(name, getattr(saved, name))
     _validate.choice("accountant", saved.accountant, ("pld", "rdp"))
     _validate.open_unit("delta", what.delta)
     _validate.positive_int("records", what.records)
@@ -287,7 +290,7 @@ def _described(content: dict[str, Any]) -> dict[str, Any]:
     bars = content["error_bars"]
     return {
         "error_bars": None if bars is None else ErrorBars(**bars),
-        "accuracy": content["accuracy"],
+        **{name: content[name] for name in ANSWERS},
         "description": Description(**json.loads(content["description"])),
     }
 

@@ -14,6 +14,11 @@ NOISE_ALONE = (
     "were truly smaller than the noise. Did any record count? The owner can see by "
     "`dpjax data FILE --check` or dpjax.datasets.check"
 )
+FEW = (
+    "only about {:,.0f} of {:,} declared records count, and hardly more than {:,.0f}: the others "
+    "are null, or all their features are 0. The owner can see it by `dpjax data FILE --check` or "
+    "dpjax.datasets.check"
+)
 NO_CERTIFICATE = (
     "there is no certificate, because its bounds overflowed: lower the step size, the radius or "
     "the regularization, or start nearer to 0."
@@ -50,13 +55,17 @@ def remarks(algorithm: Algorithm) -> list[str]:
     return found
 
 
-def remarks_of_released(evidence: Any, steps: Any, unbounded: bool) -> list[str]:
+def remarks_of_released(
+    evidence: Any, steps: Any, unbounded: bool, n: int = 0, counted: Any = None, most: Any = 1.0
+) -> list[str]:
     """Returns what released values say against one training, see ``Solution.remarks``.
 
     If no record contributed, sums of squares of the answers are chi-square: of each part where it
     was first asked, as gradients are largest there, and of all steps, as small batches need.
     ``NOISE_ALONE`` is said unless one exceeds its quantile, with probability 1e-3 at most by noise
-    alone. How long a gradient must be to prevent it: docs/quickstart.md.
+    alone. How long a gradient must be to prevent it: docs/quickstart.md. ``FEW`` is said where
+    ``most``, below which noise brings the share ``counted`` of n records with probability 1e-3, is
+    less than 0.95.
     """
     asked = (seen := np.asarray(evidence, float)[: int(steps)])[..., 1:] > 0
     first = asked & (np.cumsum(asked, axis=0) == 1)
@@ -64,4 +73,5 @@ def remarks_of_released(evidence: Any, steps: Any, unbounded: bool) -> list[str]
     excess, degrees = sums[sums[:, 1] > 0].T
     limits = stats.chi2.isf(1e-3 / max(degrees.size, 1), degrees)
     noise_alone = degrees.size and (excess + degrees <= limits).all()
-    return [NOISE_ALONE] * bool(noise_alone) + [NO_CERTIFICATE] * bool(unbounded)
+    few = [FEW.format(max(n * counted, 0), n, n * most)] if most < 0.95 else []
+    return [NOISE_ALONE] * bool(noise_alone) + few + [NO_CERTIFICATE] * bool(unbounded)

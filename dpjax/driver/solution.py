@@ -5,11 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax import _validate
 from dpjax._cards import Card, HasCard, number
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event
@@ -19,6 +17,7 @@ from dpjax.algorithms.accounted import check_on_host, for_each
 from dpjax.algorithms.cards import noise_words, of_event, warning
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
+from dpjax.driver.answers import ANSWERS, interval
 from dpjax.driver.description import Description, describe
 from dpjax.driver.prediction import Predictions, Score, score_of
 from dpjax.driver.remarks import remarks_of_released
@@ -40,6 +39,7 @@ class Solution(Predictions, HasCard):
       evidence: of each step and part of its answers, |part|^2 / stddev^2 less its degrees of
         freedom, as of noise alone, and these; float32 (max_steps, parts, 2), NaN after ``steps``.
       accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
+      counted: a noisy share of the n declared records that count, see ``with_count``, or None.
       error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
@@ -60,6 +60,7 @@ class Solution(Predictions, HasCard):
     algorithm: Algorithm
     evidence: Array
     accuracy: Array | None = None
+    counted: Array | None = None
     error_bars: ErrorBars | None = None
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
@@ -99,6 +100,9 @@ class Solution(Predictions, HasCard):
         """
         unbounded = self.certificate is None and self.certified_params is not None
         told = (self.evidence, self.steps, unbounded)
+        if self.counted is not None:
+            n, (_, most) = self.algorithm.queries[0].data_size, self.counted_interval(0.998)
+            told += (n, self.counted, most)
         return self._each(lambda told: remarks_of_released(*told), told)
 
     def guarantee(self) -> _guarantee.Guarantee | list:
@@ -119,14 +123,18 @@ class Solution(Predictions, HasCard):
         Raises:
           ValueError: if no accuracy was released, or for a confidence out of range.
         """
-        if self.accuracy is None:
-            raise ValueError(
-                "no accuracy was released; build the algorithm with dpjax.with_accuracy."
-            )
-        (query,) = (query for query in self.algorithm.queries if query.name == "accuracy")
-        level = (1 + _validate.open_unit("confidence", confidence)) / 2
-        half = jax.scipy.special.ndtri(level) * query.stddev  # pyright: ignore
-        return tuple(jnp.clip(self.accuracy + side * half, 0, 1) for side in (-1, 1))  # pyright: ignore
+        return self._interval("accuracy", confidence)
+
+    def counted_interval(self, confidence: float = 0.95) -> tuple[Array, Array]:
+        """Returns the same for the exact share of the declared records that count."""
+        return self._interval("counted", confidence)
+
+    def _interval(self, field: str, confidence: float) -> tuple[Array, Array]:
+        name, value = ANSWERS[field], getattr(self, field)
+        if value is None:
+            raise ValueError(f"no {name} was released; build the algorithm with dpjax.with_{name}.")
+        (query,) = (query for query in self.algorithm.queries if query.name == name)
+        return interval(value, query.stddev, query.relation, confidence)
 
     def _score(self) -> Score:
         found = score_of(self.algorithm.objective)

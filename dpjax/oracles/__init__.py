@@ -1,10 +1,10 @@
 """Queries of the data, which answer with noise and know what they release."""
 
 from dpjax._wide import Expansion, accumulate, zeros
-from dpjax.oracles.accuracy import AccuracyQuery
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
 from dpjax.oracles.base import Evaluations, Query
+from dpjax.oracles.counts import AccuracyQuery, CountQuery
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
 from dpjax.oracles.gradient import AnchorQuery, GradientQuery, NetworkQuery
@@ -31,6 +31,7 @@ __all__ = [
     "AnchorQuery",
     "AnchoredQuery",
     "BallQuery",
+    "CountQuery",
     "DifferenceQuery",
     "EstimateQuery",
     "Evaluations",

@@ -36,6 +36,8 @@ class AnchoredQuery(Query):
 
     clip_norm: Array | float
 
+    gradients_per_record = 2  # at the parameters and at the anchor
+
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
@@ -45,11 +47,6 @@ class AnchoredQuery(Query):
         """What a drawn record adds to B times the release at most."""
         del params, public
         return (2 + self._share) * self.clip_norm
-
-    @property
-    def gradients_per_record(self) -> int:
-        """Two, at the parameters and at the anchor."""
-        return 2
 
     @property
     def idle(self) -> Array | float:

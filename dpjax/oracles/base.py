@@ -19,7 +19,7 @@ from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
 from dpjax.oracles.once import only_where
 from dpjax.oracles.setting import Setting
-from dpjax.sampling import Sampler
+from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree
 
@@ -74,6 +74,9 @@ class Query:
     """Whether ``exact`` is a clipped sum that has a closed form for units of a linear model."""
     noise: ClassVar[Noise] = Gaussian()
     """The law of the noise; its ``mechanism`` names the kind of release."""
+    gradients_per_record: ClassVar[int] = 1
+    """How many gradients of each record in its batch one answer computes."""
+    reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
     _additions: ClassVar[int] = 0  # of finished sums in float64, where they make up an answer
 
     @property
@@ -94,7 +97,7 @@ class Query:
     @property
     def sampler(self) -> Sampler:
         """The sampler, which decides which records an answer reads."""
-        return self.setting.sampler
+        return expect(self.reads, self.setting.sampler, type(self).__name__)
 
     @property
     def unsafe_fast_noise(self) -> bool:
@@ -326,11 +329,6 @@ class Query:
                 "defines finish and parts_of."
             )
         return noisy
-
-    @property
-    def gradients_per_record(self) -> int:
-        """How many gradients of each record in its batch one answer computes."""
-        return 1
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; for concrete numbers only."""

@@ -38,6 +38,8 @@ class DifferenceQuery(Query):
     clip_norm: Array | float
     smoothness: Array | float
 
+    gradients_per_record = 2  # here and at the anchor
+
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
@@ -61,11 +63,6 @@ class DifferenceQuery(Query):
         if params is None:
             return largest
         return jnp.maximum(self.clipped.bound(params, public["anchor"]), LEAST * largest)
-
-    @property
-    def gradients_per_record(self) -> int:
-        """Two of each record: here and at the anchor."""
-        return 2
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:

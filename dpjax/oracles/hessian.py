@@ -36,6 +36,7 @@ class HessianQuery(Query):
     isometric: bool = static(default=True)
 
     sums_units = True
+    gradients_per_record = 0  # Hessians alone
 
     @property
     def name(self) -> str:
@@ -61,11 +62,6 @@ class HessianQuery(Query):
     def words(self) -> ReleaseWords:
         """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(note=OFF_DIAGONAL if self.isometric else "")
-
-    @property
-    def gradients_per_record(self) -> int:
-        """None: Hessians alone."""
-        return 0
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:

@@ -12,7 +12,6 @@ from dpjax.oracles.base import Query, Records
 from dpjax.oracles.setting import Setting
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
-from dpjax.sampling.samplers import expect
 
 MINIMIZER_WORDS = ReleaseWords(
     noise="the minimizer (rows are scaled to norm at most 1), with Gaussian noise",
@@ -53,6 +52,7 @@ class MinimizerQuery(ValueQuery):
     setting: Setting = static()
     iterations: Array | int
 
+    reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
 
     def __post_init__(self):
@@ -78,11 +78,6 @@ class MinimizerQuery(ValueQuery):
         """One at every step towards the minimum."""
         return int(self.iterations)
 
-    @property
-    def sampler(self) -> FullBatch:
-        """Every record is asked."""
-        return expect(FullBatch, self.setting.sampler, type(self).__name__)
-
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record's term of the sum moves the minimiser by, times n: G / mu."""
         del params, public
@@ -100,11 +95,6 @@ class MinimizerQuery(ValueQuery):
     def components(self) -> tuple[tuple[str, float], ...]:
         """The minimiser alone."""
         return (("minimizer", float(self.stddev)),)
-
-    @property
-    def purpose(self) -> str:
-        """What the key of the noise is derived for."""
-        return "minimizer"
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

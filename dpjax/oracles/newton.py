@@ -13,7 +13,6 @@ from dpjax.derivatives import clipped_hessian, flatten
 from dpjax.oracles.base import Records
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
-from dpjax.sampling.samplers import expect
 
 MODIFICATIONS = ("add", "clip")
 
@@ -55,6 +54,9 @@ class NewtonQuery(ValueQuery):
     modification: str = static()
     dimension: int = static()
 
+    reads = FullBatch
+    gradients_per_record = 0  # the Hessian is taken where the gradient was
+
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)
 
@@ -62,16 +64,6 @@ class NewtonQuery(ValueQuery):
     def name(self) -> str:
         """What an algorithm asks by."""
         return "newton_direction"
-
-    @property
-    def gradients_per_record(self) -> int:
-        """None: the Hessian is taken where the gradient was."""
-        return 0
-
-    @property
-    def sampler(self) -> FullBatch:
-        """Every record is asked."""
-        return expect(FullBatch, self.setting.sampler, "NewtonQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """The clip norm over the squared floor."""

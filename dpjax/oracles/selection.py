@@ -18,7 +18,6 @@ from dpjax.oracles.base import Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
-from dpjax.sampling.samplers import expect
 
 
 @pytree_dataclass(kw_only=True)
@@ -55,6 +54,7 @@ class SelectionQuery(ValueQuery):
     candidates: int = static()
 
     noise = Gumbel()
+    reads = FullBatch
 
     @property
     def name(self) -> str:
@@ -71,11 +71,6 @@ class SelectionQuery(ValueQuery):
                 "score is released."
             ),
         )
-
-    @property
-    def sampler(self) -> FullBatch:
-        """Every record is asked."""
-        return expect(FullBatch, self.setting.sampler, "SelectionQuery")
 
     @property
     def closed_form(self) -> bool:

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from scipy.special import ndtri
 
 from dpjax._typing import Relation
 from dpjax.accounting import Release
@@ -14,6 +14,7 @@ from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
 from dpjax.driver import Coefficients, Description, SavedSolution, Solution
+from dpjax.driver.answers import ANSWERS, ENDS, interval, line
 from dpjax.driver.guarantee import split_warning
 
 _CONFIDENCE = 0.95
@@ -43,8 +44,8 @@ class Facts:
       releases: what was released, with its noise.
       steps: how many were taken.
       status: how the training ended; None if it is not known.
-      accuracy: a released estimate of the accuracy on the training records, and the ends of its
-        95 % interval; or None.
+      answers: field of the solution -> fraction of the records that was released at the end, as
+        ``"estimate"``, with ``"lower"`` and ``"upper"`` end of its 95 % interval.
       certificate: bounds on the gradient and the curvature, or None.
       remarks: what released values say against the training; none of a saved one.
       coefficients: of a linear model, or None.
@@ -65,7 +66,7 @@ class Facts:
     releases: tuple[Release, ...]
     steps: int
     status: Status | None
-    accuracy: tuple[float, float, float] | None
+    answers: dict[str, dict[str, float]]
     certificate: dict[str, Any] | None
     remarks: tuple[str, ...]
     coefficients: Coefficients | None
@@ -78,6 +79,12 @@ class Facts:
     def title(self) -> str:
         """Algorithm and objective."""
         return f"{self.description.algorithm}, {self.description.objective}"
+
+    @property
+    def answer_lines(self) -> list[str]:
+        """The answers in words."""
+        n = self.description.records
+        return [line(field, n, numbers) for field, numbers in self.answers.items()]
 
     @property
     def certificate_words(self) -> str:
@@ -131,7 +138,7 @@ def facts_of(solution: Any) -> Facts:
         releases=solution.event.releases,
         steps=steps,
         status=Status(int(solution.status)) if int(solution.status) in set(Status) else None,
-        accuracy=_accuracy(solution, what),
+        answers=dict(_answers(solution)),
         certificate=_certificate(solution.certificate),
         remarks=() if isinstance(solution, SavedSolution) else tuple(solution.remarks),
         coefficients=_coefficients(solution),
@@ -167,12 +174,13 @@ def _class_names(solution: Any) -> tuple[str, ...] | None:
         return None
 
 
-def _accuracy(solution: Any, what: Description) -> tuple[float, float, float] | None:
-    if solution.accuracy is None or what.accuracy_stddev is None:
-        return None
-    half = float(ndtri((1 + _CONFIDENCE) / 2)) * what.accuracy_stddev
-    estimate = float(solution.accuracy)
-    return estimate, max(estimate - half, 0.0), min(estimate + half, 1.0)
+def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
+    event, stddevs = solution.event, {each.name: each.stddev for each in solution.event.releases}
+    for field, query in ANSWERS.items():
+        value = getattr(solution, field)
+        if value is not None and query in stddevs:
+            ends = interval(value, stddevs[query], event.relation, _CONFIDENCE)
+            yield field, dict(zip(ENDS, map(float, (value, *ends)), strict=True))
 
 
 def _certificate(certificate: Any) -> dict[str, Any] | None:

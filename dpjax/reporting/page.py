@@ -160,10 +160,7 @@ def _numbers(facts: Facts) -> Html:
     if facts.status is not None:
         rows.append(("status", facts.status.message.rstrip(".")))
     rows.append(("parameters", f"{facts.parameters:,}"))
-    if facts.accuracy is not None:
-        estimate, low, high = facts.accuracy
-        words = f"{estimate:.3f}, released with noise: 95 % interval {low:.3f} to {high:.3f}"
-        rows.append(("accuracy on the training records", words))
+    rows += [tuple(line.split(": ", 1)) for line in facts.answer_lines]
     return element(
         "dl",
         *(element("div", element("dt", name), element("dd", value)) for name, value in rows),

@@ -1,0 +1,238 @@
+"""``with_accuracy``, ``with_count``: a training that also releases a number when it is over."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax.numpy as jnp
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, pytree_dataclass
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    Release,
+    check_spent,
+    compose,
+    gaussian_multiplier,
+)
+from dpjax.accounting import epsilon as epsilon_of
+from dpjax.algorithms import base
+from dpjax.algorithms.accounted import Accounted
+from dpjax.oracles import AccuracyQuery, CountQuery, Query
+
+# Of the training's epsilon: what passing through float32 and the root finders may cost.
+_ROUNDING = 1e-6
+
+
+class State(NamedTuple):
+    """What the next step needs; all of it released."""
+
+    inner: Any
+    """Of the training."""
+    start: Params | None
+    """Where it began, if that is where the question is asked."""
+    answer: Array
+    """NaN until the steps are over."""
+
+
+def _of_training(name: str) -> Callable[..., Any]:
+    """A method that hands the training its own state."""
+
+    def method(self: Any, *arguments: Any) -> Any:
+        given = (each.inner if isinstance(each, State) else each for each in arguments)
+        return getattr(self.algorithm, name)(*given)
+
+    return method
+
+
+@pytree_dataclass
+class _Ending(Accounted):
+    """A training, and one question when its steps are over."""
+
+    algorithm: base.Algorithm
+    query: Query
+    declared: base.Declared
+
+    done, stopped, iterate, output, certify, error_bars = map(
+        _of_training, ("done", "stopped", "iterate", "output", "certify", "error_bars")
+    )
+
+    def __getattr__(self, name: str) -> Any:
+        # What is not said here, the training says. While a copy is being made it has none yet.
+        return getattr(object.__getattribute__(self, "algorithm"), name)
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        return (*self.algorithm.queries, self.query)
+
+    @property
+    def event(self) -> Event:
+        return compose([self.algorithm.event, self.query.event(1)])
+
+    def init(self, params: Params) -> State:
+        return State(self.algorithm.init(params), None, jnp.full((), jnp.nan))
+
+    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Any]:
+        inner, info = self.algorithm.step(key, state.inner, ask)
+        return state._replace(inner=inner), info
+
+    def close(self, key: Array, state: State, ask: base.Ask) -> State:
+        state = state._replace(inner=self.algorithm.close(key, state.inner, ask))
+        at = self.output(state) if state.start is None else state.start
+        return state._replace(answer=ask(self.query, at))
+
+    def answers(self, state: State) -> dict[str, Array]:
+        return {**self.algorithm.answers(state.inner), self.query.name: state.answer}
+
+
+@pytree_dataclass
+class WithAccuracy(_Ending):
+    """Configuration of a training that ends with an estimate; made by ``with_accuracy``."""
+
+
+@pytree_dataclass
+class WithCount(_Ending):
+    """Configuration of a training that ends with a count; made by ``with_count``."""
+
+    def init(self, params: Params) -> State:
+        """Returns the state at ``params``, where losses are finite though a training diverges."""
+        return super().init(params)._replace(start=params)
+
+
+def with_accuracy(
+    make: Callable[[PrivacyBudget], base.Algorithm],
+    budget: PrivacyBudget,
+    *,
+    epsilon: float = 0.1,
+    unsafe_fast_noise: bool = False,
+) -> base.Algorithm:
+    """Returns a training that also releases the accuracy of its final parameters, with noise.
+
+    Both together stay within the budget, as one event. Of the records that are trained on, so it
+    says whether training worked, and is as optimistic as any training accuracy.
+
+    Args:
+      make: ``make(budget) -> algorithm``, a factory with all its arguments but the budget.
+      budget: what training and estimate may spend together.
+      epsilon: of the estimate alone, at the budget's delta; below the budget's.
+      unsafe_fast_noise: of the estimate, as in the factories; NOT for a release.
+
+    Returns:
+      A frozen pytree for ``solve`` and ``run``. The solution's ``accuracy`` is the estimate, and
+      ``accuracy_interval`` a confidence interval around it.
+
+    Raises:
+      ValueError: for an epsilon that is not below the budget's, a training that predicts no label,
+        one whose accounting has no room for another question, or as ``make``.
+
+    Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
+
+    >>> import functools
+    >>> from dpjax import algorithms, objectives
+    >>> make = functools.partial(algorithms.dp_trust_region, objectives.logistic(),
+    ...     data_size=10_000, dimension=10)
+    >>> algorithm = with_accuracy(make, PrivacyBudget(epsilon=1.0, delta=1e-6))
+    >>> [release.name for release in algorithm.event.releases]
+    ['gradient_and_hessian', 'accuracy']
+    """
+    share = _validate.positive("epsilon of the accuracy", epsilon)
+    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1)
+    if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1):
+        raise ValueError(
+            f"epsilon of the accuracy must be below that of the budget, {budget.epsilon:g}, got "
+            f"{share:g}; a tenth of it suffices for thousands of records."
+        )
+    kinds = WithAccuracy, AccuracyQuery
+    return _with(kinds, make, budget, multiplier, share, unsafe_fast_noise)
+
+
+def with_count(
+    make: Callable[[PrivacyBudget], base.Algorithm],
+    budget: PrivacyBudget,
+    *,
+    share: float = 0.02,
+    unsafe_fast_noise: bool = False,
+) -> base.Algorithm:
+    """Returns a training that also releases how many of the declared records count, with noise.
+
+    A null record, with a feature that is not finite or a label that the loss does not accept, is
+    left out in silence, and gradients do not show that half of the records are.
+
+    Args:
+      make: as in ``with_accuracy``; ``functools.partial(with_accuracy, make)`` is one too.
+      budget: what training and count may spend together.
+      share: of the budget's mu^2, as which unsampled Gaussian releases add up: 0.02 makes the noise
+        of such a training 1 % larger. At (1, 1e-5) the number of records then has noise of
+        standard deviation 26.4, whatever n.
+      unsafe_fast_noise: of the count, as in the factories; NOT for a release.
+
+    Returns:
+      As ``with_accuracy``: the solution's ``counted`` is the share of the declared n records, or
+      units, that count, and ``counted_interval`` a confidence interval around it.
+
+    Raises:
+      ValueError: for a share that is not between 0 and 1, or as ``with_accuracy``.
+
+    Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
+
+    >>> from dpjax import algorithms, objectives
+    >>> algorithm = with_count(lambda rest: algorithms.dp_gradient_descent(objectives.logistic(),
+    ...     rest, data_size=10_000, dimension=10), PrivacyBudget(epsilon=1.0, delta=1e-5))
+    >>> print(round(10_000 * algorithm.event.releases[-1].stddev, 1))
+    26.4
+    """
+    share = _validate.open_unit("share of the count", share)
+    multiplier = gaussian_multiplier(budget, 1) / math.sqrt(share)
+    alone = Event((Release("count", 1, noise_multiplier=multiplier),), budget.relation)
+    spent = epsilon_of(alone, budget.delta, budget.relation)
+    kinds = WithCount, CountQuery
+    return _with(kinds, make, budget, multiplier, spent, unsafe_fast_noise)
+
+
+def _with(
+    kinds: tuple[Any, Any],
+    make: Callable[[PrivacyBudget], base.Algorithm],
+    budget: PrivacyBudget,
+    multiplier: float,
+    alone: float,
+    unsafe_fast_noise: bool,
+) -> base.Algorithm:
+    """Returns a training that is made with what a question, ``alone`` in epsilon, leaves it."""
+    _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
+    accountant = "pld"
+    # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
+    for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
+        algorithm = make(dataclasses.replace(budget, epsilon=spend))
+        accountant = base.recount_accountant(algorithm.accountant)
+        whole = algorithm.queries[0].setting.of_all
+        setting = dataclasses.replace(whole, unsafe_fast_noise=unsafe_fast_noise)
+        query = kinds[1](setting=setting, noise_multiplier=multiplier)
+        _check_room(algorithm, query.name)
+        ending = kinds[0](algorithm, query, base.Declared(budget.epsilon, budget.delta))
+        if epsilon_of(ending.event, budget.delta, budget.relation, accountant) <= budget.epsilon:
+            return cast(base.Algorithm, ending)  # the rest of which the training says
+    check_spent(ending.event, budget, accountant, f"lower what the {query.name} spends.")
+    raise AssertionError("a budget is kept or it is not")
+
+
+def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:
+    """Returns the epsilon that a Gaussian training may have beside one release."""
+    mu = 1 / gaussian_multiplier(budget, 1)
+    left = math.sqrt(mu**2 - multiplier**-2)
+    event = Event((Release("training", 1, noise_multiplier=1 / left),), budget.relation)
+    return (1 - _ROUNDING) * epsilon_of(event, budget.delta, budget.relation)
+
+
+def _check_room(algorithm: base.Algorithm, name: str) -> None:
+    if any(release.ends_early for release in algorithm.event.releases):
+        raise ValueError(
+            f"{algorithm.title} reads each record only once, so it cannot release the {name} of "
+            "all records at the end. Leave it out."
+        )
+    if any(query.remembers for query in algorithm.queries):
+        raise ValueError(
+            f"{algorithm.title} with an exact anchor cannot release the {name} as well. Leave it "
+            "out, or use anchor='noisy'."
+        )

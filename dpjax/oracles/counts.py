@@ -1,0 +1,179 @@
+"""Oracles of noisy fractions of the records: whose label is predicted, or who count at all."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax._streaming import shaped
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass
+from dpjax._units import UnitLoss
+from dpjax._wide import Expansion
+from dpjax.accounting.wording import ReleaseWords
+from dpjax.derivatives import closed_form, count_rows, linear_model, linear_units
+from dpjax.derivatives.batching import vmap_mixes_examples
+from dpjax.derivatives.linear_records import PreparedLinear, prepare
+from dpjax.derivatives.rounding import BLOCK
+from dpjax.oracles.base import Query, Records
+from dpjax.sampling import FullBatch
+
+
+class _Fraction(Query):
+    """Asks for (number of records that have a property) / n + N(0, stddev^2)."""
+
+    reads = FullBatch
+    gradients_per_record = 0
+
+    @property
+    def words(self) -> ReleaseWords:
+        return ReleaseWords(bound="each record counts as 0 or 1")
+
+    def bound(self, params: Params | None = None, **public: Any) -> float:
+        del params, public
+        return 1.0
+
+    @property
+    def sensitivity(self) -> float:
+        return 1.0 / self.data_size  # also where a record is replaced: none counts less than 0
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        return ((self.name, float(self.stddev)),)
+
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Expansion, ...]:
+        """Returns the number of records that have the property, (). NOT PRIVATE."""
+        del public
+        linear = self.objective.linear
+        have = functools.partial(self._have, params)
+        if linear is None:
+            return (count_rows(records, mask, have),)
+        return (linear_model.count(closed_form.prepared(linear, records, mask), have),)
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        del params, public
+        return (self.noise_multiplier,)
+
+    def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
+        del params
+        return noisy[0] / self.data_size
+
+    def parts_of(self, answer: Array) -> tuple[Array, ...]:
+        return (answer * self.data_size,)
+
+    def _have(self, params: Params, rows: Any) -> Array:
+        raise NotImplementedError
+
+
+@pytree_dataclass(kw_only=True)
+class AccuracyQuery(_Fraction):
+    """Asks for (number of records whose label is predicted) / n + N(0, stddev^2).
+
+    A record counts 1 if the score of its features has the sign of its label, or of several scores
+    the largest is that of its class, and else 0: also at a score of 0, and for a null record, with
+    a feature that is not finite or an impossible label.
+
+    Args:
+      setting: whose objective predicts labels, of all records; the relation is
+        ``"zero_out"`` or ``"replace_one"``, the sensitivity 1 / n under both.
+      noise_multiplier: standard deviation over the sensitivity.
+
+    Raises:
+      ValueError: for another relation, or an objective that predicts no label.
+
+    Privacy: the Gaussian mechanism. A record counts 0 or 1 whatever it holds, so one that is
+      nulled or replaced moves the count by 1 at most. Counts are added exactly: nothing is lost to
+      rounding. The score of a record is computed from that record and its place alone.
+    """
+
+    def __post_init__(self):
+        if self.relation == "add_or_remove_one":
+            raise ValueError(
+                "accuracy is not released under relation='add_or_remove_one': removing a record "
+                "shifts others, and a score near 0 may then round to the other sign. Declare "
+                "'zero_out' or 'replace_one'."
+            )
+        if isinstance(self.objective.loss, UnitLoss):
+            raise ValueError(
+                "accuracy is that of single records, and is not released of units: estimate it on "
+                "public records."
+            )
+        if not self.objective.predicts:
+            raise ValueError(f"{self.objective.name} predicts no label, so it has no accuracy.")
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "accuracy"
+
+    def check_examples(self, examples: PyTree, params: Params) -> None:
+        """Raises unless the examples are rows with labels, which the model scores one by one.
+
+        Raises:
+          ValueError: before anything is spent, since the question comes when the steps are over.
+
+        Privacy: reads shapes and dtypes, no value; no message names n.
+        """
+        if not (isinstance(examples, tuple) and len(examples) == 2):
+            raise ValueError("accuracy needs examples (x, y): pass the tuple (x, y) or a Dataset.")
+        try:
+            jax.eval_shape(self._have, params, shaped(examples))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"the model of {self.objective.name} does not score rows of these x: {error}"
+            ) from error
+
+    def _have(self, params: Params, rows: Any) -> Array:
+        if (linear := self.objective.linear) is not None:
+            if not isinstance(rows, PreparedLinear):
+                rows = prepare(rows, labels=linear.labels)
+            return linear_model.are_correct(linear, rows, params)
+        x, y = rows
+        valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
+        # One row at a time, so that no model can let a record decide about another.
+        score = self.objective.model.score  # pyright: ignore
+        scores = jax.vmap(lambda row: score(params, row[None]))(jnp.where(valid[:, None], x, 0))
+        if scores.shape != (len(y), 1):
+            raise ValueError("there must be one score for each row.")
+        return valid & (scores[:, 0] * y > 0)
+
+
+@pytree_dataclass(kw_only=True)
+class CountQuery(_Fraction):
+    """Asks for (number of records that are not null) / n + N(0, stddev^2).
+
+    A record counts 1 if its loss is finite, and else 0: with a feature that is not finite, or a
+    label that the loss does not accept. For a linear model of rows one whose features are all 0
+    counts 0 too, as it adds 0 to every sum. A unit counts 1 if one of its records does.
+
+    Args:
+      setting: whose objective decides, of all records.
+      noise_multiplier: standard deviation over the sensitivity, 1 / n under every relation.
+
+    Privacy: the Gaussian mechanism. A record, or a unit, counts 0 or 1 whatever it holds, wherever
+      it lies, so one that is nulled, replaced, added or removed moves the number by 1 at most.
+    """
+
+    @property
+    def name(self) -> str:
+        """What an algorithm asks by."""
+        return "count"
+
+    def exact(
+        self, records: Records, params: Params, mask: Array | None = None, **public: Any
+    ) -> tuple[Expansion, ...]:
+        """Returns the number of records that count, (). NOT PRIVATE."""
+        if isinstance(records, linear_units.PreparedUnits):
+            return (linear_units.count_units(records),)
+        return super().exact(records, params, mask, **public)
+
+    def _have(self, params: Params, rows: Any) -> Array:
+        if isinstance(rows, PreparedLinear):
+            return rows.radius > 0
+        loss = self.objective.loss
+        # Few at a time, as the layers of a network take memory for each.
+        size = None if vmap_mixes_examples(loss, params, rows) else BLOCK
+        return lax.map(lambda row: jnp.isfinite(loss(params, row)), rows, batch_size=size)
