@@ -201,7 +201,6 @@ def _with(
 ) -> base.Algorithm:
     """Returns a training that is made with what a question, ``alone`` in epsilon, leaves it."""
     _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
-    accountant = "pld"
     # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
         algorithm = make(dataclasses.replace(budget, epsilon=spend))

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
@@ -47,6 +48,8 @@ class _Fraction(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the number of records that have the property, (). NOT PRIVATE."""
         del public
+        if isinstance(records, linear_units.PreparedUnits):  # of which a count alone is asked
+            return (linear_units.count_units(records),)
         linear = self.objective.linear
         have = functools.partial(self._have, params)
         if linear is None:
@@ -145,9 +148,9 @@ class AccuracyQuery(_Fraction):
 class CountQuery(_Fraction):
     """Asks for (number of records that are not null) / n + N(0, stddev^2).
 
-    A record counts 1 if its loss is finite, and else 0: with a feature that is not finite, or a
-    label that the loss does not accept. For a linear model of rows one whose features are all 0
-    counts 0 too, as it adds 0 to every sum. A unit counts 1 if one of its records does.
+    A record counts 1 if its loss and gradient are finite, and else 0, as one with a feature that is
+    not, or a label that the loss does not accept, adds nothing to any sum. For a linear model of
+    rows one whose features are all 0 counts 0 too. A unit counts 1 if one of its records does.
 
     Args:
       setting: whose objective decides, of all records.
@@ -162,18 +165,15 @@ class CountQuery(_Fraction):
         """What an algorithm asks by."""
         return "count"
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
-        """Returns the number of records that count, (). NOT PRIVATE."""
-        if isinstance(records, linear_units.PreparedUnits):
-            return (linear_units.count_units(records),)
-        return super().exact(records, params, mask, **public)
-
     def _have(self, params: Params, rows: Any) -> Array:
         if isinstance(rows, PreparedLinear):
             return rows.radius > 0
-        loss = self.objective.loss
-        # Few at a time, as the layers of a network take memory for each.
-        size = None if vmap_mixes_examples(loss, params, rows) else BLOCK
-        return lax.map(lambda row: jnp.isfinite(loss(params, row)), rows, batch_size=size)
+        of_one = jax.value_and_grad(self.objective.loss)
+
+        def counts(row: PyTree) -> Array:
+            return jnp.isfinite(ravel_pytree(of_one(params, row))[0]).all()
+
+        # At most 64 MB of gradients at a time; a record alone where others could reach it.
+        alone = vmap_mixes_examples(self.objective.loss, params, rows)
+        size = max(1, min(BLOCK, 2**24 // sum(map(jnp.size, jax.tree.leaves(params)))))
+        return lax.map(counts, rows, batch_size=None if alone else size)
