@@ -20,7 +20,7 @@ import pytest
 from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, hash_chain
-from dpjax.algorithms.ending import WithAccuracy
+from dpjax.algorithms.ending import WithAccuracy, WithCount
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
@@ -267,6 +267,17 @@ def quiet_in(owner, method):
 mutant("little noise on what a certificate asks")(quiet_in(TrustRegion, "certify"))
 mutant("little noise on the scores at the end")(quiet_in(Spider, "close"))
 mutant("little noise on the accuracy at the end")(quiet_in(WithAccuracy, "close"))
+mutant("little noise on the count at the end")(quiet_in(WithCount, "close"))
+
+
+@mutant("a person counted once for each record")
+def _(patch):
+    count_rows = chunks.count_rows
+
+    def count_units(units):
+        return count_rows(units.weight.ravel(), None, lambda weight: weight > 0)
+
+    patch.setattr(linear_units, "count_units", count_units)
 
 
 @mutant("an accuracy that is not booked")

@@ -410,6 +410,37 @@ def solution_of(trained):
     return trained.solution
 
 
+HALF = np.where(np.arange(N) % 2, Y, 3).astype(np.float32)
+HOLES = np.where(np.arange(N)[:, None] % 2, X, np.nan).astype(np.float32)
+
+
+def counted(x=X, y=HALF, objective=None, train=dpjax.solve, **more):
+    """Of a training that spends a share of its budget on the number of records that count."""
+    make = functools.partial(toy, "dp-gd", objective=objective, steps=2, step_size=1.0)
+    ending = dpjax.with_count(make, dpjax.PrivacyBudget(8.0, 1e-4))
+    return train(ending, dpjax.Dataset(x, y, **more), seed=0)
+
+
+def units_counted():
+    units, objective = group(dpjax.Dataset(X, HALF), np.arange(N), 1), dpjax.objectives.logistic()
+    return counted(units.x, units.y, objective.of_units(), present=units.present)
+
+
+HALVES = {
+    "solve: half of the labels are none": counted,
+    "run: half of the labels are none": lambda: counted(train=dpjax.run),
+    "solve: half of the rows have an empty column": lambda: counted(HOLES, Y),
+    "solve: half of the units have no label": units_counted,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", HALVES)
+def test_half_of_the_records_null_is_told_by_a_count(way):
+    assert any("of 64 declared records count" in line for line in HALVES[way]().remarks)
+    assert not counted(y=Y).remarks
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", TOLD)
 def test_released_values_tell_what_no_declaration_shows(way):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import os
 import stat
 import tempfile
@@ -50,7 +51,8 @@ def algorithm(name="dp-gd", **more):
 
 def solved(data, given=None):
     solution = dpjax.solve(algorithm() if given is None else given, data, key=jax.random.key(0))
-    return solution.params, solution.history, solution.certificate, solution.accuracy
+    released = solution.accuracy, solution.counted
+    return solution.params, solution.history, solution.certificate, released
 
 
 def same(one, other):
@@ -65,11 +67,11 @@ def test_a_file_gives_the_bits_of_memory(arrays, files):
     assert same(solved(arrays), solved(mapped(files)))
 
 
-def test_accuracy_is_counted_chunk_by_chunk(arrays):
+def test_accuracy_and_records_are_counted_chunk_by_chunk(arrays):
     def plain(budget):
         return make("dp-gd", budget, data_size=N, dimension=4, steps=2)
 
-    given = dpjax.with_accuracy(plain, BUDGET, epsilon=0.1)
+    given = dpjax.with_count(functools.partial(dpjax.with_accuracy, plain, epsilon=0.1), BUDGET)
     assert same(solved(arrays, given), solved(stream(arrays), given))
 
 

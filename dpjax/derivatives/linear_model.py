@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +115,7 @@ def hessian_sum(
     return clipping.symmetrize(jax.tree.map(lambda term: term[:-1], total))
 
 
-def count(records: Linear, flags: Callable[[PreparedLinear], Array]) -> Float[Expansion, ""]:
+def count(records: Linear, flags: Callable[[PreparedLinear], Any]) -> Float[Expansion, ""]:
     """Returns for how many records of a linear model ``flags`` is True, (), exactly.
 
     Args:
