@@ -19,7 +19,7 @@ from dpjax.accounting import (
     round_up,
 )
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.model_step import (
     Info,
     Queries,
@@ -50,7 +50,7 @@ _Draw = Callable[[int, int], Any]
 
 
 @pytree_dataclass
-class StochasticTrustRegion(Planned):
+class StochasticTrustRegion(base.Planned):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``stages`` are what is asked at each batch size, in the order of the steps: one joint query, or

@@ -12,7 +12,7 @@ from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Planned, Single
+from dpjax.algorithms.common import Single
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, AnchoredQuery, AnchorQuery, DifferenceQuery, Evaluations, Query
 
@@ -48,7 +48,7 @@ class Info(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Epochs(Planned):
+class Epochs(base.Planned):
     """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.

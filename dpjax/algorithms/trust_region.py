@@ -24,7 +24,7 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
-from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Info,
@@ -46,7 +46,7 @@ CERTIFICATES = ("last_query", "output")
 
 
 @pytree_dataclass
-class TrustRegion(Planned):
+class TrustRegion(base.Planned):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
     queries: Queries

@@ -24,7 +24,7 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
-from dpjax.algorithms.common import Planned, proximal
+from dpjax.algorithms.common import proximal
 from dpjax.algorithms.gradient_descent import (
     default_step_size,
     noise_bounds,
@@ -60,7 +60,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class SelectedGradientDescent(Planned):
+class SelectedGradientDescent(base.Planned):
     """Configuration; made by ``dp_gradient_descent_with_selection``."""
 
     query: GradientQuery

@@ -18,7 +18,7 @@ from dpjax.accounting import (
 )
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Planned, check_smooth, refuse_paper
+from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -42,7 +42,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Newton(Planned):
+class Newton(base.Planned):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 
     gradient: GradientQuery
