@@ -10,14 +10,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    calibrate,
-    compose,
-    epsilon,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, epsilon, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.model_step import (

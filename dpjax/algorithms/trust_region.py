@@ -8,13 +8,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax import _validate
 from dpjax._linear import Region
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    compose,
-    gaussian_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import (
     CLIP_SLACK,

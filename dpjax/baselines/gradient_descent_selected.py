@@ -8,22 +8,9 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    calibrate,
-    compose,
-    gumbel_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import (
-    Certificate,
-    NoiseBounds,
-    certify,
-    scope_of,
-    widen,
-)
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
 from dpjax.algorithms.common import proximal
 from dpjax.algorithms.gradient_descent import (
     default_step_size,

@@ -9,13 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    compose,
-    gaussian_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import check_smooth, refuse_paper

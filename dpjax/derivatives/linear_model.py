@@ -148,7 +148,10 @@ def are_correct(
 ) -> Bool[Array, "blocks rows"]:
     """Returns for which records the scores give the label; False where one contributes nothing.
 
-    The arguments are those of ``count_correct``, with records in memory.
+    Args:
+      linear: as in ``count_correct``.
+      records: in memory.
+      params: as in ``count_correct``.
 
     Privacy: raw data; each number depends on one record alone.
     """
