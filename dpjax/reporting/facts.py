@@ -175,7 +175,8 @@ def _class_names(solution: Any) -> tuple[str, ...] | None:
 
 
 def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
-    event, stddevs = solution.event, {each.name: each.stddev for each in solution.event.releases}
+    event = solution.event
+    stddevs = {part.name: part.stddev for each in event.releases for part in each.parts()}
     for field, query in ANSWERS.items():
         value = getattr(solution, field)
         if value is not None and query in stddevs:
