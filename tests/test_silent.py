@@ -74,17 +74,19 @@ def frame(**columns):
 
 def loaded(y=Y, **options):
     """The labels of a table with a column ``y``."""
-    options = {"bounds": {"a": (-1, 1), "b": (-1, 1)}} | options
+    options = {"bounds": {"a": (-1, 1), "b": (-1, 1)}, "classes": (-1, 1)} | options
     return load({"a": X[:, 0], "b": X[:, 1], "y": y}, label="y", **options).y
 
 
 def framed(**columns):
-    return load(frame(**{"y": Y} | columns), label="y", bounds=dict.fromkeys("abc", (-1, 1)))
+    return load(
+        frame(**{"y": Y} | columns), label="y", bounds=dict.fromkeys("abc", (-1, 1)), classes=(0, 1)
+    )
 
 
-def from_archive(folder, y):
+def from_archive(folder, y, classes=None):
     np.savez(folder / "table.npz", x=X, y=y)
-    return load(folder / "table.npz", bounds=[(-1, 1)] * P).y
+    return load(folder / "table.npz", bounds=[(-1, 1)] * P, classes=classes).y
 
 
 def classifier(x=X, y=Y, classes=(-1, 1), seen=lambda model: model.coef_):
@@ -160,7 +162,8 @@ REFUSED = {
     "fit: features in a frame": (lambda _: fitted(frame()), "to_numpy"),
     "fit: fewer logits than classes": (lambda _: fitted(**THREE), "give it one for each class"),
     "fit: a number for classes": (lambda _: fitted(**NUMBER), "declare its classes"),
-    "load: words without classes": (lambda _: loaded(WORDS), "classes must declare which"),
+    "load: words without classes": (
+        lambda _: loaded(WORDS, classes=None), "classes must declare which"),
     "load: labels of dates": (lambda _: loaded(DATES), "must hold words, booleans or real"),
     "load: complex labels": (lambda _: loaded(Y + 0j), "must hold words, booleans or real"),
     "load: numbers for words": (
@@ -261,7 +264,7 @@ READ = {
     "a search": (tuned, ONES),
     "exact values": (measured, ONES),
     "load: booleans": (loaded, ONES.astype(bool)),
-    "load: classes of -1 and 1": (lambda y: loaded(y, classes=(-1, 1)), ONES),
+    "load: classes of -1 and 1": (loaded, ONES),
     "estimator: classes of -1 and 1": (lambda y: classifier(y=y), ONES),
     "estimator: booleans": (lambda y: classifier(y=y), ONES.astype(bool)),
 }
@@ -321,9 +324,10 @@ def checked(table=COLUMNS, label=LABEL, cap=None, **columns):
     return check(table, schema={"label": label, "columns": columns} | unit)
 
 
-def plainly(y=WORDS, low=-1, **more):
+def plainly(y=Y, low=-1, classes=(-1, 1), **more):
     table = {"a": X[:, 0], "y": y} | more
-    return check(table, label="y", bounds=dict.fromkeys(table.keys() - {"y"}, (low, low + 2)))
+    bounds = dict.fromkeys(table.keys() - {"y"}, (low, low + 2))
+    return check(table, label="y", bounds=bounds, classes=classes)
 
 
 COUNTED = {
@@ -333,7 +337,7 @@ COUNTED = {
         lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "label 'yes'"),
     "labels 1 and 2": (lambda: plainly(np.where(Y > 0, 1, 2)), r"declare --classes 1,2"),
     "labels 0 and 1 as words": (
-        lambda: plainly(np.where(Y > 0, "1", "0")), "declare --classes 0,1"),
+        lambda: plainly(np.where(Y > 0, "1", "0"), classes=None), "declare --classes 0,1"),
     "numbers as labels": (lambda: plainly(X[:, 1]), "it is not a column of classes"),
     "bounds in other units": (lambda: plainly(Y, low=100), "are the bounds in the units"),
     "words among numbers": (
@@ -375,6 +379,7 @@ def test_a_run_says_that_nobody_checked(more, tmp_path, capsys):
     np.savez(tmp_path / "table.npz", x=X, y=ONES)
     (tmp_path / "bounds.json").write_text(json.dumps([[-1, 1]] * P))
     words = ["--data", tmp_path / "table.npz", f"--bounds={tmp_path / 'bounds.json'}"]
+    words.append("--classes=0,1")
     assert main(list(map(str, ["run", "dp-gd", *words, "--steps", 2, *more]))) == 0
     printed = capsys.readouterr().out
     assert "not checked: whether records count; the data's owner can see by dpjax data " in printed

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.base import Table, finite_or_nan
+from dpjax.datasets.base import finite_or_nan
 from dpjax.datasets.cells import MISSING
 from dpjax.datasets.check_schema import constant, exact_counts
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import Label, class_places, label_text, labels_counted
 from dpjax.datasets.loaders import check_schema_alone, open_table
-from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.source import ROWS_AT_ONCE
-from dpjax.datasets.sources import exact_problems
-from dpjax.datasets.tables import Bounds
+from dpjax.datasets.sources import has_columns, is_table_path
+from dpjax.datasets.tables import Bounds, Table
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
+_KINDS = str | bool | int | float | bytes | np.generic  # of a label; anything else is missing
 _MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 
 
@@ -32,7 +31,7 @@ class CheckReport:
       name: the data set.
       unit: what one row stands for.
       exact_rows: number of records.
-      exact_class_counts: number of records of each class; -1 and +1 if none is declared.
+      exact_class_counts: number of records of each class that is declared.
       exact_impossible_labels: number of records with any other label, which training drops.
       exact_other_labels: number of records of each such label, without missing ones.
       exact_nonfinite_rows: number of records with a cell that is not a finite number; training
@@ -178,12 +177,17 @@ def check(
         check_schema_alone(name_or_path, options)
         return CheckReport(**exact_counts(name_or_path, Schema.read(schema)))
     table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
-    nonfinite = np.zeros(len(table.columns), int)
-    outside = np.zeros(len(table.columns), int)
-    least, most = np.full((2, len(table.columns)), [[np.inf], [-np.inf]])
+    columns, source = table.columns, table.source
+    nonfinite = np.zeros(len(columns), int)
+    outside = np.zeros(len(columns), int)
+    least, most = np.full((2, len(columns)), [[np.inf], [-np.inf]])
     nonfinite_rows = zero_rows = 0
-    for start in range(0, len(table.x), ROWS_AT_ONCE):
-        block = finite_or_nan(table.x[start : start + ROWS_AT_ONCE])
+    values: collections.Counter[Any] = collections.Counter()
+    # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB, and a
+    # collision among them has probability below 1e-8.
+    seen: set[int] = set()
+    for numbers, labels in source.blocks([table.label], together=columns):
+        block = finite_or_nan(numbers)
         holes = np.isnan(block)
         nonfinite += holes.sum(0)
         nonfinite_rows += int(holes.any(1).sum())
@@ -194,35 +198,37 @@ def check(
             low, high = table.ranges
             outside += ((block < low) | (block > high)).sum(0)
             zero_rows += int((block <= low).all(1).sum())
-    counted, other, missing = _labels(table)
+        held = [cell if isinstance(cell, _KINDS) else None for cell in labels.tolist()]
+        values.update(held)
+        pairs = zip(block, held, strict=True)
+        seen.update(hash((row.tobytes(), label_text(label))) for row, label in pairs)
+    counted, other, missing = _labels(values, table.classes or ())
     report = CheckReport(
         name=table.name,
         unit=table.unit,
-        exact_rows=len(table.x),
+        exact_rows=source.size,
         exact_class_counts=counted,
         exact_impossible_labels=sum(other.values()) + missing,
         exact_other_labels=other,
         exact_nonfinite_rows=nonfinite_rows,
-        exact_nonfinite=_positive(table.columns, nonfinite),
-        exact_outside=None if table.ranges is None else _positive(table.columns, outside),
+        exact_nonfinite=_positive(columns, nonfinite),
+        exact_outside=None if table.ranges is None else _positive(columns, outside),
         exact_zero_rows=zero_rows,
-        exact_duplicate_rows=_duplicates(table),
-        exact_constant=constant(table.columns, least, most),
+        exact_duplicate_rows=source.size - len(seen),
+        exact_constant=constant(columns, least, most),
     )
     suggested = _suggested(counted, other)
     problems = _label_problems(table, report, suggested) + _feature_problems(report)
-    problems = exact_problems(name_or_path) + problems
+    problems = source.exact_problems() + problems
     if table.ranges is None and (is_table_path(name_or_path) or has_columns(name_or_path)):
         problems.append(_bounds_to_declare(table.columns))
     return dataclasses.replace(report, exact_problems=tuple(problems), exact_classes=suggested)
 
 
-def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
+def _labels(
+    values: Mapping[Any, int], classes: Sequence[Label]
+) -> tuple[dict[Label, int], dict[str, int], int]:
     """Returns the counts of each class, of each other label, and of missing labels."""
-    cells = table.labels.tolist()
-    values = collections.Counter(cell if isinstance(cell, Label) else None for cell in cells)
-    numeric = table.labels.dtype.kind in "biuf"
-    classes: Sequence[Label] = table.classes or ([-1, 1] if numeric else [])
     counted: dict[Label, int] = dict.fromkeys(classes, 0)
     other: collections.Counter[str] = collections.Counter()
     missing = 0
@@ -260,11 +266,11 @@ def _label_problems(
     table: Table, report: CheckReport, suggested: tuple[str, ...] | None
 ) -> list[str]:
     other, counted = report.exact_other_labels, report.exact_class_counts
-    undeclared = table.classes is None and table.labels.dtype.kind not in "biuf"
+    undeclared = table.classes is None
     absent = [label for label, count in counted.items() if not count]
     if not (undeclared or other or absent):
         return []
-    where = table.label
+    where = table.said
     if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
         different = len(other) + len(counted) - len(absent)
         distinct = "1 value" if different == 1 else f"{different} different values"
@@ -328,14 +334,6 @@ def _bounds_to_declare(columns: tuple[str, ...]) -> str:
 
 def _few_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{label!r} {count} times" for label, count in counts.items())
-
-
-def _duplicates(table: Table) -> int:
-    # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB, and a
-    # collision among them has probability below 1e-8.
-    rows = zip(table.x, table.labels.tolist(), strict=True)
-    seen = {hash((row.tobytes(), str(label))) for row, label in rows}
-    return len(table.x) - len(seen)
 
 
 def _positive(columns: tuple[str, ...], counts: np.ndarray) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dpjax.datasets.cells import MISSING, to_day, unit_name
 from dpjax.datasets.encoders import Dates
 from dpjax.datasets.labels import Label, label_text
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.sources import exact_problems, open_source
+from dpjax.datasets.sources import open_source
 from dpjax.datasets.tables import preprocessing_of, table_name
 
 _SHOWN = 8  # levels named in one remark
@@ -45,7 +45,7 @@ def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
     for block in source.blocks(*tally.wanted):
         tally.add(block)
     fields = {"name": table_name(table), "unit": "row", **tally.fields()}
-    of_file = (*undeclared_line_breaks(schema, source), *exact_problems(table, breaks))
+    of_file = (*undeclared_line_breaks(schema, source), *source.exact_problems())
     of_cells = (*tally.label_problems(), *tally.column_problems(), *tally.unit_problems())
     return fields | {"exact_problems": (*of_file, *of_cells, *tally.person_problems())}
 
@@ -56,7 +56,7 @@ class _Tally:
     def __init__(self, schema: Schema):
         self._schema, self._scale = schema, preprocessing_of(schema)
         self._columns = self._scale.encoders or ()
-        names, numeric = self._scale.wanted
+        names, numeric, _ = self._scale.wanted
         label, unit = schema.label, schema.unit
         self.wanted = (
             [*names, label.column, *([] if unit is None else [unit])],
