@@ -181,12 +181,18 @@ REFUSED = {
         lambda _: classifier(frame(c=frame(c=DATES)["c"].dt.tz_localize("UTC"))), "days since"),
     "estimator: a column of lists": (
         lambda _: classifier(polars(c=[[1.0]] * N)), "leave such a column out"),
+    "estimator: a column of words": (
+        lambda _: classifier(frame(c=WORDS)), "got words in its column 'c'"),
+    "estimator: a column of digits": (
+        lambda _: classifier(frame(c=X[:, 0].astype(str))), "got words in its column 'c'"),
+    "estimator: an array of words": (lambda _: classifier(X.astype("U")), "got words"),
+    "estimator: dates of polars": (lambda _: classifier(polars(c=DATES)), "got dates in its"),
     "estimator: labels of dates": (
-        lambda _: classifier(y=DATES, classes=("No", "Yes")), "in the labels' own type"),
-    "estimator: dates of polars": (
-        lambda _: classifier(y=polars(y=DATES)["y"], classes=("No", "Yes")), "own type"),
+        lambda _: classifier(y=DATES, classes=("No", "Yes")), "real numbers, got dates"),
+    "estimator: labels of polars' dates": (
+        lambda _: classifier(y=polars(y=DATES)["y"], classes=("No", "Yes")), "got dates"),
     "estimator: words for numbers": (
-        lambda _: classifier(y=ONES, classes=("No", "Yes")), "in the labels' own type"),
+        lambda _: classifier(y=ONES, classes=("No", "Yes")), "declare classes of that kind"),
     "estimator: one-hot labels": (lambda _: classifier(y=HOT), "Pass one column"),
     "estimator: complex features": (lambda _: classifier(X + 0j), "must hold real values"),
     "estimator: a target of dates": (lambda _: regression(y=DATES), "y must hold numbers"),
@@ -396,8 +402,6 @@ TOLD = {
     "fit: no feature is a number": lambda: fitted(X * np.nan, seen=solution_of),
     "estimator: classes in other letters": lambda: classifier(
         y=WORDS, classes=("no", "yes"), seen=lambda model: model.solution_),
-    "estimator: a column of words": lambda: classifier(
-        frame(c=WORDS), seen=lambda model: model.solution_),
     "estimator: objects of words": lambda: classifier(
         X.astype("U") + WORDS[:, None].astype(object), seen=lambda model: model.solution_),
     "estimator: a target in other units": lambda: regression(

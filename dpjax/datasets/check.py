@@ -12,14 +12,13 @@ from dpjax.datasets.base import finite_or_nan
 from dpjax.datasets.cells import MISSING
 from dpjax.datasets.check_schema import constant, exact_counts
 from dpjax.datasets.csv_files import few
-from dpjax.datasets.labels import Label, class_places, label_text, labels_counted
+from dpjax.datasets.labels import Label, class_places, label_text, labels_counted, plain
 from dpjax.datasets.loaders import check_schema_alone, open_table
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.sources import has_columns, is_table_path
 from dpjax.datasets.tables import Bounds, Table
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
-_KINDS = str | bool | int | float | bytes | np.generic  # of a label; anything else is missing
 _MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 
 
@@ -198,7 +197,7 @@ def check(
             low, high = table.ranges
             outside += ((block < low) | (block > high)).sum(0)
             zero_rows += int((block <= low).all(1).sum())
-        held = [cell if isinstance(cell, _KINDS) else None for cell in labels.tolist()]
+        held = [*map(plain, labels)]
         values.update(held)
         pairs = zip(block, held, strict=True)
         seen.update(hash((row.tobytes(), label_text(label))) for row, label in pairs)

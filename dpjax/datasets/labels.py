@@ -1,12 +1,13 @@
 """Declared labels, and the numbers that encode them in training."""
 
+import decimal
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import Kind, cells_of, kind_of
+from dpjax.datasets.cells import Kind, cells_of, kind_of, to_number
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
@@ -284,24 +285,35 @@ def label_text(cell: Any) -> str:
     >>> label_text(" Yes"), label_text(2.0), label_text(None)
     ('Yes', '2', '')
     """
-    text, *number = _forms(cell) or ("",)
-    whole = number and not isinstance(cell, str | bytes | bool | np.bool_)
-    return str(int(number[0])) if whole and number[0] == number[0] // 1 else text
+    value = plain(cell)
+    if value is None or isinstance(value, str | bool):
+        return "" if value is None else str(value).strip()
+    return str(int(value)) if value == value // 1 else str(value)
+
+
+def plain(cell: Any) -> Label | None:
+    """Returns a label as a value of Python; None for what is missing, or no label.
+
+    >>> plain(np.int64(3)), plain(b"no"), plain(float("nan"))
+    (3, 'no', None)
+    """
+    if getattr(cell, "ndim", None) == 0:
+        cell = cell.item()  # of a scalar of NumPy or JAX
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "surrogateescape")
+    if isinstance(cell, decimal.Decimal):
+        cell = to_number(cell)
+    if not isinstance(cell, Label) or cell != cell:
+        return None
+    # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
+    return None if isinstance(cell, int) and cell.bit_length() >= 1_000 else cell
 
 
 def _forms(cell: Any) -> tuple[str, int | float] | tuple[str] | None:
     """Returns a label as text, and as a number if it is one; None for a missing value."""
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", "surrogateescape")
-    if not isinstance(cell, Label) or cell != cell:
+    if (value := plain(cell)) is None:
         return None
-    # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
-    if isinstance(cell, int) and cell.bit_length() >= 1_000:
-        return None
-    number = _number(cell)
-    text = str(cell).strip()
+    text, number = str(value).strip(), _number(value)
     return (text,) if number is None else (text, number)
 
 
