@@ -99,7 +99,7 @@ class ParquetFile(Source):
             held = parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{str(path)!r} is not a Parquet file: {error}.") from None
-        self.source_file = SourceFile(path)
+        self.source_file = self._file = SourceFile(path)
         self.where, self.names = repr(str(path)), tuple(held.schema_arrow.names)
         check_unique(self.where, self.names)
         self.stated = {field.name: stated(field) for field in held.schema_arrow}
@@ -115,7 +115,7 @@ class ParquetFile(Source):
         """Returns the cells of some rows, see ``Source.at``."""
         asked = tuple(wanted), frozenset(numeric)
         if asked not in self._asked:
-            self._asked[asked] = _Columns(self.source_file, self._ends, *asked)
+            self._asked[asked] = _Columns(self._file, self._ends, *asked)
         return self._asked[asked].at(index)
 
 

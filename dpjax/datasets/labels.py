@@ -154,6 +154,30 @@ def stand_in(classes: Sequence[Any]) -> tuple[int, int] | None:
     return None
 
 
+def exact_stand_ins(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
+    """NOT PRIVATE: returns how many cells hold the number that stands in, and how many its class.
+
+    >>> exact_stand_ins(np.array([0, -1, 1, -1]), (0, 1))
+    array([2, 1])
+    """
+    if (extra := stand_in(classes)) is None:
+        return np.zeros(2, int)
+    found = places(cells, (*classes, extra[0]))
+    return np.array([(found == len(classes)).sum(), (found == extra[1]).sum()])
+
+
+def stand_in_problems(where: str, counts: np.ndarray, classes: Sequence[Label]) -> list[str]:
+    """Returns what is wrong where a number and the class that it stands for both occur."""
+    extra = stand_in(classes)
+    if extra is None or not counts.all():
+        return []
+    number, label = extra[0], classes[extra[1]]
+    return [
+        f"{where} holds {number} {counts[0]} times and {label!r} {counts[1]} times, and {number} "
+        f"is read as {label!r}: if it says that the label is missing, leave those cells empty."
+    ]
+
+
 def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
     """Returns the place of each cell (n,) among labels, -1 for one that equals none.
 

@@ -13,11 +13,11 @@ import numpy as np
 from dpjax import _validate
 from dpjax._streaming import Rows
 from dpjax.datasets.base import Dataset, Preprocessing, Ranges
-from dpjax.datasets.cells import Kind, check_names
+from dpjax.datasets.cells import Kind
 from dpjax.datasets.csv_files import check_unique, few
 from dpjax.datasets.encoders import ClassLabel, NumberLabel
 from dpjax.datasets.labels import Label, declared_classes
-from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
+from dpjax.datasets.schema import Schema, check_table, check_unit, undeclared_line_breaks
 from dpjax.datasets.source import Opened, Source
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.datasets.units import group
@@ -76,9 +76,7 @@ class Table:
         source = self.source
         classes = declared_classes(self.classes, self.said, source.kinds[self.label])
         if units is not None:
-            name = units.column
-            said = f"the unit {name!r} of {source.where}"
-            check_names(said, source.kinds[name], source.stated[name], units.unit_type)
+            check_unit(source, units.column, units.unit_type)
         bounds = None
         if self.ranges is not None:
             bounds = tuple(zip(*(end.tolist() for end in self.ranges), strict=True))

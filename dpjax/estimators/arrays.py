@@ -122,7 +122,8 @@ def declared_labels(classes: Sequence[Any]) -> np.ndarray:
     >>> declared_labels(("sun", "rain")).tolist()
     ['rain', 'sun']
     """
-    known = check_labels("classes", classes.tolist() if hasattr(classes, "tolist") else classes, 1)
+    given = np.asarray(classes).tolist() if hasattr(classes, "__array__") else classes
+    known = check_labels("classes", given, 1)
     if len(known) < 2:
         # scikit-learn's checks look for the words "one class".
         raise ValueError(f"classes must be two labels or more, got one class: {classes!r}.")
