@@ -28,6 +28,9 @@ from dpjax.estimators import (
     rows,
 )
 
+# Toy tables: noise drowns their gradients, as a warning then says.
+pytestmark = pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
+
 # The checks that no private estimator can pass, and why: an error tells of one record.
 EXCEPTIONS = {
     "check_estimators_nan_inf": "a record with a missing value contributes nothing, without error",

@@ -22,6 +22,9 @@ from dpjax.driver import ResumeMismatch, Watch, loop, progress
 from dpjax.training import evaluation
 from dpjax.transforms import holds_noise
 
+# Toy tables: noise drowns their gradients, as a warning then says.
+pytestmark = pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
+
 N, P, CLASSES, DELTA = 60, 4, 3, 1e-3
 BUDGET = dpjax.PrivacyBudget(20.0, DELTA)
 KEY = jax.random.wrap_key_data(np.array([314_159, 271_828], np.uint32), impl="threefry2x32")

@@ -184,8 +184,18 @@ def test_c75_lines_that_leave_a_quote_open_are_flagged(words, tmp_path, monkeypa
         assert main(words) == 0
 
 
-def test_the_template_declares_that_lines_are_records(tmp_path):
-    assert "quoted_line_breaks = false  #" in template(write(tmp_path / "t.csv", table("cc")))
+@pytest.mark.parametrize(
+    ("text", "breaks"),
+    [
+        (table(["c", "d"]), "false"),
+        (table(["c", "d"]) + '0.1,"c,0\n', "false"),  # a stray quote, which swallows what follows
+        *((FORMS[form], "true") for form in ("a line break", "a line break in the header")),
+    ],
+)
+def test_the_template_declares_line_breaks_where_a_later_line_closes_the_quotes(
+    text, breaks, tmp_path
+):
+    assert f"quoted_line_breaks = {breaks}  #" in template(write(tmp_path / "t.csv", text))
 
 
 # Predictions

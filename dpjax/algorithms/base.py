@@ -1,17 +1,19 @@
 """``Algorithm``: its interface, its declared numbers, and the checks every factory makes."""
 
+import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, Relation
+from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent
+from dpjax.algorithms.accounted import Accounted, recount_accountant
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
@@ -56,7 +58,7 @@ class Declared(NamedTuple):
     delta: Array | float
 
 
-class Algorithm(Protocol):
+class Algorithm(Accounted):
     """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
 
     ``step`` sees no data. It calls ``ask(query, params, **public)`` with one of ``queries`` and
@@ -69,108 +71,116 @@ class Algorithm(Protocol):
     ``vmap`` or ``cond`` of it; ``close`` and ``certify`` count as one step together. Otherwise
     noise would be repeated, which raises while tracing. A step that needs no answer asks on a
     condition, with ``asked=`` or one that the query has.
+
+    A subclass has the attributes below, ``init`` and ``step``. The other methods are here for a
+    state that has ``params``: all planned steps, the last iterate, no bounds.
     """
 
-    @property
-    def steps(self) -> Array | int:
-        """Planned number of steps T; a leaf."""
-        ...
-
-    @property
-    def max_steps(self) -> int:
-        """Length of the history; structure."""
-        ...
-
-    @property
-    def dimension(self) -> int:
-        """Number of parameters p."""
-        ...
+    steps: Array | int
+    """Planned number of steps T; a leaf."""
+    declared: Declared
+    """The budget."""
+    max_steps: int
+    """Length of the history; structure."""
+    dimension: int
+    """Number of parameters p."""
+    accountant: str
+    """What calibrated the noise."""
+    title: str
+    """Name for people."""
+    queries: tuple[Query, ...]
+    """What is asked of the data, by names that differ; ``ask`` takes these objects."""
+    event: Event
+    """Everything a whole run releases; on the host."""
 
     @property
     def objective(self) -> Objective:
-        """What is minimised."""
-        ...
+        """What is minimised; that of the first query."""
+        return self.queries[0].objective
 
     @property
     def relation(self) -> Relation:
-        """The neighbouring relation."""
-        ...
-
-    @property
-    def accountant(self) -> str:
-        """What calibrated the noise."""
-        ...
-
-    @property
-    def declared(self) -> Declared:
-        """The budget."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        ...
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        """What is asked of the data, by names that differ; ``ask`` takes these objects."""
-        ...
-
-    @property
-    def event(self) -> Event:
-        """Everything a whole run releases; on the host."""
-        ...
+        """The neighbouring relation; that of the first query."""
+        return self.queries[0].relation
 
     @property
     def evaluations(self) -> Evaluations:
-        """Gradients of one record that a whole run computes; on the host."""
-        ...
+        """Gradients of one record that a whole run computes, as declared and padded; on the host.
 
-    def epsilon(self, delta: float | None = None) -> float | list:
-        """Returns what a whole run spends, by default at the declared delta; on the host."""
-        ...
+        A selection, which reads Hessians, is not counted, nor noise on what was asked before.
+        """
+        queries = {query.name: query for query in self.queries}
+        counted = [
+            queries[release.name].evaluations(release.count)
+            for release in self.event.releases
+            if release.name in queries
+        ]
+        return Evaluations(*map(sum, zip(*counted, strict=True)))
 
     def init(self, params: Params) -> Any:
         """Returns the first state."""
-        ...
+        raise NotImplementedError
 
     def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Any]:
         """Returns the next state and what a person wants to watch; ``key`` is the step's own."""
-        ...
+        raise NotImplementedError
 
     def done(self, state: Any) -> Array:
         """Returns whether to stop before all steps; a function of released values alone."""
-        ...
+        del state
+        return jnp.asarray(False)
 
     def stopped(self, state: Any) -> Array:
         """Returns the status of a run that ``done`` ended; a function of released values alone."""
-        ...
+        del state
+        return jnp.asarray(Status.STOPPED)
 
     def close(self, key: Array, state: Any, ask: Ask) -> Any:
         """Returns the state after what is asked once, when the steps are over."""
-        ...
+        del key, ask
+        return state
 
     def iterate(self, state: Any) -> Params:
         """Returns where the steps have led so far; released, and perhaps not the output."""
-        ...
+        return state.params
 
     def output(self, state: Any) -> Params:
         """Returns the parameters to publish."""
-        ...
+        return state.params
 
     def certify(
         self, key: Array, state: Any, ask: Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns bounds on the true derivatives, and the parameters they hold at."""
-        ...
+        """Returns bounds on the true derivatives, and the parameters they hold at.
+
+        None by default: what a batch or a subspace tells bounds no derivative of the whole.
+        """
+        del key, state, ask, unit_rows
+        return None, None
 
     def error_bars(self, state: Any, unit_rows: bool) -> ErrorBars | None:
-        """Returns how noise spread the parameters, or None; a function of released values alone."""
-        ...
+        """Returns how noise spread the parameters, or None; a function of released values alone.
+
+        None by default: they need gradient and Hessian of all records at one point.
+        """
+        del state, unit_rows
+        return None
 
     def accuracy(self, state: Any) -> Array | None:
-        """Returns the noisy accuracy that was asked for at the end, or None."""
-        ...
+        """Returns the noisy accuracy that ``with_accuracy`` asks for at the end, or None."""
+        del state
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planned(Algorithm):
+    """The fields of every configuration; ``Problem.plan`` gives their values."""
+
+    steps: Array | int
+    declared: Declared
+    max_steps: int = static()
+    dimension: int = static()
+    accountant: str = static()
 
 
 class Problem(NamedTuple):
@@ -194,7 +204,7 @@ class Problem(NamedTuple):
         )
 
     def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
-        """Returns the fields of ``common.Common``, for a history of at least ``history`` steps."""
+        """Returns the fields of ``Planned``, for a history of at least ``history`` steps."""
         return {
             "steps": steps,
             "declared": Declared(self.budget.epsilon, self.budget.delta),
@@ -326,11 +336,6 @@ def check_noise(event: Event, least: float = 1.0) -> None:
                     f"the noise on the {name} of {release.name} has standard deviation {stddev:g}, "
                     "which float32 cannot hold; rescale the loss or the clip norm."
                 )
-
-
-def recount_accountant(accountant: str) -> str:
-    """Returns the accountant that recomputes epsilon: a noise formula is checked exactly."""
-    return "pld" if accountant == "paper" else accountant
 
 
 def initial_gap(objective: Objective, given: float | None) -> float:

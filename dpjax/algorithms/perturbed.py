@@ -4,14 +4,7 @@ import dataclasses
 import math
 
 from dpjax import _validate
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    ball_radius,
-    ball_share,
-    epsilon,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, ball_radius, ball_share, epsilon, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.algorithms.descent import Descent, Steps

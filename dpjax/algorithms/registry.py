@@ -47,6 +47,19 @@ SEGMENTS: dict[str, Any] = {
     "initial_gap": 1.0,
 }
 
+
+def _anchored(epochs: int, epoch_length: int) -> Scenario:
+    """Far from the anchor, whose gradient has turned, the canary moves by all that is allowed."""
+    of_epochs = {"epochs": epochs, "epoch_length": epoch_length}
+    return Scenario(
+        settings=FIFTHS | {"step_size": 2.0, "clip_norm": 1.0, "smoothness": 0.01} | of_epochs,
+        data_size=10,
+        dimension=5,
+        full=Power(100_000, 0.85),
+        quick=Power(10_000, 0.65),
+    )
+
+
 ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="dp-gd",
@@ -140,17 +153,7 @@ ENTRIES: tuple[Entry, ...] = (
             plain=CLIP | {"smoothness": 1.0, "step_size": 0.08},
             refuses=NO_RENYI | {("replace_one", "paper"): "no proven constant"},
         ),
-        # Far from the anchor the canary's gradient has turned, so that its difference has the
-        # largest norm that the distance allows.
-        scenario=Scenario(
-            settings=FIFTHS
-            | {"step_size": 2.0, "clip_norm": 1.0, "smoothness": 0.01}
-            | {"epochs": 5, "epoch_length": 20},
-            data_size=10,
-            dimension=5,
-            full=Power(100_000, 0.85),
-            quick=Power(10_000, 0.65),
-        ),
+        scenario=_anchored(5, 20),
     ),
     Entry(
         name="dp-svrg++",
@@ -162,15 +165,7 @@ ENTRIES: tuple[Entry, ...] = (
             plain=CLIP | {"smoothness": 1.0, "step_size": 0.08},
             refuses=NO_RENYI | {("replace_one", "paper"): "no proven constant"},
         ),
-        scenario=Scenario(
-            settings=FIFTHS
-            | {"step_size": 2.0, "clip_norm": 1.0, "smoothness": 0.01}
-            | {"epochs": 3, "epoch_length": 3},
-            data_size=10,
-            dimension=5,
-            full=Power(100_000, 0.85),
-            quick=Power(10_000, 0.65),
-        ),
+        scenario=_anchored(3, 3),
     ),
     Entry(
         name="dp-accmd",

@@ -10,7 +10,6 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, widen
-from dpjax.algorithms.common import Planned
 from dpjax.algorithms.spider_theory import KEPT, Settings, configure
 from dpjax.mechanisms import derive
 from dpjax.objectives import Objective
@@ -78,7 +77,7 @@ class Kicks(NamedTuple):
 
 
 @pytree_dataclass
-class Spider(Planned):
+class Spider(base.Planned):
     """Configuration of Stochastic Spider and its variants; made by the factories.
 
     In the paper's notation ``drift_threshold`` is kappa, ``kick`` zeta, ``kick_threshold`` gamma

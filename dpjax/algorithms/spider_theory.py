@@ -28,29 +28,10 @@ _CANDIDATES = 8
 class Settings:
     """What a Spider is made of, beside the problem; None asks for the default.
 
-    Args:
-      alpha: target.
-      batch_size: b.
-      difference_size: of a fixed batch for differences.
-      drift_threshold: kappa, in units of the gradient.
-      step_size: eta.
-      horizon: K, the most increments of a segment.
-      noise: kind of the noise.
-      kick: zeta.
-      kick_threshold: of the gradient norm.
-      frozen_steps: Gamma.
-      steps: cap on the steps.
-      patience: the default of Gamma in units of M / sqrt(rho alpha).
-      fixed: whether differences take a fixed batch, by default b / 8.
-      squared_drift: whether squared lengths are added up.
-      candidates: K iterates to choose the output from; 0 for the last one.
-      kept: records kept for the scores, as a share of n.
-      beta: bound on the probability that the certificate fails.
-      clip_norm: C; for None the objective's constant is taken, likewise of the four that follow.
-      hessian_clip_norm: of the scores.
-      smoothness: M.
-      hessian_lipschitz: rho.
-      initial_gap: B.
+    Its fields are the arguments of ``stochastic_spider`` and its variants, and three that tell
+    these apart: ``patience`` is the default of Gamma in units of M / sqrt(rho alpha), ``fixed``
+    whether differences take a fixed batch, by default b / 8, and ``squared_drift`` whether squared
+    lengths are added up.
     """
 
     alpha: float | None = None

@@ -10,16 +10,9 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    calibrate,
-    compose,
-    epsilon,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, epsilon, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.model_step import (
     Info,
     Queries,
@@ -50,7 +43,7 @@ _Draw = Callable[[int, int], Any]
 
 
 @pytree_dataclass
-class StochasticTrustRegion(Planned):
+class StochasticTrustRegion(base.Planned):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``stages`` are what is asked at each batch size, in the order of the steps: one joint query, or

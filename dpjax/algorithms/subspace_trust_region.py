@@ -16,11 +16,7 @@ from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.model_step import Info
-from dpjax.algorithms.trust_region import (
-    check_radii,
-    joint_weights,
-    radius_decay,
-)
+from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
 from dpjax.oracles import SubspaceQuery

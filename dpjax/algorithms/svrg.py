@@ -12,7 +12,7 @@ from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Planned, Single
+from dpjax.algorithms.common import Single
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, AnchoredQuery, AnchorQuery, DifferenceQuery, Evaluations, Query
 
@@ -48,7 +48,7 @@ class Info(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Epochs(Planned):
+class Epochs(base.Planned):
     """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
@@ -316,25 +316,11 @@ def dp_svrg_plus_plus(
 
     Epoch s has 2^s m steps and goes on where the one before ended; only the anchor is an average.
 
-    Args:
-      objective: as ``dp_svrg``.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      epochs: T; by default theorem 4.4's, log2(gap n epsilon / (G sqrt(p ln(1/delta)))).
-      epoch_length: m; by default 1 / eta, theorem 4.4's order of L.
-      steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
-      batch_size: expected size of a Poisson batch; by default such that all steps together read as
-        much as all anchors, if eta is 1 / L or what is given; at least 128 and at most 16,384.
-      step_size: eta; by default 1 / L, for batches below 13 records b / (13 L).
-      clip_norm: as ``dp_svrg``.
-      smoothness: as ``dp_svrg``.
-      initial_gap: as ``dp_svrg``.
-      anchor: as ``dp_svrg``.
-      anchor_share: as ``dp_svrg``.
-      capacity: as ``dp_svrg``.
-      accountant: as ``dp_svrg``.
-      unsafe_fast_noise: as ``dp_svrg``.
+    Its arguments are as in ``dp_svrg``, with these defaults. ``epochs``, T, is theorem 4.4's,
+    log2(gap n epsilon / (G sqrt(p ln(1/delta)))), and ``epoch_length``, m, is 1 / eta, theorem
+    4.4's order of L. ``batch_size`` is such that all steps together read as much as all anchors, if
+    eta is 1 / L or what is given; at least 128 and at most 16,384. ``step_size``, eta, is 1 / L,
+    for batches below 13 records b / (13 L).
 
     Returns:
       A frozen pytree for ``solve``; its output is the mean of the iterates of the last epoch.

@@ -6,14 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dpjax import _validate
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    calibrate,
-    compose,
-    gaussian_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.common import refuse_paper
 from dpjax.objectives import Objective

@@ -8,13 +8,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax import _validate
 from dpjax._linear import Region
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    compose,
-    gaussian_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import (
     CLIP_SLACK,
@@ -24,7 +18,7 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
-from dpjax.algorithms.common import Planned, check_smooth
+from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Info,
@@ -46,7 +40,7 @@ CERTIFICATES = ("last_query", "output")
 
 
 @pytree_dataclass
-class TrustRegion(Planned):
+class TrustRegion(base.Planned):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
     queries: Queries

@@ -198,9 +198,7 @@ def falling() -> Objective:
 def labelled(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
     """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1.
 
-    Args:
-      relation: as ``records``.
-      null: as ``records``.
+    The arguments are those of ``records``.
 
     >>> labelled().canary[0].ravel().tolist()
     [1.0, 0.0]

@@ -77,6 +77,16 @@ def _descent_with_accuracy(objective: Objective, budget: PrivacyBudget, **settin
 
 
 _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
+# One step of DP-SGD, end to end, 1 record in 10 a batch.
+_SGD_STEP = Scenario(
+    loss="dirac",
+    settings=_ONE_STEP | {"step_size": 1.0},
+    data_size=10,
+    dimension=3,
+    epsilon=8.0,
+    full=Power(1_000_000, 0.90),
+    quick=Power(40_000, 0.75),
+)
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
     "dp-gd-accuracy": (
@@ -87,36 +97,12 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             dimension=1,
         ),
     ),
-    # One step of DP-SGD, end to end, 1 record in 10 a batch.
-    "dp-sgd-step": (
-        EVERY["dp-sgd"],
-        Scenario(
-            loss="dirac",
-            settings=_ONE_STEP | {"step_size": 1.0},
-            data_size=10,
-            dimension=3,
-            epsilon=8.0,
-            full=Power(1_000_000, 0.90),
-            quick=Power(40_000, 0.75),
-        ),
-    ),
+    "dp-sgd-step": (EVERY["dp-sgd"], _SGD_STEP),
     # Half of what is released is asked for the certificate, when the steps are over.
     "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
-    "dp-sgd-person": (
-        EVERY["dp-sgd"],
-        Scenario(
-            loss="dirac",
-            settings=_ONE_STEP | {"step_size": 1.0},
-            data_size=10,
-            dimension=3,
-            epsilon=8.0,
-            full=Power(1_000_000, 0.90),
-            quick=Power(40_000, 0.75),
-            max_records=4,
-        ),
-    ),
+    "dp-sgd-person": (EVERY["dp-sgd"], dataclasses.replace(_SGD_STEP, max_records=4)),
     # One SGD step on a gradient clipped by book-keeping; without a limit of memory so small a
     # gradient is materialised.
     "book-keeping": (

@@ -2,9 +2,7 @@
 
 from dpjax.algorithms import factories
 from dpjax.baselines.gauss_psgd import gauss_psgd
-from dpjax.baselines.gradient_descent_selected import (
-    dp_gradient_descent_with_selection,
-)
+from dpjax.baselines.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.baselines.newton import dp_newton
 from dpjax.baselines.objective_perturbation import objective_perturbation
 from dpjax.baselines.perturbation import output_perturbation

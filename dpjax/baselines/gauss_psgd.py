@@ -99,29 +99,11 @@ def gauss_psgd(
     ``escape_distance`` within ``escape_steps``, that was a saddle and the descent goes on; if it
     stays, that point is the output. No private selection is needed, and none is paid for.
 
-    Args:
-      objective: as in ``stochastic_spider``, like all that is not named here.
-      budget: likewise.
-      data_size: likewise.
-      dimension: likewise.
-      alpha: likewise.
-      batch_size: likewise.
-      drift_threshold: likewise.
-      step_size: likewise.
-      horizon: likewise.
-      noise: likewise.
-      kick: root mean square length of the noise of every step near a possible saddle.
-      kick_threshold: norm of the estimate at which a saddle is possible.
-      escape_steps: Gamma, how long to wait; by default 16 M / sqrt(rho alpha).
-      escape_distance: R, by default sqrt(alpha / rho), the way on which a curvature of
-        sqrt(rho alpha) may be lost.
-      steps: as in ``stochastic_spider``.
-      clip_norm: likewise.
-      smoothness: likewise.
-      hessian_lipschitz: likewise.
-      initial_gap: likewise.
-      accountant: likewise.
-      unsafe_fast_noise: likewise.
+    Its arguments are as in ``stochastic_spider``, with these differences. ``kick`` is the root mean
+    square length of the noise of every step near a possible saddle; ``kick_threshold`` is the norm
+    of the estimate at which a saddle is possible. ``escape_steps`` is Gamma, how long to wait; by
+    default 16 M / sqrt(rho alpha). ``escape_distance`` is R, by default sqrt(alpha / rho), the way
+    on which a curvature of sqrt(rho alpha) may be lost.
 
     Returns:
       A frozen pytree for ``solve``; its status tells whether a point kept it.

@@ -9,16 +9,10 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    compose,
-    gaussian_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Planned, check_smooth, refuse_paper
+from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -42,7 +36,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Newton(Planned):
+class Newton(base.Planned):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 
     gradient: GradientQuery

@@ -22,7 +22,12 @@ from dpjax.baselines.perturbation import output_perturbation
 from dpjax.baselines.spiders import fixed_batch_spider, spider_boost
 from dpjax.baselines.stochastic_gradient import dp_sgd
 
-_NO_TREE = {("replace_one", "paper"): "the noise of a tree"}
+_FIXED_BATCHES = Example(
+    settings={"batch_size": 9, "difference_size": 9},
+    plain=PASS,
+    refuses=NO_ABSENCE | {("replace_one", "paper"): "the noise of a tree"},
+    single_pass=True,
+)
 # Attacks on one pass, on batches of fixed size and on the noise of a segment.
 _one_pass = functools.partial(
     Scenario,
@@ -99,12 +104,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="spider-fixed",
         factory=fixed_batch_spider,
         asks="as `spider`, with fixed batches and independent noise, renewed by drift",
-        example=Example(
-            settings={"batch_size": 9, "difference_size": 9},
-            plain=PASS,
-            refuses=NO_ABSENCE | _NO_TREE,
-            single_pass=True,
-        ),
+        example=_FIXED_BATCHES,
         # Its drift refreshes it at every third step.
         scenario=_one_pass(
             settings=SEGMENTS
@@ -115,12 +115,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="spider-boost",
         factory=spider_boost,
         asks="as `spider-fixed`, renewed every so many steps",
-        example=Example(
-            settings={"batch_size": 9, "difference_size": 9},
-            plain=PASS,
-            refuses=NO_ABSENCE | _NO_TREE,
-            single_pass=True,
-        ),
+        example=_FIXED_BATCHES,
         scenario=_one_pass(
             settings=SEGMENTS | {"difference_size": 5, "period": 4, "candidates": 0},
         ),

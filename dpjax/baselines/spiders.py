@@ -41,31 +41,10 @@ def fixed_batch_spider(
 ) -> Spider:
     """Returns Stochastic SpiderBoost with a drift threshold: fixed batches, independent noise.
 
-    Args:
-      objective: as in ``stochastic_spider``, like all that is not named here.
-      budget: likewise.
-      data_size: likewise.
-      dimension: likewise.
-      alpha: likewise.
-      batch_size: likewise.
-      difference_size: records of every difference; by default an eighth of ``batch_size``.
-      drift_threshold: of M^2 times the sum of *squared* steps; by default the square of what
-        ``stochastic_spider`` takes.
-      step_size: as in ``stochastic_spider``.
-      kick: likewise.
-      kick_threshold: likewise.
-      frozen_steps: likewise.
-      steps: likewise.
-      candidates: likewise.
-      kept: likewise.
-      clip_norm: likewise.
-      hessian_clip_norm: likewise.
-      smoothness: likewise.
-      hessian_lipschitz: likewise.
-      initial_gap: likewise.
-      accountant: ``"pld"`` or ``"rdp"``.
-      beta: as in ``stochastic_spider``.
-      unsafe_fast_noise: likewise.
+    Its arguments are as in ``stochastic_spider``, with these differences. ``difference_size`` is
+    the number of records of every difference, by default an eighth of ``batch_size``.
+    ``drift_threshold`` is of M^2 times the sum of *squared* steps; by default the square of what
+    ``stochastic_spider`` takes. ``accountant`` is ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -141,27 +120,10 @@ def spider_boost(
 ) -> Spider:
     """Returns private SpiderBoost: the gradient is renewed every ``period`` steps; no kicks.
 
-    Args:
-      objective: as in ``stochastic_spider``, like all that is not named here.
-      budget: likewise.
-      data_size: likewise.
-      dimension: likewise.
-      alpha: likewise.
-      batch_size: likewise.
-      difference_size: records of every difference; by default an eighth of ``batch_size``.
-      period: steps from one fresh gradient to the next.
-      step_size: as in ``stochastic_spider``.
-      steps: likewise.
-      candidates: likewise.
-      kept: likewise.
-      clip_norm: likewise.
-      hessian_clip_norm: likewise.
-      smoothness: likewise.
-      hessian_lipschitz: likewise.
-      initial_gap: likewise.
-      accountant: ``"pld"`` or ``"rdp"``.
-      beta: as in ``stochastic_spider``.
-      unsafe_fast_noise: likewise.
+    Its arguments are as in ``stochastic_spider``, with these differences. ``difference_size`` is
+    the number of records of every difference, by default an eighth of ``batch_size``. ``period`` is
+    the number of steps from one fresh gradient to the next. ``accountant`` is ``"pld"`` or
+    ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``.

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets.cells import Kind, to_days, to_numbers
+from dpjax.datasets.csv_files import CsvFile
 from dpjax.datasets.schema import ROW_NUMBERS, key_of, quoted
 from dpjax.datasets.source import Source
 from dpjax.datasets.sources import is_table_path, open_source
@@ -25,7 +26,7 @@ _HEAD = """\
 #   ignore = true                not used
 
 intercept = true  # a feature that is 1 in every record
-quoted_line_breaks = false  # in a CSV; true where cells in quotes hold line breaks, as notes may
+quoted_line_breaks = {breaks}  # in a CSV; true where cells in quotes hold line breaks, as notes may
 """
 _LABEL = """
 [label]
@@ -63,8 +64,9 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
 
     Privacy: names of columns and how each is stored, which are taken as public; no value, range or
       level of the data. Where that is not stated, as in a CSV, the majority of a column's cells
-      decides what it is said to hold. That word is NOT PRIVATE: it is for the owner of the data,
-      who fills in what is known without them.
+      decides what it is said to hold, and ``quoted_line_breaks`` is true where lines leave quotes
+      open that later lines close. Both are NOT PRIVATE: they are for the owner of the data, who
+      fills in what is known without them.
 
     >>> text = template({"age": np.array([30, 60]), "ill": ["no", "yes"]}, label="ill")
     >>> print(text[text.index("[label]"):])
@@ -90,9 +92,21 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
         said = kinds[label].value
     name = pathlib.Path(table).name if is_table_path(table) else "the table"
     printable = "".join(letter if letter.isprintable() else "?" for letter in name)
-    parts = [_HEAD.format(name=printable), _LABEL.format(column=column, said=said)]
+    breaks = str(_breaks_lines(table, source)).lower()
+    parts = [_HEAD.format(name=printable, breaks=breaks), _LABEL.format(column=column, said=said)]
     parts += [_column(each, kinds[each]) for each in source.names if each != label]
     return "".join(parts)
+
+
+def _breaks_lines(table: Any, parsed: Source) -> bool:
+    """Returns whether lines of a CSV leave quotes open that later lines close."""
+    if not isinstance(parsed, CsvFile) or parsed.exact_problems():
+        return False
+    try:
+        by_lines: Any = open_source(table).source
+    except ValueError:  # the header is such a line
+        return True
+    return bool(by_lines.exact_problems())
 
 
 def _column(name: str, kind: Kind) -> str:

@@ -207,13 +207,8 @@ def output_difference(
 ) -> Float[Expansion, " k"]:
     """Returns the sum (k,) of clipped differences of gradients at ``params`` and ``anchor``.
 
-    Args:
-      linear: as in ``output_sums``.
-      records: as in ``output_sums``.
-      params: as in ``output_sums``.
-      anchor: likewise.
-      bounds: on the norm of each gradient, and on that of the difference.
-      any_order: as in ``output_sums``.
+    The arguments are those of ``output_sums``; ``bounds`` are those on the norm of each gradient,
+    and on that of the difference.
 
     Privacy: one record moves it by at most the second bound.
     """

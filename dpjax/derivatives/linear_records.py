@@ -227,10 +227,7 @@ def streamed(
 ) -> StreamedLinear:
     """Returns records that come in by chunks, as ``prepare`` returns those that are there.
 
-    Args:
-      rows: ``(x, y)``, as in ``prepare``.
-      width: as in ``prepare``.
-      labels: as in ``prepare``.
+    The arguments are those of ``prepare``.
     """
     width = width or _any_width(*rows.shapes[0].shape)
     return StreamedLinear(rows, width, Signs() if labels is None else labels)

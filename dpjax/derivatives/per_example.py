@@ -10,13 +10,7 @@ from dpjax import _validate
 from dpjax._linear import linear_of
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
-from dpjax.derivatives import (
-    clipping,
-    closed_form,
-    general,
-    methods,
-    rounding,
-)
+from dpjax.derivatives import clipping, closed_form, general, methods, rounding
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped

@@ -94,9 +94,7 @@ def exact_landscape(objective: Objective, examples: tuple[PyTree, PyTree]) -> La
     The minimum is where a trust-region method with exact derivatives ends, in float64, from a step
     along the most negative direction of the saddle.
 
-    Args:
-      objective: as in ``exact_saddle``.
-      examples: as in ``exact_saddle``.
+    The arguments are those of ``exact_saddle``.
 
     Raises:
       ValueError: as ``exact_saddle``.

@@ -150,10 +150,7 @@ def exact_values(objective: Objective, params: Params, examples: Examples) -> np
 def exact_gradient_norms(objective: Objective, params: Params, examples: Examples) -> np.ndarray:
     """Returns the (m,) l2 norms of the exact gradients of many parameters. NOT PRIVATE.
 
-    Args:
-      objective: as in ``exact_values``.
-      params: as in ``exact_values``.
-      examples: as in ``exact_values``.
+    The arguments are those of ``exact_values``.
 
     Privacy: NOT PRIVATE.
 

@@ -82,10 +82,7 @@ def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> Non
     JAX compiles a function once. One that reads an attribute or a variable of its module would go
     on computing with the old value.
 
-    Args:
-      objective: as of a training.
-      examples: as in ``configuration``.
-      params: as in ``configuration``.
+    ``examples`` and ``params`` are those of ``configuration``.
 
     Raises:
       ValueError: as ``configuration``.

@@ -24,9 +24,7 @@ class MissingKeyError(TypeError, ValueError):
 def root_key(key: Array | None, seed: int | None) -> Array:
     """Returns the key that the caller chose, or made from the seed.
 
-    Args:
-      key: as ``solve`` takes it.
-      seed: as ``solve`` takes it.
+    Both are as ``solve`` takes them.
 
     Raises:
       ValueError: for both, a key that is none, or a seed that would be truncated.

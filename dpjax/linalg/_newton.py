@@ -43,10 +43,7 @@ def try_newton(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arra
     the multiplier itself, which loses digits close to minus the lowest eigenvalue; there the
     iteration gives up.
 
-    Args:
-      matrix: as in ``try_interior``.
-      linear: as in ``try_interior``.
-      weight: as in ``try_interior``.
+    The arguments are those of ``try_interior``.
 
     Returns:
       The step, the multiplier, and whether they are accurate to rounding; otherwise they are

@@ -24,12 +24,7 @@ from dpjax.objectives.margin import (
     welsch,
 )
 from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2, prox_zero
-from dpjax.objectives.regression import (
-    huber,
-    least_squares,
-    tukey,
-    welsch_residual,
-)
+from dpjax.objectives.regression import huber, least_squares, tukey, welsch_residual
 from dpjax.objectives.regularizers import L1, L2, ElasticNet, Nonconvex, Quartic
 from dpjax.objectives.saddles import (
     LowRankLoss,

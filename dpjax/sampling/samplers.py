@@ -11,11 +11,7 @@ import jax.numpy as jnp
 
 from dpjax._sharding import draw, length
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
-from dpjax.accounting import (
-    Release,
-    SubsetRelease,
-    records_moved,
-)
+from dpjax.accounting import Release, SubsetRelease, records_moved
 from dpjax.sampling import gaps
 
 

@@ -41,13 +41,8 @@ def objective_of(
 ) -> tuple[Objective, Measures]:
     """Returns the objective, and the measures: the loss, accuracy for classes, and metrics.
 
-    Args:
-      net: of one example.
-      loss: as in ``fit``.
-      params: parameters, or their shapes.
-      record: shapes and dtypes of one ``(x, y)``.
-      regularizer: see ``Objective``.
-      metrics: as in ``fit``.
+    ``net`` is of one example, ``params`` may be their shapes, and ``record`` holds shapes and
+    dtypes of one ``(x, y)``. The other arguments are those of ``fit``.
 
     Raises:
       ValueError: for a loss or metric that is not one number of one example.

@@ -107,13 +107,9 @@ def network(
 ) -> tuple[Network, Params]:
     """Returns the model as a function of one example, and its parameters.
 
-    Args:
-      model: as in ``fit``.
-      example: shapes and dtypes of one example's features.
-      params: as in ``fit``.
-      root: returns the root key; called only to initialise a linen module.
-      batched: as in ``fit``.
-      bounds: as in ``fit``.
+    ``model``, ``params``, ``batched`` and ``bounds`` are those of ``fit``; ``example`` holds shapes
+    and dtypes of one example's features; ``root`` returns the root key, and is called only to
+    initialise a linen module.
 
     Raises:
       ValueError: for a model that, as its trace shows, writes state or draws random numbers; one

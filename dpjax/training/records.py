@@ -104,13 +104,8 @@ def given(
 ) -> Given:
     """Returns checked training data, grouped into units where ``groups`` says so.
 
-    Args:
-      data: a ``Dataset``, one record or one unit a row; or ``(x, y)``, one record a row.
-      groups: as in ``fit``.
-      max_records: as in ``fit``.
-      unit_type: as in ``fit``.
-      bounds: as in ``fit``.
-      processes: that hold the data.
+    ``data`` is a ``Dataset``, one record or one unit a row, or ``(x, y)``, one record a row;
+    ``processes`` is how many hold it. The other arguments are those of ``fit``.
 
     Raises:
       ValueError: as ``records_of`` and ``group``; if only one of ``groups`` and ``max_records`` is
@@ -161,13 +156,8 @@ def sizes_of(
 ) -> Sizes:
     """Returns the public numbers of a run: n, expected batch size, and number of steps.
 
-    Args:
-      records: their rows are counted if their number is public.
-      budget: its relation decides whether the number is public.
-      data_size: the declared n, or None.
-      batch_size: as in ``fit``.
-      epochs: as in ``fit``, or None.
-      steps: as in ``fit``, or None.
+    The rows of ``records`` are counted if their number is public, as the relation of the budget
+    says. The other arguments are those of ``fit``.
 
     Raises:
       ValueError: for a number out of range, both or neither of epochs and steps, an invalid

@@ -11,12 +11,7 @@ from dpjax.transforms.alias import noisy_adam, noisy_sgd, noisy_stagewise_sgd
 from dpjax.transforms.checks import check_no_multi_steps, check_optimizer, holds_noise
 from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
 from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
-from dpjax.transforms.noise import (
-    NoiseState,
-    NoiseTransformation,
-    add_ball_noise,
-    add_tree_noise,
-)
+from dpjax.transforms.noise import NoiseState, NoiseTransformation, add_ball_noise, add_tree_noise
 from dpjax.transforms.schedules import (
     StageSteps,
     check_stages,

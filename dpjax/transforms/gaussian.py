@@ -14,13 +14,7 @@ from dpjax.sampling import FullBatch, Sampler
 from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by
 from dpjax.transforms.checks import check_updates
 from dpjax.transforms.draws import Draws
-from dpjax.transforms.noise import (
-    NoiseState,
-    NoiseTransformation,
-    add_noise,
-    adding,
-    leaf_keys,
-)
+from dpjax.transforms.noise import NoiseState, NoiseTransformation, add_noise, adding, leaf_keys
 
 
 def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:

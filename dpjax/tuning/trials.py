@@ -164,15 +164,8 @@ def search(
 ) -> Best:
     """Returns the release of a whole search, of all its trainings at once; pure.
 
-    Args:
-      algorithms: one for each setting, of one structure.
-      records: examples.
-      key: shape ().
-      params: the starting point.
-      number: the distribution of the number of trainings.
-      score: as in ``choose``.
-      unit: as in ``loop.finish``.
-      unit_rows: as in ``loop.finish``.
+    ``algorithms`` are one for each setting, of one structure; ``number`` is the distribution of the
+    number of trainings. The other arguments are those of ``choose`` and ``loop.finish``.
     """
     stacked = stack(algorithms)
     drawn = draw(stacked, records, key, params, number, len(algorithms), number.cap)
