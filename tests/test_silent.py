@@ -419,6 +419,8 @@ COUNTED = {
         "the unit 'id' holds '0000' 2 times.*names nobody"),
     "bounds that are far too wide": (
         lambda: plainly(Y, low=-1000, high=1000), "every column span less than 1% of the declared"),
+    "bounds of arrays that are far too wide": (
+        lambda: check(dpjax.Dataset(X, Y), bounds=[(-1e6, 1e6)] * P), "column span less than 1%"),
     "bounds that are far too wide, by a schema": (
         lambda: checked(a={"bounds": [-1e6, 1e6]}), "every column span less than 1%"),
     "bounds of a target that are far too wide": (

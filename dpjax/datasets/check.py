@@ -27,7 +27,7 @@ from dpjax.datasets.loaders import check_schema_alone, open_table
 from dpjax.datasets.schema import Schema, check_unit
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import has_columns, is_table_path
-from dpjax.datasets.tables import Bounds, Table
+from dpjax.datasets.tables import Bounds, Table, read_ranges
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
 _MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
@@ -169,7 +169,7 @@ def check(
     Args:
       name_or_path: as for ``load``; or a ``Dataset`` with labels of classes, as training takes it.
       label: as for ``load``; for a table only.
-      bounds: as for ``load``, but optional for a table too.
+      bounds: as for ``load``, but optional; of a ``Dataset`` for features in their own units.
       classes: as for ``load``, but always optional; of a ``Dataset`` the numbers in ``y``, by
         default -1 and 1.
       schema: as for ``load``.
@@ -195,7 +195,9 @@ def check(
         check_schema_alone(name_or_path, options)
         return CheckReport(**exact_counts(name_or_path, Schema.read(schema)))
     if isinstance(name_or_path, Dataset):
-        table = _of_arrays(name_or_path, classes, unit)
+        if label is not None:
+            raise ValueError("label is for a table: the labels of a Dataset are in y.")
+        table = _of_arrays(name_or_path, classes, unit, bounds)
         unit = None if unit is None else "unit"
     else:
         options = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
@@ -218,7 +220,9 @@ def check(
     return dataclasses.replace(report, exact_problems=tuple(problems), exact_classes=suggested)
 
 
-def _of_arrays(data: Dataset, classes: Sequence[Label] | None, unit: Any) -> Table:
+def _of_arrays(
+    data: Dataset, classes: Sequence[Label] | None, unit: Any, bounds: Bounds | None
+) -> Table:
     x, y = np.asarray(data.x), np.asarray(data.y)
     if data.present is not None:
         x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
@@ -228,7 +232,8 @@ def _of_arrays(data: Dataset, classes: Sequence[Label] | None, unit: Any) -> Tab
         count = len((data.preprocessing and data.preprocessing.classes) or ())
         classes = range(count) if count > 2 else (-1, 1)
     columns = source.names[: -len(beside)]
-    return Table(data.name, columns, Opened(source), "y", None, check_classes(classes))
+    ranges = None if bounds is None else read_ranges(bounds, columns)
+    return Table(data.name, columns, Opened(source), "y", ranges, check_classes(classes))
 
 
 class _Tally:
@@ -259,13 +264,13 @@ class _Tally:
             low, high = self._table.ranges
             self._outside += ((block < low) | (block > high)).sum(0)
             self._zeros += int((block <= low).all(1).sum())
-        held = [*map(plain, labels)]
+        held = [*map(plain, labels.tolist())]
         self._labels.update(held)
         self._stand_ins += exact_stand_ins(labels, self._table.classes or ())
         for cells in units:
             self._owners.add(cells)
         pairs = zip(block, held, strict=True)
-        self._seen.update(hash((row.tobytes(), label_text(label))) for row, label in pairs)
+        self._seen.update(hash((row.tobytes(), label)) for row, label in pairs)
 
     def report(self) -> CheckReport:
         table = self._table
