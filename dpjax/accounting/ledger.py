@@ -5,39 +5,18 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
+from dpjax.accounting.entries import Entry, is_booked, place
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 
 _FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")  # that of dpjax 0.2, of one book, and the present
-
-
-class Entry(NamedTuple):
-    """One run in a ledger."""
-
-    run_id: str
-    label: str
-    """The caller's name for the data."""
-    config_hash: str
-    parent: str | None
-    """The run this one was forked from, or chosen after."""
-    cost: float
-    """The fraction of the budget that it takes, in the book that has more left; 0 if planned."""
-    overflow: float
-    """Probability that one of its batches exceeds the maximum size."""
-    started: str
-    finished: str | None
-    """None while unfinished; the cost is spent in either case."""
-    draws: int | None
-    """Its noise draws at most, coordinates times releases; None where it was not told."""
-    plan: str | None
-    """The plan that has paid for it."""
 
 
 class Ledger(HasCard):
@@ -266,23 +245,11 @@ class Ledger(HasCard):
         try:
             limits = limits if before else self.books.limits(event)
             self.books.cost(event, limits)  # also a planned run may be one that no ledger books
-            if plan := self._place(event):
+            if plan := place(self._lines.lines, event):
                 return limits, (0.0, 0.0), plan
             return limits, self.books.price(event, limits, before), None
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-
-    def _place(self, event: Event) -> list | None:
-        """A place that a plan holds for a run that is accounted like this one."""
-        wanted = [event.relation, steps(event)]
-        taken = [line["plan"] for line in self._intents if "plan" in line]
-        places = (
-            [line["run"], number]
-            for line in self._lines.lines
-            for number, planned in enumerate(line.get("planned", ()))
-            if planned == wanted and wanted[1]
-        )
-        return next((place for place in places if place not in taken), None)
 
     def reserve(
         self,
@@ -331,7 +298,7 @@ class Ledger(HasCard):
         intent = json.loads(json.dumps(intent))  # as it will be read
 
         def admitted() -> dict[str, Any] | None:
-            if self._is_booked(intent, resumed):
+            if is_booked(self.path, self._intents, intent, resumed):
                 return None
             if parent is not None and parent not in self:
                 raise ValueError(
@@ -403,26 +370,6 @@ class Ledger(HasCard):
             f"a Ledger holds an open, locked file and cannot be pickled; pass its path "
             f"{self.path!r} instead."
         )
-
-    def _is_booked(self, intent: dict[str, Any], resumed: bool) -> bool:
-        """Whether this run is booked already; raises where another run has its name."""
-        run_id = intent["run"]
-        booked = next((line for line in self._intents if line["run"] == run_id), None)
-        if booked is None:
-            return False
-        if differing := [field for field in intent if booked[field] != intent[field]]:
-            raise ValueError(
-                f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
-                f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
-                "new run_id and a new key."
-            )
-        if not resumed:
-            raise ValueError(
-                f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
-                "and a new key. Only a run that goes on from its checkpoint, with its own key, "
-                "spends nothing more: resumed=True says so."
-            )
-        return True
 
     def _append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
         if self._file is None:
