@@ -1,12 +1,15 @@
 """The two books of a ledger: how many runs they admit, and that what they admit stays in budget."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import dp_event
 
 import dpjax
 from dpjax.accounting import (
@@ -297,6 +300,171 @@ def test_noise_without_a_guarantee_takes_no_place_in_a_plan(path):
         ledger.plan([one], label="made up")
         with pytest.raises(ValueError, match="unsafe_fast_noise"):
             ledger.check(Event(fast, "zero_out"))
+
+
+# What another program spent.
+
+RELATIONS = {
+    "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    "add_or_remove_one": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+
+
+def normal(noise, count=1):
+    return dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(noise), count)
+
+
+def drawn(part, noise, count=1):
+    batch = dp_event.PoissonSampledDpEvent(part, dp_event.GaussianDpEvent(noise))
+    return dp_event.SelfComposedDpEvent(batch, count)
+
+
+def subset(noise):
+    return dp_event.SampledWithoutReplacementDpEvent(N, 25, dp_event.GaussianDpEvent(noise))
+
+
+def several(*events):
+    return dp_event.ComposedDpEvent(list(events))
+
+
+def by_rdp(event, relation, order):
+    accountant = dp_accounting.rdp.RdpAccountant([order], RELATIONS[relation])
+    return accountant.compose(event).rdp[0]
+
+
+BOTH = ("zero_out", "add_or_remove_one")
+OUTSIDE = [
+    *[(drawn(0.025, 2.0, 40), None, relation) for relation in BOTH],
+    *[(several(drawn(0.1, 4.0), dp_event.LaplaceDpEvent(5.0)), None, each) for each in BOTH],
+    *[(dp_event.ZCDpEvent(0.02, 0.1), None, relation) for relation in RELATIONS],
+    (dp_event.SingleEpochTreeAggregationDpEvent(9.0, [4, 8]), None, "zero_out"),
+    (dp_event.RandomizedResponseDpEvent(0.9, 4), None, "replace_one"),
+    # Defined over the bound of one record, and read over the sensitivity, which is twice that.
+    (subset(8.0), subset(4.0), "replace_one"),
+    (
+        several(dp_event.LaplaceDpEvent(9.0), normal(20.0)),
+        several(dp_event.LaplaceDpEvent(4.5), normal(10.0)),
+        "replace_one",
+    ),
+    # dp_accounting reads an integer in a batch as all of its noise: 3e-5 in place of 13 at order 9.
+    (
+        dp_event.PoissonSampledDpEvent(0.01, several(normal(40), normal(5))),
+        dp_event.PoissonSampledDpEvent(0.01, several(normal(40.0), normal(5.0))),
+        "zero_out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spent", "meant", "relation"), OUTSIDE)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_spend_from_outside_costs_its_renyi_divergence(spent, meant, relation, first, path):
+    with Ledger.create(path, dataclasses.replace(BUDGET, relation=relation)) as ledger:
+        if not first:
+            admit(ledger, event(None, 4, 20.0, relation))
+        ledger.spend(spent, label="made up")
+        limits, costs = ledger._booked
+        rho = by_rdp(spent if meant is None else meant, relation, limits.order)
+        assert costs[-1] == (math.inf, pytest.approx(rho / limits.renyi))
+        entry = ledger.entries[-1]
+        assert (entry.outside, entry.config_hash) == (repr(spent), "outside")
+        assert entry.finished and not entry.plan
+        assert limits.own == 0 if first else limits.own > 0
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("unsampled", [False, True])
+def test_gaussian_noise_from_outside_stays_in_the_gaussian_book(relation, unsampled, path):
+    budget = dataclasses.replace(BUDGET, relation=relation)
+    over = 2 if relation == "replace_one" else 1
+    with Ledger.create(path, budget, unsampled=unsampled) as ledger:
+        admit(ledger, event(None, 4, 20.0, relation))
+        ledger.spend(several(normal(over * 20, 3), normal(over * 20.0)), label="made up")
+        run, spent = ledger.entries
+        assert spent.cost == pytest.approx(run.cost, rel=1e-12)
+        if unsampled:
+            with pytest.raises(ValueError, match="without --unsampled"):
+                ledger.spend(dp_event.ZCDpEvent(0.01), label="made up")
+        assert len(ledger.entries) == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (dp_event.NoOpDpEvent(), "at order 2 is 0"),
+        (dp_event.NonPrivateDpEvent(), "at order 2 is inf"),
+        (several(drawn(0.1, 2.0), dp_event.NonPrivateDpEvent()), "at order 2 is inf"),
+        (dp_event.GaussianDpEvent(math.nan), "noise_multiplier must be"),
+        (dp_event.ZCDpEvent(math.nan), "at order 2 is nan"),
+        (dp_event.LaplaceDpEvent(0.0), "noise_multiplier must be"),
+        (dp_event.PoissonSampledDpEvent(0.1, several()), "negative power"),
+        (dp_event.GaussianDpEvent("2"), "noise_multiplier must be a number"),
+        (dp_event.GaussianDpEvent(None), "noise_multiplier must be a number"),
+        (dp_event.UnsupportedDpEvent(), "Unsupported event"),
+        (dp_event.DpEvent(), "Unsupported event"),
+        (subset(4.0), "must be `REPLACE_ONE`"),
+        (drawn(1.5, 2.0), "Sampling rate"),
+        (normal(2.0, 0.5), "count must be a whole number"),
+        (normal(2.0, -1), "count must be"),
+        (several(normal(2.0), dp_event.ZCDpEvent(-0.1)), "rho must be"),
+        (run(None, 1, 1.0), "a DpEvent of dp_accounting, got an object of type Event"),
+        (normal(0.1), "spent already, and no noise changes that: book it in a ledger of its own"),
+        (
+            drawn(0.5, 0.1),
+            "spent already, and no noise changes that: book it in a ledger of its own",
+        ),
+    ],
+)
+def test_a_spend_that_cannot_be_booked_says_what_to_do(bad, words, path):
+    with Ledger.create(path, BUDGET) as ledger:
+        before = path.read_bytes()
+        with pytest.raises(ValueError) as error:
+            ledger.spend(bad, label="made up")
+        assert words in str(error.value)
+        known = ("dp_accounting.ZCDpEvent(rho)", "run(ledger=)", "ledger of its own")
+        assert any(way in str(error.value) for way in known)
+        assert path.read_bytes() == before
+
+
+def test_a_spend_whose_end_is_not_written_stays_spent(path, monkeypatch):
+    with Ledger.create(path, BUDGET) as ledger:
+        append, lines = hash_chain.HashChainFile.append, []
+
+        def crash(file, decide):
+            lines.append(append(file, decide) if not lines else 1 / 0)
+
+        monkeypatch.setattr(hash_chain.HashChainFile, "append", crash)
+        with pytest.raises(ZeroDivisionError):
+            ledger.spend(drawn(0.025, 2.0, 40), label="made up")
+    (entry,) = Ledger.read(path).entries
+    assert entry.cost > 0 and entry.outside and not entry.finished
+
+
+def exact(spent, delta, relation="zero_out"):
+    """The epsilon of runs and of spends from outside, by dp_accounting."""
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)
+    for each in spent:
+        accountant.compose(each.dp_event if isinstance(each, Event) else each)
+    return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_history_with_spends_from_outside_stays_within_epsilon(seed, path):
+    random = np.random.default_rng(seed)
+    kinds = [*KINDS, normal(9.0), drawn(0.1, 2.0, 3), drawn(0.025, 1.0, 4), normal(30.0, 4)]
+    with Ledger.create(path, BUDGET) as ledger:
+        spent = []
+        for number in random.integers(len(kinds), size=40):
+            with contextlib.suppress(ValueError):
+                if isinstance(kinds[number], Event):
+                    ledger.reserve(
+                        run_id=f"{len(spent)}", event=kinds[number], label="l", config_hash="0"
+                    )
+                else:
+                    ledger.spend(kinds[number], label="made up")
+                spent.append(kinds[number])
+        assert len(ledger.entries) == len(spent) > 3
+    assert 0.7 * BUDGET.epsilon < exact(spent, BUDGET.delta) <= BUDGET.epsilon
 
 
 # Ways out.

@@ -27,6 +27,8 @@ class Entry(NamedTuple):
     """Its noise draws at most, coordinates times releases; None where it was not told."""
     plan: str | None
     """The plan that has paid for it."""
+    outside: str | None
+    """The ``dp_accounting`` event that another program spent; None for a run."""
 
 
 def place(lines: Sequence[dict[str, Any]], event: Event) -> list | None:

@@ -252,7 +252,12 @@ class Books:
             first = self.both and not before
             most = self.budget.epsilon if first else rounded_down(most * (1 - 1e-5))
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
-        if most > 2 * self.budget.delta:
+        if noisier(2.0) == event:
+            words += (
+                " It is spent already, and no noise changes that: book it in a ledger of its own, "
+            )
+            words += "whose budget adds to this one."
+        elif most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
         elif before and high == _MOST_NOISE:
             words += " No noise makes it fit: plan such a run before the first one, or give it a "

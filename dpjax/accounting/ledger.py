@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import dp_accounting
+
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
@@ -15,6 +17,7 @@ from dpjax.accounting.entries import Entry, is_booked, place
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
+from dpjax.accounting.outside import outside
 
 _FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")  # that of dpjax 0.2, of one book, and the present
 
@@ -178,6 +181,7 @@ class Ledger(HasCard):
                 finished=ended.get(line["run"]),
                 draws=line.get("draws"),
                 plan=line.get("plan", [None])[0],
+                outside=line["releases"][0]["name"] if line["config"] == "outside" else None,
             )
             for line, cost in zip(self._intents, costs, strict=True)
         )
@@ -329,10 +333,28 @@ class Ledger(HasCard):
         Raises:
           ValueError: as ``check``.
         """
+        planned = [[run.relation, steps(run)] for run in events]
+        self._book("plan", compose(events), label, planned=planned)
+
+    def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:
+        """Books what another program has released of these data, each time that it is called.
+
+        Args:
+          event: what was released, of sensitivities for the ledger's relation. A noise multiplier
+            is over the bound of one record, as ``dp_accounting`` defines it; under ``replace_one``
+            a sum moves by twice that, which is accounted for here.
+          label: the caller's name for the data.
+
+        Raises:
+          ValueError: as ``check``; for an event of which ``dp_accounting`` knows no finite Renyi
+            divergence under the ledger's relation.
+        """
+        self._book("outside", outside(event, self.budget.relation), label)
+
+    def _book(self, kind: str, event: Event, label: str, **more: Any) -> None:
         name = uuid.uuid4().hex
-        self.reserve(run_id=name, event=compose(events), label=label, config_hash="plan")
-        ended = {"kind": "completion", "run": name, "at": _now()}
-        self._append(lambda: ended | {"planned": [[run.relation, steps(run)] for run in events]})
+        self.reserve(run_id=name, event=event, label=label, config_hash=kind)
+        self._append(lambda: {"kind": "completion", "run": name, "at": _now()} | more)
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.

@@ -3,6 +3,7 @@
 import argparse
 
 import dpjax
+from dpjax._cards import printable
 from dpjax.accounting import Ledger
 
 
@@ -21,7 +22,8 @@ def show(arguments: argparse.Namespace) -> int:
     for entry in ledger.entries:
         ended = f"finished {entry.finished}" if entry.finished else "unfinished (but spent)"
         after = f", after {entry.parent}" if entry.parent else ""
-        print(f"{entry.run_id}  on {entry.label!r}{after}")
+        what = f"outside: {printable(entry.outside)}" if entry.outside else entry.run_id
+        print(f"{what}  on {entry.label!r}{after}")
         share = "planned" if entry.plan else f"{100 * entry.cost:.3g} % of the budget"
         print(f"  {share}, started {entry.started}, {ended}")
     print("\n".join(_budget_lines(ledger)))
