@@ -10,6 +10,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import dp_event
+from factories import in_threads
 
 import dpjax
 from dpjax.accounting import (
@@ -363,7 +364,7 @@ def test_a_spend_from_outside_costs_its_renyi_divergence(spent, meant, relation,
         if not first:
             admit(ledger, event(None, 4, 20.0, relation))
         ledger.spend(spent, label="made up")
-        limits, costs = ledger._booked
+        limits, costs = ledger._booked()
         rho = by_rdp(spent if meant is None else meant, relation, limits.order)
         assert costs[-1] == (math.inf, pytest.approx(rho / limits.renyi))
         entry = ledger.entries[-1]
@@ -465,6 +466,174 @@ def test_a_random_history_with_spends_from_outside_stays_within_epsilon(seed, pa
                 spent.append(kinds[number])
         assert len(ledger.entries) == len(spent) > 3
     assert 0.7 * BUDGET.epsilon < exact(spent, BUDGET.delta) <= BUDGET.epsilon
+
+
+# Disjoint parts.
+
+PARTS = ("north", "south", "west")
+
+
+def reading(part, entries):
+    """What was spent of a part: runs that paid by themselves, and read it or all of the data."""
+    return [spent for spent, entry in entries if not entry.plan and entry.part in (None, part)]
+
+
+@pytest.mark.parametrize("relation", BOTH)
+@pytest.mark.parametrize("unsampled", [False, True])
+def test_parts_spend_side_by_side(unsampled, relation, path, capsys):
+    budget = dataclasses.replace(BUDGET, relation=relation)
+    whole = run(None, 10, 3.0, relation)
+    with Ledger.create(path, budget, parts=PARTS, unsampled=unsampled) as ledger:
+        assert ledger.of("north").check(whole) == pytest.approx(1, abs=1e-6)
+        assert admit(ledger.of("north"), whole, whole) == 1
+        assert admit(ledger.of("south"), *[run(None, 10, 0.7, relation)] * 2) == 2
+        assert ledger.of("west").remaining_epsilon == pytest.approx(3.0)
+        assert ledger.of("west").remaining == 1 > ledger.of("south").remaining > ledger.remaining
+        assert ledger.remaining_epsilon < 1e-3 and "the budget is spent" in ledger.advice
+        with pytest.raises(ValueError, match=r"part 'north': .* Left: nothing") as error:
+            ledger.check(run(None, 10, 1.0, relation))
+        assert "'west'" not in str(error.value)
+    shown = Ledger.read(path)
+    assert [entry.part for entry in shown.entries] == ["north", "south", "south"]
+    assert shown.entries[0].cost == pytest.approx(1, abs=1e-6)
+    assert main(["ledger", "show", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "on 'made up', part 'south'" in said
+    assert "remaining of part 'north': nothing;" in said
+    assert "remaining of part 'west': 100 %;" in said
+
+
+def test_a_run_on_all_of_the_data_is_booked_by_what_each_part_holds(path):
+    """Each part has books of its own, which its first run fixes, also where others came before."""
+    small, large = run(0.1, 10, 0.5), run(None, 40, 0.5)
+    with Ledger.create(path, BUDGET, parts=("north", "south")) as ledger:
+        admit(ledger.of("north"), small)
+        admit(ledger, large)
+        alone = [Ledger.create(path.with_name(name), BUDGET) for name in ("n", "s")]
+        admit(alone[0], small, large)
+        admit(alone[1], large)
+        for part, other in zip(("north", "south"), alone, strict=True):
+            assert ledger._booked(part) == other._booked()
+            assert ledger.of(part).advice == other.advice
+            other.close()
+        named = float(ledger.advice.split("epsilon ")[1].split(" at")[0])
+        assert admit(ledger, run(None, 3, named)) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_history_on_parts_stays_within_epsilon_in_each(seed, path):
+    random = np.random.default_rng(seed)
+    kinds = [*KINDS, normal(9.0), drawn(0.1, 2.0, 3), run(None, 10, 1.2), run(0.025, 40, 1.0)]
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        spent, planned = [], []
+        for number, place in random.integers(len(kinds) * 4, size=(60, 2)):
+            kind, book = kinds[number % len(kinds)], ledger.of([None, *PARTS][place % 4])
+            with contextlib.suppress(ValueError):
+                if not isinstance(kind, Event):
+                    book.spend(kind, label="made up")
+                elif number < 4 and not planned:
+                    book.plan(planned := [kind, KINDS[0]], label="made up")
+                    kind = compose(planned)
+                else:
+                    assert admit(book, kind) or book.check(kind)  # raises
+                spent.append(kind)
+        entries = list(zip(spent, ledger.entries, strict=True))
+        assert len({entry.part for _, entry in entries}) == 4
+        for part in PARTS:
+            assert 0.5 < exact(reading(part, entries), BUDGET.delta) <= BUDGET.epsilon
+        together = exact([kind for kind, entry in entries if not entry.plan], BUDGET.delta)
+        assert together > 1.2 * BUDGET.epsilon
+
+
+def test_a_plan_pays_for_runs_on_its_own_part_alone(path):
+    one = run(0.025, 40, 1.0)
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        ledger.of("north").plan([one, one], label="made up")
+        for part, pays in (("south", None), (None, None), ("north", True), ("north", True)):
+            assert bool(ledger.of(part).check(one)) != bool(pays)
+            admit(ledger.of(part), one)
+            assert bool(ledger.entries[-1].plan) == bool(pays)
+        ledger.plan([one], label="made up")
+        assert ledger.of("south").check(one) > 0 == ledger.check(one)
+
+
+@pytest.mark.parametrize(
+    ("parts", "relation", "words"),
+    [
+        (("north", "south"), "replace_one", "may move from one part to another"),
+        (("north", "north"), "zero_out", "two or more different names"),
+        (("north",), "zero_out", "two or more different names"),
+        ("north", "zero_out", "two or more different names"),
+        (("north", ""), "zero_out", "parts must be a non-empty string"),
+        (("north", 3), "zero_out", "parts must be a non-empty string"),
+    ],
+)
+def test_parts_that_are_none(parts, relation, words, path):
+    with pytest.raises(ValueError, match=words):
+        Ledger.create(path, dataclasses.replace(BUDGET, relation=relation), parts=parts)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("parts", "words"), [((), "must be None"), (PARTS, "one of 'north', ")])
+def test_a_part_that_was_not_declared(parts, words, path):
+    with Ledger.create(path, BUDGET, parts=parts) as ledger:
+        with pytest.raises(ValueError, match=words):
+            ledger.of("east")
+        assert ledger.of(None).check(KINDS[0]) > 0
+
+
+def test_a_resumed_run_cannot_move_to_another_part(path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        admit(ledger.of("north"), KINDS[0])
+        again = {"run_id": "0", "event": KINDS[0], "label": "made up", "config_hash": "0"}
+        ledger.of("north").reserve(**again, resumed=True)
+        for part in ("south", None):
+            with pytest.raises(ValueError, match="with another part: 'north'"):
+                ledger.of(part).reserve(**again, resumed=True)
+        assert len(ledger.entries) == 1
+
+
+@pytest.mark.parametrize(("parts", "admitted"), [(PARTS, 3), (("north",) * 3, 1)])
+def test_of_many_threads_one_is_admitted_in_each_part(parts, admitted, path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        whole = run(None, 10, 2.9)
+        results = in_threads(
+            *[
+                lambda part=part, i=i: ledger.of(part).reserve(
+                    run_id=f"{i}", event=whole, label="made up", config_hash="0"
+                )
+                for i, part in enumerate(parts)
+            ]
+        )
+        assert sum(result is None for result in results) == admitted
+    assert len(Ledger.read(path).entries) == admitted
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        None,
+        {},
+        {"north": {}},
+        {"north": {"cost": [0.1, 0.1]}},
+        {"north": {"limits": [2.0]}},
+        "abc",
+        3,
+    ],
+)
+def test_crafted_shares_of_parts_are_damage(shares, path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        admit(ledger.of("north"), KINDS[0])
+    first, line = hash_chain.read(path).lines
+    for crafted in (line["shares"], shares):
+        lines = hash_chain.line({k: v for k, v in first.items() if k != "previous"}, "0" * 64)
+        more = {k: v for k, v in line.items() if k != "previous"} | {"shares": crafted}
+        path.write_bytes(lines + hash_chain.line(more, hash_chain.parse(lines).head))
+        if crafted != {}:
+            assert crafted is shares or len(Ledger.read(path).entries) == 1
+    for ask in (lambda one: one.entries, lambda one: one.of("north").check(KINDS[0])):
+        with pytest.raises(hash_chain.LedgerError, match="damaged"):
+            ask(Ledger.read(path))
 
 
 # Ways out.

@@ -195,7 +195,7 @@ def test_a_mixed_history_stays_within_epsilon(path):
     """What fits one book by a hair fits the budget by the accountant that knows all orders."""
     with Ledger.create(path, BUDGET) as ledger:
         ledger.reserve(**intent("first", 100.0))
-        limits = ledger._booked[0]
+        limits = ledger._booked()[0]
         one = renyi(sampled(), limits.order)
         steps = int((limits.renyi - renyi(gaussian(100.0), limits.order)) / one)
         ledger.reserve(**intent("a", event=sampled(1e-12, steps // 2)))
@@ -211,7 +211,7 @@ def test_overflow_is_charged_to_its_share_of_delta(path):
     with Ledger.create(path, BUDGET) as ledger:
         ledger.reserve(**intent("first", 100.0))
         most = 0.01 * 0.5e-5 / (1 + math.e)
-        assert ledger._booked[0].overflow == pytest.approx(most)
+        assert ledger._booked()[0].overflow == pytest.approx(most)
         ledger.reserve(**intent(event=sampled(0.6 * most)))
         with pytest.raises(ValueError, match="raise the sampler's capacity"):
             ledger.reserve(**intent("b", event=sampled(0.6 * most)))

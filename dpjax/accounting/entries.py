@@ -17,7 +17,8 @@ class Entry(NamedTuple):
     parent: str | None
     """The run this one was forked from, or chosen after."""
     cost: float
-    """The fraction of the budget that it takes, in the book that has more left; 0 if planned."""
+    """The fraction of the budget that it takes, in the book that has more left; 0 if planned. Of
+    several parts, where it takes most."""
     overflow: float
     """Probability that one of its batches exceeds the maximum size."""
     started: str
@@ -29,17 +30,19 @@ class Entry(NamedTuple):
     """The plan that has paid for it."""
     outside: str | None
     """The ``dp_accounting`` event that another program spent; None for a run."""
+    part: str | None
+    """The part of the data that it reads; None for all."""
 
 
-def place(lines: Sequence[dict[str, Any]], event: Event) -> list | None:
+def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> list | None:
     """Returns a place that a plan holds for a run that is accounted like this one."""
-    wanted = [event.relation, steps(event)]
+    wanted = [event.relation, steps(event), part]
     taken = [line["plan"] for line in lines if "plan" in line]
     places = (
         [line["run"], number]
         for line in lines
         for number, planned in enumerate(line.get("planned", ()))
-        if planned == wanted and wanted[1]
+        if [*planned, None][:3] == wanted and wanted[1]
     )
     return next((place for place in places if place not in taken), None)
 
@@ -52,10 +55,10 @@ def is_booked(
     booked = next((line for line in intents if line["run"] == run_id), None)
     if booked is None:
         return False
-    if differing := [field for field in intent if booked[field] != intent[field]]:
+    if differing := [field for field in intent if booked.get(field) != intent[field]]:
         raise ValueError(
             f"run_id {run_id!r} is in {path} with another {differing[0]}: "
-            f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
+            f"{booked.get(differing[0])!r}, not {intent[differing[0]]!r}; a new run needs a "
             "new run_id and a new key."
         )
     if not resumed:

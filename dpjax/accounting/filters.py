@@ -22,6 +22,11 @@ the other: M is one filter, which has all of delta. Adding up epsilons would not
 interleave: each is booked whole before its first step, and a step is one mechanism, whose pair
 bounds it whatever was released before, so the steps of all runs are one adaptive composition.
 
+Where disjoint parts of the data are declared, each has two books of its own, which hold the runs
+that read it. Neighbours differ in a record of one part. The other runs have one distribution for
+both, given what was released before, so they are as public, also where they decide on the first run
+that reads the part and with it on what its books hold. A replaced record could change two parts.
+
 Reference: Smith and Thakurta (2022), filters of Gaussian DP; Feldman and Zrnic (2021), of Renyi DP;
 Zhu, Dong and Wang (2022), composition of dominating pairs; Vadhan and Zhang (2023), interleaved
 mechanisms; the conversion from Renyi DP is proposition 12 of Canonne, Kamath and Steinke (2020).

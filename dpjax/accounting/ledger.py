@@ -1,5 +1,7 @@
 """``Ledger``: the privacy budget of one data set, and the runs that have spent it."""
 
+import collections
+import dataclasses
 import datetime
 import json
 import os
@@ -35,17 +37,6 @@ class Ledger(HasCard):
       shows the remaining part of the declared budget. It never shows an epsilon spent so far:
       such a number is no guarantee if the next run depends on the last one. Anyone who can write
       the file can rewrite all of it: keep ``anchor`` elsewhere to notice.
-
-    >>> import tempfile
-    >>> from dpjax.accounting import Event, Release
-    >>> event = Event((Release("gradient", 1, noise_multiplier=10.0),), "zero_out")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
-    ...     with Ledger.create(os.path.join(folder, "ledger"), budget) as ledger:
-    ...         before = ledger.remaining_epsilon
-    ...         ledger.reserve(run_id="first", event=event, label="visits", config_hash="0")
-    ...         round(before, 6), round(ledger.remaining_epsilon, 4)
-    (1.0, 0.8746)
     """
 
     def __init__(
@@ -53,10 +44,12 @@ class Ledger(HasCard):
         path: str | os.PathLike,
         file: hash_chain.HashChainFile | None,
         content: hash_chain.HashChain,
+        part: str | None = None,
     ):
         self.path = os.fspath(path)
         self._file = file
         self._content = content
+        self.part = part
         declared = content.lines[0] if content.lines else {}
         if declared.get("format") not in _FORMATS:
             raise LedgerError(
@@ -64,6 +57,7 @@ class Ledger(HasCard):
                 f"`dpjax ledger create {self.path} --epsilon E --delta D`."
             )
         self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
+        self.parts: tuple[str, ...] = tuple(declared.get("parts", ()))
         self.renyi_order: float | None = declared["renyi_order"]
         self.books = Books(self.budget, self.renyi_order, both=not declared.get("unsampled", True))
         if any(line["kind"] not in ("intent", "completion") for line in content.lines[1:]):
@@ -77,6 +71,7 @@ class Ledger(HasCard):
         *,
         renyi_order: float | None = None,
         unsampled: bool = False,
+        parts: Sequence[str] = (),
     ) -> "Ledger":
         """Creates a ledger file and returns the ledger, open for writing.
 
@@ -85,9 +80,12 @@ class Ledger(HasCard):
           budget: what all runs together may spend; cannot be changed later.
           renyi_order: of the book for all kinds of runs; by default the best at this budget.
           unsampled: whether to admit unsampled Gaussian releases alone, which then lose nothing.
+          parts: names of parts of the data, of which each may spend the budget, see ``of``. That no
+            unit of privacy is in two is your declaration, which nothing checks.
 
         Raises:
-          ValueError: if the budget admits nothing at that order.
+          ValueError: if the budget admits nothing at that order, or for parts under
+            ``replace_one``.
           FileExistsError: if the file exists.
         """
         if not isinstance(budget, PrivacyBudget):
@@ -96,17 +94,24 @@ class Ledger(HasCard):
             )
         if unsampled and renyi_order is not None:
             raise ValueError("unsampled=True needs no renyi_order; pass one of them.")
+        if parts and (isinstance(parts, str) or len(set(parts)) < max(len(parts), 2)):
+            raise ValueError(f"parts must be two or more different names, got {parts!r}.")
+        if parts and budget.relation == "replace_one":
+            raise ValueError(
+                "parts cannot be declared under 'replace_one': a record that is replaced may move "
+                "from one part to another, which changes both. Declare the budget under 'zero_out' "
+                "or 'add_or_remove_one'."
+            )
         order = None if renyi_order is None else float(renyi_order)
         Books(budget, order, not unsampled)  # raises while there is no file yet
         first = {
             "kind": "declaration",
             "format": _FORMATS[1],
             "id": uuid.uuid4().hex,
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "relation": budget.relation,
+            **dataclasses.asdict(budget),
             "renyi_order": order,
             "unsampled": unsampled,
+            "parts": [_validate.word("parts", part) for part in parts],
             "at": _now(),
         }
         try:
@@ -147,6 +152,24 @@ class Ledger(HasCard):
         except FileNotFoundError:
             raise _absent(path) from None
 
+    def of(self, part: str | None) -> "Ledger":
+        """Returns this ledger for what reads one of its parts alone; None is for all of the data.
+
+        Runs on several parts spend side by side: what is left of a part is what those have left
+        that read it, or all of the data. What is left of all data is the least of any part.
+
+        Raises:
+          ValueError: for a part that was not declared.
+        """
+        if part is not None and part not in self.parts:
+            declared = f"one of {', '.join(map(repr, self.parts))}" if self.parts else "None"
+            raise ValueError(f"part must be {declared}, as {self.path} declares, got {part!r}.")
+        return Ledger(self.path, self._file, self._content, part)
+
+    @property
+    def _reads(self) -> tuple[str, ...]:
+        return (self.part,) if self.part is not None else self.parts or ("",)
+
     @property
     def _lines(self) -> hash_chain.HashChain:
         return self._content if self._file is None else self._file.chain
@@ -168,50 +191,58 @@ class Ledger(HasCard):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every run, in order."""
-        lines, costs = self._lines.lines, self._booked[1]
+        """Every run, in order, on whatever part."""
+        lines = self._lines.lines
         ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
-        book = used(costs).index(min(used(costs)))
+        taken = collections.defaultdict(float)
+        for part in self.parts or ("",):
+            costs = self._booked(part)[1]
+            book = used(costs).index(min(used(costs)))
+            for line, cost in zip(self._intents(part), costs, strict=True):
+                taken[line["run"]] = max(taken[line["run"]], cost[book])
         return tuple(
             Entry(
                 *(line[key] for key in ("run", "label", "config", "parent")),
-                cost=cost[book],
+                cost=taken[line["run"]],
                 overflow=line["overflow"],
                 started=line["at"],
                 finished=ended.get(line["run"]),
                 draws=line.get("draws"),
                 plan=line.get("plan", [None])[0],
                 outside=line["releases"][0]["name"] if line["config"] == "outside" else None,
+                part=line.get("part"),
             )
-            for line, cost in zip(self._intents, costs, strict=True)
+            for line in self._intents()
         )
 
-    @property
-    def _intents(self) -> list[dict[str, Any]]:
-        return [line for line in self._lines.lines if line["kind"] == "intent"]
+    def _intents(self, part: str = "") -> list[dict[str, Any]]:
+        """The lines of all runs, or of those that read a part, with what they take of it."""
+        lines = [line for line in self._lines.lines if line["kind"] == "intent"]
+        reading = (line for line in lines if line.get("part") in (None, part))
+        return [line | line["shares"][part] for line in reading] if part else lines
 
-    @property
-    def _booked(self) -> tuple[Limits, list[Cost]]:
+    def _booked(self, part: str = "") -> tuple[Limits, list[Cost]]:
         """What the first run fixed, before it that of one book; and what every run takes."""
         try:
-            return self.books.read(self._intents)
+            return self.books.read(self._intents(part))
         except (LookupError, TypeError, ValueError, AttributeError):
             raise LedgerError(f"{self.path} is damaged: it books what is no cost.") from None
 
     @property
     def remaining(self) -> float:
         """The fraction of the budget that is left, in the book that has more."""
-        return max(0.0, 1 - min(used(self._booked[1])))
+        return min(max(0.0, 1 - min(used(self._booked(part)[1]))) for part in self._reads)
 
     @property
     def remaining_epsilon(self) -> float:
         """The epsilon still available to one unsampled release at the budget's delta."""
-        return self.books.further_epsilon(*self._booked)
+        return min(self.books.further_epsilon(*self._booked(part)) for part in self._reads)
 
     @property
     def advice(self) -> str:
         """What is left, in words; a run calibrated to the epsilon named there fits."""
-        return self.books.advice(*self._booked)
+        left = [self._booked(part) for part in self._reads]
+        return self.books.advice(*min(left, key=lambda one: self.books.further_epsilon(*one)))
 
     def _card(self) -> Card:
         entries, budget = self.entries, self.budget
@@ -241,19 +272,24 @@ class Ledger(HasCard):
         Raises:
           ValueError: for an event of another relation, one without a place, or above the budget.
         """
-        return min(self._price(event)[1])
+        return max(min(cost) for _, cost in self._price(event).values())
 
-    def _price(self, event: Event) -> tuple[Limits, Cost, list | None]:
-        """What a run takes, and its place in a plan that has paid for it."""
-        limits, before = self._booked
-        try:
-            limits = limits if before else self.books.limits(event)
-            self.books.cost(event, limits)  # also a planned run may be one that no ledger books
-            if plan := place(self._lines.lines, event):
-                return limits, (0.0, 0.0), plan
-            return limits, self.books.price(event, limits, before), None
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from None
+    def _price(self, event: Event) -> dict[str, tuple[Limits, Cost]]:
+        """What a run takes of each part that it reads; nothing if a plan has paid for it."""
+        found, refused = {}, []
+        for part in self._reads:
+            limits, before = self._booked(part)
+            try:
+                limits = limits if before else self.books.limits(event)
+                self.books.cost(event, limits)  # also a planned run may be one that no ledger books
+                paid = place(self._lines.lines, event, self.part)
+                cost = (0.0, 0.0) if paid else self.books.price(event, limits, before)
+                found[part] = limits, cost
+            except ValueError as error:
+                refused.append(f"part {part!r}: {error}" if part else str(error))
+        if refused:
+            raise ValueError(f"{self.path}: {' '.join(refused)}")
+        return found
 
     def reserve(
         self,
@@ -298,23 +334,27 @@ class Ledger(HasCard):
             "config": _validate.word("config_hash", config_hash),
             "relation": event.relation,
             "releases": [release.to_json() for release in event.releases],
+            "part": self.part,
         }
         intent = json.loads(json.dumps(intent))  # as it will be read
 
         def admitted() -> dict[str, Any] | None:
-            if is_booked(self.path, self._intents, intent, resumed):
+            if is_booked(self.path, self._intents(), intent, resumed):
                 return None
             if parent is not None and parent not in self:
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            limits, cost, plan = self._price(event)
+            plan, shares = place(self._lines.lines, event, self.part), {}
+            for part, (limits, cost) in self._price(event).items():
+                shares[part] = {"cost": self.books.written(cost)}
+                if self.books.both and not self._intents(part):
+                    shares[part]["limits"] = limits
             found = {
-                "cost": self.books.written(cost),
                 "overflow": 0.0 if plan else event.failure_probability,
-                "limits": limits if self.books.both and not self._intents else None,
                 "plan": plan,
                 "draws": draws,
+                **({"shares": shares} if self.parts else shares[""]),
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
 
@@ -333,7 +373,7 @@ class Ledger(HasCard):
         Raises:
           ValueError: as ``check``.
         """
-        planned = [[run.relation, steps(run)] for run in events]
+        planned = [[run.relation, steps(run), self.part] for run in events]
         self._book("plan", compose(events), label, planned=planned)
 
     def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:

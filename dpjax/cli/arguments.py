@@ -73,11 +73,7 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         metavar="DIR",
         help="save the run as it goes, or resume the run saved there; SECRET: it holds the key",
     )
-    one.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="record the run in this ledger, if it fits the budget declared there",
-    )
+    _book_arguments(one)
     one.add_argument(
         "--memory-limit",
         metavar="SIZE",
@@ -86,6 +82,15 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         "in the same folder, if it may be written to; the result is the same",
     )
     processes.add_arguments(one)
+
+
+def _book_arguments(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="record the training or search in this ledger, if it fits the budget declared there",
+    )
+    one.add_argument("--part", metavar="NAME", help="the part of the ledger's data that it reads")
 
 
 def _tune_parser(commands: argparse._SubParsersAction) -> None:
@@ -133,11 +138,7 @@ def _tune_parser(commands: argparse._SubParsersAction) -> None:
     )
     one.add_argument("--json", metavar="FILE", help="write the result as JSON")
     one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
-    one.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="record the search in this ledger, if it fits the budget declared there",
-    )
+    _book_arguments(one)
 
 
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
@@ -237,6 +238,14 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
         "--unsampled",
         action="store_true",
         help="admit runs without sampling and selection only, and account for them without loss",
+    )
+    one.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="NAME",
+        default=(),
+        help="parts of the data that have no unit of privacy in common, by your declaration; runs "
+        "with --part spend side by side",
     )
     one = verbs.add_parser(
         "show", help="print the declared budget, the cost of each run, and what remains"

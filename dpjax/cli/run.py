@@ -44,6 +44,7 @@ def _work(arguments: argparse.Namespace) -> int:
     problem.say_labels(arguments, objective, data)
     scale = data.preprocessing
     declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
+    declared += (arguments.part,)
     if arguments.dry_run:
         everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
         print(guarantee.statement(algorithm, data.unit, False, *declared))
@@ -90,7 +91,7 @@ def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None
         root_key(None, arguments.seed)
     resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
     if arguments.ledger and not resumed:  # a run that goes on spends nothing more
-        dpjax.Ledger.read(arguments.ledger).check(algorithm.event)
+        dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(algorithm.event)
 
 
 def _train(
@@ -108,6 +109,7 @@ def _train(
             seed=seed,
             checkpoint=arguments.checkpoint,
             ledger=arguments.ledger,
+            part=arguments.part,
         )
     root = root_key(key, seed)
     keys = jax.random.split(root, arguments.repeats)
