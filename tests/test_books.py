@@ -409,10 +409,10 @@ def test_gaussian_noise_from_outside_stays_in_the_gaussian_book(relation, unsamp
         (normal(2.0, -1), "count must be"),
         (several(normal(2.0), dp_event.ZCDpEvent(-0.1)), "rho must be"),
         (run(None, 1, 1.0), "a DpEvent of dp_accounting, got an object of type Event"),
-        (normal(0.1), "spent already, and no noise changes that: book it in a ledger of its own"),
+        (normal(0.1), "spent already: give it a ledger of its own"),
         (
             drawn(0.5, 0.1),
-            "spent already, and no noise changes that: book it in a ledger of its own",
+            "spent already: give it a ledger of its own",
         ),
     ],
 )
@@ -560,10 +560,12 @@ def test_a_plan_pays_for_runs_on_its_own_part_alone(path):
 @pytest.mark.parametrize(
     ("parts", "relation", "words"),
     [
-        (("north", "south"), "replace_one", "may move from one part to another"),
+        (("north", "south"), "replace_one", "may move to another"),
         (("north", "north"), "zero_out", "two or more different names"),
         (("north",), "zero_out", "two or more different names"),
         ("north", "zero_out", "two or more different names"),
+        (7, "zero_out", "two or more different names"),
+        ([[1], [2]], "zero_out", "parts must be a non-empty string"),
         (("north", ""), "zero_out", "parts must be a non-empty string"),
         (("north", 3), "zero_out", "parts must be a non-empty string"),
     ],

@@ -206,12 +206,7 @@ class Books:
         return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.budget.delta) - _SLACK)
 
     def advice(self, limits: Limits, costs: list[Cost]) -> str:
-        """Returns what is left after ``costs``, in words; the run that they name fits.
-
-        >>> books = Books(PrivacyBudget(epsilon=1.0, delta=1e-5), both=False)
-        >>> books.advice(books.single, [])
-        '100 %; one further unsampled release may have epsilon 1 at delta 1e-05'
-        """
+        """Returns what is left after ``costs``, in words; the run that they name fits."""
         left, words = max(0.0, 1 - min(used(costs))), "one further unsampled release may have"
         if left < _LITTLE:
             return "nothing; the budget is spent"
@@ -259,9 +254,8 @@ class Books:
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if noisier(2.0) == event:
             words += (
-                " It is spent already, and no noise changes that: book it in a ledger of its own, "
+                " It is spent already: give it a ledger of its own, whose budget adds to this one."
             )
-            words += "whose budget adds to this one."
         elif most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
         elif before and high == _MOST_NOISE:

@@ -42,15 +42,12 @@ class Ledger(HasCard):
     def __init__(
         self,
         path: str | os.PathLike,
-        file: hash_chain.HashChainFile | None,
-        content: hash_chain.HashChain,
+        source: hash_chain.HashChainFile | hash_chain.HashChain,
         part: str | None = None,
     ):
-        self.path = os.fspath(path)
-        self._file = file
-        self._content = content
-        self.part = part
-        declared = content.lines[0] if content.lines else {}
+        self.path, self.part, self._source = os.fspath(path), part, source
+        lines = self._lines.lines
+        declared = lines[0] if lines else {}
         if declared.get("format") not in _FORMATS:
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
@@ -60,7 +57,7 @@ class Ledger(HasCard):
         self.parts: tuple[str, ...] = tuple(declared.get("parts", ()))
         self.renyi_order: float | None = declared["renyi_order"]
         self.books = Books(self.budget, self.renyi_order, both=not declared.get("unsampled", True))
-        if any(line["kind"] not in ("intent", "completion") for line in content.lines[1:]):
+        if any(line["kind"] not in ("intent", "completion") for line in lines[1:]):
             raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
 
     @classmethod
@@ -84,8 +81,7 @@ class Ledger(HasCard):
             unit of privacy is in two is your declaration, which nothing checks.
 
         Raises:
-          ValueError: if the budget admits nothing at that order, or for parts under
-            ``replace_one``.
+          ValueError: if the budget admits nothing at that order; for parts under ``replace_one``.
           FileExistsError: if the file exists.
         """
         if not isinstance(budget, PrivacyBudget):
@@ -94,13 +90,16 @@ class Ledger(HasCard):
             )
         if unsampled and renyi_order is not None:
             raise ValueError("unsampled=True needs no renyi_order; pass one of them.")
-        if parts and (isinstance(parts, str) or len(set(parts)) < max(len(parts), 2)):
-            raise ValueError(f"parts must be two or more different names, got {parts!r}.")
+        if parts and not (
+            isinstance(parts, list | tuple) and len({*map(str, parts)}) == len(parts) > 1
+        ):
+            raise ValueError(
+                f"parts must be two or more different names, got {_validate.shown(parts)}."
+            )
         if parts and budget.relation == "replace_one":
             raise ValueError(
-                "parts cannot be declared under 'replace_one': a record that is replaced may move "
-                "from one part to another, which changes both. Declare the budget under 'zero_out' "
-                "or 'add_or_remove_one'."
+                "parts must be disjoint, and under 'replace_one' a replaced record may move to "
+                "another part, which changes both; take 'zero_out' or 'add_or_remove_one'."
             )
         order = None if renyi_order is None else float(renyi_order)
         Books(budget, order, not unsampled)  # raises while there is no file yet
@@ -118,7 +117,7 @@ class Ledger(HasCard):
             file = hash_chain.HashChainFile(path, first)
         except FileExistsError:
             raise FileExistsError(f"{os.fspath(path)} exists; a budget is declared once.") from None
-        return cls(path, file, file.chain)
+        return cls(path, file)
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "Ledger":
@@ -134,7 +133,7 @@ class Ledger(HasCard):
         except FileNotFoundError:
             raise _absent(path) from None
         try:
-            return cls(path, file, file.chain)
+            return cls(path, file)
         except BaseException:
             file.close()
             raise
@@ -148,15 +147,15 @@ class Ledger(HasCard):
           FileNotFoundError: if there is no such file.
         """
         try:
-            return cls(path, None, hash_chain.read(path))
+            return cls(path, hash_chain.read(path))
         except FileNotFoundError:
             raise _absent(path) from None
 
     def of(self, part: str | None) -> "Ledger":
-        """Returns this ledger for what reads one of its parts alone; None is for all of the data.
+        """Returns this ledger for what reads one of its parts alone, or with None all of the data.
 
-        Runs on several parts spend side by side: what is left of a part is what those have left
-        that read it, or all of the data. What is left of all data is the least of any part.
+        Parts spend side by side: of each is left what runs leave that read it or all of the data,
+        and of all of the data the least of any part.
 
         Raises:
           ValueError: for a part that was not declared.
@@ -164,7 +163,7 @@ class Ledger(HasCard):
         if part is not None and part not in self.parts:
             declared = f"one of {', '.join(map(repr, self.parts))}" if self.parts else "None"
             raise ValueError(f"part must be {declared}, as {self.path} declares, got {part!r}.")
-        return Ledger(self.path, self._file, self._content, part)
+        return Ledger(self.path, self._source, part)
 
     @property
     def _reads(self) -> tuple[str, ...]:
@@ -172,7 +171,8 @@ class Ledger(HasCard):
 
     @property
     def _lines(self) -> hash_chain.HashChain:
-        return self._content if self._file is None else self._file.chain
+        source = self._source
+        return source.chain if isinstance(source, hash_chain.HashChainFile) else source
 
     @property
     def identity(self) -> str:
@@ -272,9 +272,9 @@ class Ledger(HasCard):
         Raises:
           ValueError: for an event of another relation, one without a place, or above the budget.
         """
-        return max(min(cost) for _, cost in self._price(event).values())
+        return max(min(share["cost"]) for share in self._price(event).values())
 
-    def _price(self, event: Event) -> dict[str, tuple[Limits, Cost]]:
+    def _price(self, event: Event) -> dict[str, dict[str, Any]]:
         """What a run takes of each part that it reads; nothing if a plan has paid for it."""
         found, refused = {}, []
         for part in self._reads:
@@ -284,7 +284,8 @@ class Ledger(HasCard):
                 self.books.cost(event, limits)  # also a planned run may be one that no ledger books
                 paid = place(self._lines.lines, event, self.part)
                 cost = (0.0, 0.0) if paid else self.books.price(event, limits, before)
-                found[part] = limits, cost
+                fixed = {} if before or not self.books.both else {"limits": limits}
+                found[part] = {"cost": cost, **fixed}
             except ValueError as error:
                 refused.append(f"part {part!r}: {error}" if part else str(error))
         if refused:
@@ -345,11 +346,10 @@ class Ledger(HasCard):
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            plan, shares = place(self._lines.lines, event, self.part), {}
-            for part, (limits, cost) in self._price(event).items():
-                shares[part] = {"cost": self.books.written(cost)}
-                if self.books.both and not self._intents(part):
-                    shares[part]["limits"] = limits
+            plan = place(self._lines.lines, event, self.part)
+            shares = self._price(event)
+            for share in shares.values():
+                share["cost"] = self.books.written(share["cost"])
             found = {
                 "overflow": 0.0 if plan else event.failure_probability,
                 "plan": plan,
@@ -412,8 +412,8 @@ class Ledger(HasCard):
 
     def close(self) -> None:
         """Closes the file and releases its lock."""
-        if self._file is not None:
-            self._file.close()
+        if isinstance(self._source, hash_chain.HashChainFile):
+            self._source.close()
 
     def __enter__(self) -> "Ledger":
         return self
@@ -434,9 +434,9 @@ class Ledger(HasCard):
         )
 
     def _append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
-        if self._file is None:
+        if isinstance(self._source, hash_chain.HashChain):
             raise LedgerError(f"{self.path} was opened to read; open it with Ledger.open.")
-        self._file.append(decide)
+        self._source.append(decide)
 
 
 def _now() -> str:

@@ -5,19 +5,14 @@ from typing import Any
 
 import dp_accounting
 import numpy as np
+from dp_accounting import NeighboringRelation, UnsupportedEventError
 
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting.events import Event
 from dpjax.accounting.release import PrivacyLoss, Release
 
-_REFUSALS = (
-    dp_accounting.UnsupportedEventError,
-    ArithmeticError,
-    AssertionError,
-    TypeError,
-    ValueError,
-)
+_REFUSALS = UnsupportedEventError, ArithmeticError, AssertionError, TypeError, ValueError
 _GAUSSIAN = {"GaussianDpEvent", "ComposedDpEvent", "SelfComposedDpEvent"}
 
 
@@ -38,12 +33,9 @@ class OutsideRelease(Release):
         """Returns the least divergence that ``dp_accounting`` knows at each order or above it."""
         # It knows some at whole orders alone, and that of the best of several from all orders.
         grid = np.unique([*orders, *np.ceil(orders), *range(2, 65)])
-        neighbours = {"zero_out": "REPLACE_SPECIAL"}.get(relation, relation.upper())
-        accountant = dp_accounting.rdp.RdpAccountant(
-            grid.tolist(), dp_accounting.NeighboringRelation[neighbours]
-        )
-        least = np.fmin.accumulate(accountant.compose(self.dp).rdp[::-1])[::-1]
-        return least[np.searchsorted(grid, orders)]
+        like = NeighboringRelation[{"zero_out": "REPLACE_SPECIAL"}.get(relation, relation.upper())]
+        found = dp_accounting.rdp.RdpAccountant(grid.tolist(), like).compose(self.dp).rdp
+        return np.fmin.accumulate(found[::-1])[::-1][np.searchsorted(grid, orders)]
 
     def scaled(self, factor: float) -> Release:
         """Returns the release: its noise was drawn."""
@@ -66,8 +58,7 @@ def outside(event: dp_accounting.DpEvent, relation: Relation) -> Event:
         if not 0 < divergence < np.inf:
             raise ValueError(f"its Renyi divergence at order 2 is {divergence:g}")
         if kinds <= _GAUSSIAN:
-            fields = {"noise_multiplier": divergence**-0.5, "is_gaussian": True}
-            release = dataclasses.replace(release, **fields)
+            release = OutsideRelease(release.name, 1, divergence**-0.5, dp=dp, is_gaussian=True)
     except _REFUSALS as error:
         raise ValueError(
             f"dp_accounting cannot account for {event!r} under {relation!r}: "
@@ -90,10 +81,8 @@ def _over_sensitivity(value: Any, moved: float, kinds: set[str]) -> Any:
     kinds.add(type(value).__name__)
     names = [field.name for field in type(value).__attrs_attrs__]  # pyright: ignore
     fields = {name: _over_sensitivity(getattr(value, name), moved, kinds) for name in names}
-    if "noise_multiplier" in fields:
-        fields["noise_multiplier"] = (
-            _validate.positive("noise_multiplier", fields["noise_multiplier"]) / moved
-        )
-    if "count" in fields:
-        _validate.positive_int("count", fields["count"])
+    if (name := "noise_multiplier") in fields:
+        fields[name] = _validate.positive(name, fields[name]) / moved
+    if (name := "count") in fields:
+        fields[name] = _validate.positive_int(name, fields[name])
     return type(value)(**fields)

@@ -44,10 +44,9 @@ def _work(arguments: argparse.Namespace) -> int:
     problem.say_labels(arguments, objective, data)
     scale = data.preprocessing
     declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
-    declared += (arguments.part,)
     if arguments.dry_run:
         everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
-        print(guarantee.statement(algorithm, data.unit, False, *declared))
+        print(guarantee.statement(algorithm, data.unit, False, *declared, arguments.part))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
         return problem.flag_quotes(arguments.data, arguments.schema)
@@ -72,7 +71,8 @@ def _work(arguments: argparse.Namespace) -> int:
             print("the parameters were not saved: next time give --save FILE")
     finally:  # what is spent is said, whether or not it could be written
         print()
-        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, *declared))
+        seeded = arguments.seed is not None
+        print(guarantee.statement(algorithm, data.unit, seeded, *declared, arguments.part))
     return status
 
 

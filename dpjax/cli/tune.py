@@ -33,13 +33,12 @@ def command(arguments: argparse.Namespace) -> int:
     print("\n".join(chosen.advice()), flush=True)
     scale = data.preprocessing
     declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
-    declared += (arguments.part,)
     if arguments.dry_run:
         if arguments.seed is not None:
             root_key(None, arguments.seed)
         if arguments.ledger:
             dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(chosen.event)
-        print(guarantee.statement(algorithm, data.unit, False, *declared))
+        print(guarantee.statement(algorithm, data.unit, False, *declared, arguments.part))
         print("dry run: nothing was spent.")
         return problem.flag_quotes(arguments.data, arguments.schema)
     begin = time.perf_counter()
