@@ -576,12 +576,17 @@ def test_parts_that_are_none(parts, relation, words, path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("parts", "words"), [((), "must be None"), (PARTS, "one of 'north', ")])
+@pytest.mark.parametrize(
+    ("parts", "words"), [((), "must be None, as without"), (PARTS, "'north' or 'south' or")]
+)
 def test_a_part_that_was_not_declared(parts, words, path):
     with Ledger.create(path, BUDGET, parts=parts) as ledger:
         with pytest.raises(ValueError, match=words):
             ledger.of("east")
         assert ledger.of(None).check(KINDS[0]) > 0
+        for part in parts[:1]:
+            with pytest.raises(ValueError, match="part must be 'north', of "):
+                ledger.of(part).of("south")
 
 
 def test_a_resumed_run_cannot_move_to_another_part(path):

@@ -279,7 +279,7 @@ def test_trainings_on_parts_spend_side_by_side_and_say_which(path, tmp_path):
         for part in (None, "north"):
             with pytest.raises(ValueError, match="part 'north': this run would exceed the budget"):
                 train(algorithm, data, ledger, part=part)
-        with pytest.raises(ValueError, match="part must be one of 'north', 'south'"):
+        with pytest.raises(ValueError, match="part must be 'north' or 'south'"):
             train(algorithm, data, ledger, part="east")
         with pytest.raises(ValueError, match="with another part: 'north', not None"):
             dpjax.run(algorithm, data, checkpoint=tmp_path / "run", ledger=ledger, label="visits")
@@ -739,7 +739,10 @@ def test_the_command_trains_on_a_part(path, tmp_path, capsys):
         assert main([*north, *more]) == status
     said = capsys.readouterr()
     assert DECLARED in " ".join(said.out.split()) and "part 'north': this run would" in said.err
-    for more, message in (([], "give --ledger FILE too"), (["--ledger", str(path)], "one of 'no")):
+    for more, message in (
+        ([], "give --ledger FILE too"),
+        (["--ledger", str(path)], "be 'north' or 'so"),
+    ):
         assert main([*words, "--part", "east", *more]) == 2
         assert message in capsys.readouterr().err
     assert main([*words, "--ledger", str(path), "--part", "south", "--dry-run"]) == 0

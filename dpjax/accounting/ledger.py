@@ -160,9 +160,10 @@ class Ledger(HasCard):
         Raises:
           ValueError: for a part that was not declared.
         """
-        if part is not None and part not in self.parts:
-            declared = f"one of {', '.join(map(repr, self.parts))}" if self.parts else "None"
-            raise ValueError(f"part must be {declared}, as {self.path} declares, got {part!r}.")
+        parts = self.parts if self.part is None else (self.part,)
+        if part is not None and part not in parts:
+            known = " or ".join(map(repr, parts)) or "None, as without parts"
+            raise ValueError(f"part must be {known}, of {self.path}, got {_validate.shown(part)}.")
         return Ledger(self.path, self._source, part)
 
     @property
@@ -346,8 +347,7 @@ class Ledger(HasCard):
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            plan = place(self._lines.lines, event, self.part)
-            shares = self._price(event)
+            plan, shares = place(self._lines.lines, event, self.part), self._price(event)
             for share in shares.values():
                 share["cost"] = self.books.written(share["cost"])
             found = {
