@@ -312,7 +312,7 @@ def rounded_down(value: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def best_order(budget: PrivacyBudget, event: Event | None = None) -> float:
-    """Returns the Renyi order at which a budget admits most runs of an event; None: of Gaussians."""
+    """Returns the Renyi order that admits most runs of an event, or of Gaussians without one."""
     # 1 + 2 log(1/delta) / epsilon is best by the oldest conversion to epsilon, and too high.
     oldest = 2 * math.log(1 / budget.delta) / budget.epsilon
     orders = np.round(1.02 + oldest * np.geomspace(0.02, 5, 999), 2)
