@@ -379,14 +379,17 @@ def test_c53_of_two_folds_in_threads_the_ledger_pays_one(tmp_path, meeting):
 
 
 def test_a_clone_shares_its_ledger(tmp_path):
-    with dpjax.Ledger.create(tmp_path / "book", dpjax.PrivacyBudget(1.0, 1e-4)) as book:
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    with dpjax.Ledger.create(tmp_path / "book", budget, parts=("north", "south")) as whole:
+        book = whole.of("north")
         model = make(epsilon=0.5, delta=1e-5, ledger=book, solver_options={"steps": 2})
         first, second = clone(model), clone(model)
         assert first.ledger is second.ledger is book
         del first
         gc.collect()
         second.fit(*problem())
-        assert len(book.entries) == 1
+        assert [entry.part for entry in whole.entries] == ["north"]
+        assert "the part 'north'" in second.guarantee_
         with pytest.raises(TypeError, match="pass its path"):
             pickle.dumps(model)
 
