@@ -40,14 +40,14 @@ def visits():
     """The embedded data with the number of visits in a year as the label, from 0 to 80."""
     table = open_table("randhie")
     low, high = table.ranges
-    columns = dict(zip(table.columns, table.x.T, strict=True))
+    held = archives.arrays(spec("randhie"))
+    columns = dict(zip(table.columns, held["x"].T, strict=True))
     bounds = {
         name: {"bounds": [float(a), float(b)]}
         for name, a, b in zip(table.columns, low, high, strict=True)
     }
     schema = {"label": {"column": "visits", "bounds": [0, 80]}, "columns": bounds}
-    labels = archives.arrays(spec("randhie"))["mdvis"]
-    return dpjax.datasets.load({**columns, "visits": labels}, schema=schema)
+    return dpjax.datasets.load({**columns, "visits": held["mdvis"]}, schema=schema)
 
 
 def bars_of(algorithm, data, runs):

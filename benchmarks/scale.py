@@ -190,7 +190,7 @@ def in_turn(folder, rows):
 def by_command(how, table, bounds, rows):
     """Figures of one ``dpjax run``."""
     figures = table.with_name("figures.json")
-    words = f"run dp-tr --label {FEATURES} --seed 0 --steps {FILE_STEPS}".split()
+    words = f"run dp-tr --label {FEATURES} --classes 0,1 --seed 0 --steps {FILE_STEPS}".split()
     words += ["--data", str(table), "--bounds", str(bounds), "--json", str(figures)]
     words += ["--memory-limit", "100MB"] if how == "streamed" else []
     process = subprocess.Popen([sys.executable, "-m", "dpjax", *words], stdout=subprocess.DEVNULL)

@@ -33,7 +33,7 @@ class Signs:
     @property
     def words(self) -> str:
         """The labels that count."""
-        return "-1 and 0 (as -1), 1 (as +1)"
+        return "-1, 1, and 0 as -1"
 
     @property
     def classes(self) -> int | None:

@@ -1,12 +1,16 @@
 """The two books of a ledger: how many runs they admit, and that what they admit stays in budget."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import dp_event
+from factories import in_threads
 
 import dpjax
 from dpjax.accounting import (
@@ -297,6 +301,346 @@ def test_noise_without_a_guarantee_takes_no_place_in_a_plan(path):
         ledger.plan([one], label="made up")
         with pytest.raises(ValueError, match="unsafe_fast_noise"):
             ledger.check(Event(fast, "zero_out"))
+
+
+# What another program spent.
+
+RELATIONS = {
+    "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    "add_or_remove_one": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "replace_one": dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+
+
+def normal(noise, count=1):
+    return dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(noise), count)
+
+
+def drawn(part, noise, count=1):
+    batch = dp_event.PoissonSampledDpEvent(part, dp_event.GaussianDpEvent(noise))
+    return dp_event.SelfComposedDpEvent(batch, count)
+
+
+def subset(noise):
+    return dp_event.SampledWithoutReplacementDpEvent(N, 25, dp_event.GaussianDpEvent(noise))
+
+
+def several(*events):
+    return dp_event.ComposedDpEvent(list(events))
+
+
+def by_rdp(event, relation, order):
+    accountant = dp_accounting.rdp.RdpAccountant([order], RELATIONS[relation])
+    return accountant.compose(event).rdp[0]
+
+
+BOTH = ("zero_out", "add_or_remove_one")
+OUTSIDE = [
+    *[(drawn(0.025, 2.0, 40), None, relation) for relation in BOTH],
+    *[(several(drawn(0.1, 4.0), dp_event.LaplaceDpEvent(5.0)), None, each) for each in BOTH],
+    *[(dp_event.ZCDpEvent(0.02, 0.1), None, relation) for relation in RELATIONS],
+    (dp_event.SingleEpochTreeAggregationDpEvent(9.0, [4, 8]), None, "zero_out"),
+    (dp_event.RandomizedResponseDpEvent(0.9, 4), None, "replace_one"),
+    # Defined over the bound of one record, and read over the sensitivity, which is twice that.
+    (subset(8.0), subset(4.0), "replace_one"),
+    (
+        several(dp_event.LaplaceDpEvent(9.0), normal(20.0)),
+        several(dp_event.LaplaceDpEvent(4.5), normal(10.0)),
+        "replace_one",
+    ),
+    # dp_accounting reads an integer in a batch as all of its noise: 3e-5 in place of 13 at order 9.
+    (
+        dp_event.PoissonSampledDpEvent(0.01, several(normal(40), normal(5))),
+        dp_event.PoissonSampledDpEvent(0.01, several(normal(40.0), normal(5.0))),
+        "zero_out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spent", "meant", "relation"), OUTSIDE)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_spend_from_outside_costs_its_renyi_divergence(spent, meant, relation, first, path):
+    with Ledger.create(path, dataclasses.replace(BUDGET, relation=relation)) as ledger:
+        if not first:
+            admit(ledger, event(None, 4, 20.0, relation))
+        ledger.spend(spent, label="made up")
+        limits, costs = ledger._booked()
+        rho = by_rdp(spent if meant is None else meant, relation, limits.order)
+        assert costs[-1] == (math.inf, pytest.approx(rho / limits.renyi))
+        entry = ledger.entries[-1]
+        assert (entry.outside, entry.config_hash) == (repr(spent), "outside")
+        assert entry.finished and not entry.plan
+        assert limits.own == 0 if first else limits.own > 0
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("unsampled", [False, True])
+def test_gaussian_noise_from_outside_stays_in_the_gaussian_book(relation, unsampled, path):
+    budget = dataclasses.replace(BUDGET, relation=relation)
+    over = 2 if relation == "replace_one" else 1
+    with Ledger.create(path, budget, unsampled=unsampled) as ledger:
+        admit(ledger, event(None, 4, 20.0, relation))
+        ledger.spend(several(normal(over * 20, 3), normal(over * 20.0)), label="made up")
+        run, spent = ledger.entries
+        assert spent.cost == pytest.approx(run.cost, rel=1e-12)
+        if unsampled:
+            with pytest.raises(ValueError, match="without --unsampled"):
+                ledger.spend(dp_event.ZCDpEvent(0.01), label="made up")
+        assert len(ledger.entries) == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (dp_event.NoOpDpEvent(), "at order 2 is 0"),
+        (dp_event.NonPrivateDpEvent(), "at order 2 is inf"),
+        (several(drawn(0.1, 2.0), dp_event.NonPrivateDpEvent()), "at order 2 is inf"),
+        (dp_event.GaussianDpEvent(math.nan), "noise_multiplier must be"),
+        (dp_event.ZCDpEvent(math.nan), "at order 2 is nan"),
+        (dp_event.LaplaceDpEvent(0.0), "noise_multiplier must be"),
+        (dp_event.PoissonSampledDpEvent(0.1, several()), "negative power"),
+        (dp_event.GaussianDpEvent("2"), "noise_multiplier must be a number"),
+        (dp_event.GaussianDpEvent(None), "noise_multiplier must be a number"),
+        (dp_event.UnsupportedDpEvent(), "Unsupported event"),
+        (dp_event.DpEvent(), "Unsupported event"),
+        (subset(4.0), "must be `REPLACE_ONE`"),
+        (drawn(1.5, 2.0), "Sampling rate"),
+        (normal(2.0, 0.5), "count must be a whole number"),
+        (normal(2.0, -1), "count must be"),
+        (several(normal(2.0), dp_event.ZCDpEvent(-0.1)), "rho must be"),
+        (run(None, 1, 1.0), "a DpEvent of dp_accounting, got an object of type Event"),
+        (normal(0.1), "spent already: give it a ledger of its own"),
+        (
+            drawn(0.5, 0.1),
+            "spent already: give it a ledger of its own",
+        ),
+    ],
+)
+def test_a_spend_that_cannot_be_booked_says_what_to_do(bad, words, path):
+    with Ledger.create(path, BUDGET) as ledger:
+        before = path.read_bytes()
+        with pytest.raises(ValueError) as error:
+            ledger.spend(bad, label="made up")
+        assert words in str(error.value)
+        known = ("dp_accounting.ZCDpEvent(rho)", "run(ledger=)", "ledger of its own")
+        assert any(way in str(error.value) for way in known)
+        assert path.read_bytes() == before
+
+
+def test_a_spend_whose_end_is_not_written_stays_spent(path, monkeypatch):
+    with Ledger.create(path, BUDGET) as ledger:
+        append, lines = hash_chain.HashChainFile.append, []
+
+        def crash(file, decide):
+            lines.append(append(file, decide) if not lines else 1 / 0)
+
+        monkeypatch.setattr(hash_chain.HashChainFile, "append", crash)
+        with pytest.raises(ZeroDivisionError):
+            ledger.spend(drawn(0.025, 2.0, 40), label="made up")
+    (entry,) = Ledger.read(path).entries
+    assert entry.cost > 0 and entry.outside and not entry.finished
+
+
+def exact(spent, delta, relation="zero_out"):
+    """The epsilon of runs and of spends from outside, by dp_accounting."""
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)
+    for each in spent:
+        accountant.compose(each.dp_event if isinstance(each, Event) else each)
+    return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_history_with_spends_from_outside_stays_within_epsilon(seed, path):
+    random = np.random.default_rng(seed)
+    kinds = [*KINDS, normal(9.0), drawn(0.1, 2.0, 3), drawn(0.025, 1.0, 4), normal(30.0, 4)]
+    with Ledger.create(path, BUDGET) as ledger:
+        spent = []
+        for number in random.integers(len(kinds), size=40):
+            with contextlib.suppress(ValueError):
+                if isinstance(kinds[number], Event):
+                    ledger.reserve(
+                        run_id=f"{len(spent)}", event=kinds[number], label="l", config_hash="0"
+                    )
+                else:
+                    ledger.spend(kinds[number], label="made up")
+                spent.append(kinds[number])
+        assert len(ledger.entries) == len(spent) > 3
+    assert 0.7 * BUDGET.epsilon < exact(spent, BUDGET.delta) <= BUDGET.epsilon
+
+
+# Disjoint parts.
+
+PARTS = ("north", "south", "west")
+
+
+def reading(part, entries):
+    """What was spent of a part: runs that paid by themselves, and read it or all of the data."""
+    return [spent for spent, entry in entries if not entry.plan and entry.part in (None, part)]
+
+
+@pytest.mark.parametrize("relation", BOTH)
+@pytest.mark.parametrize("unsampled", [False, True])
+def test_parts_spend_side_by_side(unsampled, relation, path, capsys):
+    budget = dataclasses.replace(BUDGET, relation=relation)
+    whole = run(None, 10, 3.0, relation)
+    with Ledger.create(path, budget, parts=PARTS, unsampled=unsampled) as ledger:
+        assert ledger.of("north").check(whole) == pytest.approx(1, abs=1e-6)
+        assert admit(ledger.of("north"), whole, whole) == 1
+        assert admit(ledger.of("south"), *[run(None, 10, 0.7, relation)] * 2) == 2
+        assert ledger.of("west").remaining_epsilon == pytest.approx(3.0)
+        assert ledger.of("west").remaining == 1 > ledger.of("south").remaining > ledger.remaining
+        assert ledger.remaining_epsilon < 1e-3 and "the budget is spent" in ledger.advice
+        with pytest.raises(ValueError, match=r"part 'north': .* Left: nothing") as error:
+            ledger.check(run(None, 10, 1.0, relation))
+        assert "'west'" not in str(error.value)
+    shown = Ledger.read(path)
+    assert [entry.part for entry in shown.entries] == ["north", "south", "south"]
+    assert shown.entries[0].cost == pytest.approx(1, abs=1e-6)
+    assert main(["ledger", "show", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "on 'made up', part 'south'" in said
+    assert "remaining of part 'north': nothing;" in said
+    assert "remaining of part 'west': 100 %;" in said
+
+
+def test_a_run_on_all_of_the_data_is_booked_by_what_each_part_holds(path):
+    """Each part has books of its own, which its first run fixes, also where others came before."""
+    small, large = run(0.1, 10, 0.5), run(None, 40, 0.5)
+    with Ledger.create(path, BUDGET, parts=("north", "south")) as ledger:
+        admit(ledger.of("north"), small)
+        admit(ledger, large)
+        alone = [Ledger.create(path.with_name(name), BUDGET) for name in ("n", "s")]
+        admit(alone[0], small, large)
+        admit(alone[1], large)
+        for part, other in zip(("north", "south"), alone, strict=True):
+            assert ledger._booked(part) == other._booked()
+            assert ledger.of(part).advice == other.advice
+            other.close()
+        named = float(ledger.advice.split("epsilon ")[1].split(" at")[0])
+        assert admit(ledger, run(None, 3, named)) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_history_on_parts_stays_within_epsilon_in_each(seed, path):
+    random = np.random.default_rng(seed)
+    kinds = [*KINDS, normal(9.0), drawn(0.1, 2.0, 3), run(None, 10, 1.2), run(0.025, 40, 1.0)]
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        spent, planned = [], []
+        for number, place in random.integers(len(kinds) * 4, size=(60, 2)):
+            kind, book = kinds[number % len(kinds)], ledger.of([None, *PARTS][place % 4])
+            with contextlib.suppress(ValueError):
+                if not isinstance(kind, Event):
+                    book.spend(kind, label="made up")
+                elif number < 4 and not planned:
+                    book.plan(planned := [kind, KINDS[0]], label="made up")
+                    kind = compose(planned)
+                else:
+                    assert admit(book, kind) or book.check(kind)  # raises
+                spent.append(kind)
+        entries = list(zip(spent, ledger.entries, strict=True))
+        assert len({entry.part for _, entry in entries}) == 4
+        for part in PARTS:
+            assert 0.5 < exact(reading(part, entries), BUDGET.delta) <= BUDGET.epsilon
+        together = exact([kind for kind, entry in entries if not entry.plan], BUDGET.delta)
+        assert together > 1.2 * BUDGET.epsilon
+
+
+def test_a_plan_pays_for_runs_on_its_own_part_alone(path):
+    one = run(0.025, 40, 1.0)
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        ledger.of("north").plan([one, one], label="made up")
+        for part, pays in (("south", None), (None, None), ("north", True), ("north", True)):
+            assert bool(ledger.of(part).check(one)) != bool(pays)
+            admit(ledger.of(part), one)
+            assert bool(ledger.entries[-1].plan) == bool(pays)
+        ledger.plan([one], label="made up")
+        assert ledger.of("south").check(one) > 0 == ledger.check(one)
+
+
+@pytest.mark.parametrize(
+    ("parts", "relation", "words"),
+    [
+        (("north", "south"), "replace_one", "may move to another"),
+        (("north", "north"), "zero_out", "two or more different names"),
+        (("north",), "zero_out", "two or more different names"),
+        ("north", "zero_out", "two or more different names"),
+        (7, "zero_out", "two or more different names"),
+        ([[1], [2]], "zero_out", "parts must be a non-empty string"),
+        (("north", ""), "zero_out", "parts must be a non-empty string"),
+        (("north", 3), "zero_out", "parts must be a non-empty string"),
+    ],
+)
+def test_parts_that_are_none(parts, relation, words, path):
+    with pytest.raises(ValueError, match=words):
+        Ledger.create(path, dataclasses.replace(BUDGET, relation=relation), parts=parts)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"), [((), "must be None, as without"), (PARTS, "'north' or 'south' or")]
+)
+def test_a_part_that_was_not_declared(parts, words, path):
+    with Ledger.create(path, BUDGET, parts=parts) as ledger:
+        with pytest.raises(ValueError, match=words):
+            ledger.of("east")
+        assert ledger.of(None).check(KINDS[0]) > 0
+        for part in parts[:1]:
+            with pytest.raises(ValueError, match="part must be 'north', of "):
+                ledger.of(part).of("south")
+
+
+def test_a_resumed_run_cannot_move_to_another_part(path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        admit(ledger.of("north"), KINDS[0])
+        again = {"run_id": "0", "event": KINDS[0], "label": "made up", "config_hash": "0"}
+        ledger.of("north").reserve(**again, resumed=True)
+        for part in ("south", None):
+            with pytest.raises(ValueError, match="with another part: 'north'"):
+                ledger.of(part).reserve(**again, resumed=True)
+        assert len(ledger.entries) == 1
+
+
+@pytest.mark.parametrize(("parts", "admitted"), [(PARTS, 3), (("north",) * 3, 1)])
+def test_of_many_threads_one_is_admitted_in_each_part(parts, admitted, path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        whole = run(None, 10, 2.9)
+        results = in_threads(
+            *[
+                lambda part=part, i=i: ledger.of(part).reserve(
+                    run_id=f"{i}", event=whole, label="made up", config_hash="0"
+                )
+                for i, part in enumerate(parts)
+            ]
+        )
+        assert sum(result is None for result in results) == admitted
+    assert len(Ledger.read(path).entries) == admitted
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        None,
+        {},
+        {"north": {}},
+        {"north": {"cost": [0.1, 0.1]}},
+        {"north": {"limits": [2.0]}},
+        "abc",
+        3,
+    ],
+)
+def test_crafted_shares_of_parts_are_damage(shares, path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        admit(ledger.of("north"), KINDS[0])
+    first, line = hash_chain.read(path).lines
+    for crafted in (line["shares"], shares):
+        lines = hash_chain.line({k: v for k, v in first.items() if k != "previous"}, "0" * 64)
+        more = {k: v for k, v in line.items() if k != "previous"} | {"shares": crafted}
+        path.write_bytes(lines + hash_chain.line(more, hash_chain.parse(lines).head))
+        if crafted != {}:
+            assert crafted is shares or len(Ledger.read(path).entries) == 1
+    for ask in (lambda one: one.entries, lambda one: one.of("north").check(KINDS[0])):
+        with pytest.raises(hash_chain.LedgerError, match="damaged"):
+            ask(Ledger.read(path))
 
 
 # Ways out.

@@ -333,12 +333,13 @@ def test_one_npz_record_alters_its_own_row_alone(tmp_path, dtype, intercept):
     n = base._ROWS_IN_CACHE + 10  # more than one block
     x, y = rng.normal(size=(n, 3)).astype(dtype), rng.integers(0, 2, n).astype(dtype)
     bounds = {"0": [-1, 1], "1": [-2, 2], "2": [0, 1e-3]}
-    before = load(write_npz(tmp_path, x=x, y=y), bounds=bounds, intercept=intercept)
+    options = {"bounds": bounds, "classes": (0, 1), "intercept": intercept}
+    before = load(write_npz(tmp_path, x=x, y=y), **options)
     for row, cell in ((3, np.inf), (n - 1, np.nan), (n // 2, 1e38), (0, -1e38)):
         changed, labels = x.copy(), y.copy()
         changed[row, 1], labels[row] = cell, 5
         path = write_npz(tmp_path, x=changed, y=labels)
-        after = load(path, bounds=bounds, intercept=intercept)
+        after = load(path, **options)
         others = np.arange(n) != row
         np.testing.assert_array_equal(after.x[others], before.x[others])
         np.testing.assert_array_equal(after.y[others], before.y[others])
@@ -454,7 +455,8 @@ def test_npz_with_the_usual_names(tmp_path, names):
     x, y = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0, 1, 1])
     arrays = dict(zip(names, (x, y, x[:2], y[:2]), strict=True))
     label = "sick" if "sick" in names else None
-    data = load(write_npz(tmp_path, **arrays), label=label, bounds=[[0, 1], [0, 1]])
+    options = {"label": label, "bounds": [[0, 1], [0, 1]], "classes": (0, 1)}
+    data = load(write_npz(tmp_path, **arrays), **options)
     np.testing.assert_allclose(data.x[0], [1, 0], atol=1e-6)
     np.testing.assert_array_equal(data.y, [-1, 1, 1])
     np.testing.assert_array_equal(data.test.y, [-1, 1])

@@ -342,7 +342,7 @@ def released(gradients, **more):
 
 def table(folder, **arrays):
     np.savez(folder / "table.npz", **arrays)
-    return dpjax.datasets.load(folder / "table.npz", bounds=[(0, 1)] * P)
+    return dpjax.datasets.load(folder / "table.npz", bounds=[(0, 1)] * P, classes=(0, 1))
 
 
 # What is wrong with so many records; each is given a folder.

@@ -517,16 +517,18 @@ def test_a_number_that_a_schedule_reads_from_its_module_is_noticed(monkeypatch):
 
 
 def test_the_ledger_books_all_steps_once(tmp_path):
-    Ledger.create(tmp_path / "l", dpjax.PrivacyBudget(10.0, DELTA)).close()
+    budget = dpjax.PrivacyBudget(10.0, DELTA)
+    Ledger.create(tmp_path / "l", budget, parts=("north", "south")).close()
     data = dpjax.Dataset(*records(), name="made up", unit="visit")
     budget = dpjax.PrivacyBudget(2.0, DELTA)
-    trained = fitted(data=data, budget=budget, ledger=tmp_path / "l", output="random")
+    places = {"ledger": tmp_path / "l", "part": "north"}
+    trained = fitted(data=data, budget=budget, output="random", **places)
     (entry,) = Ledger.read(tmp_path / "l").entries
-    assert entry.finished and entry.label == "made up"
+    assert entry.finished and (entry.label, entry.part) == ("made up", "north")
     with Ledger.open(tmp_path / "l") as ledger:
         assert entry.cost == ledger.check(trained.solution.event)
     assert [release.count for release in trained.solution.event.releases] == [12]
-    assert "one visit" in trained.guarantee()
+    assert "one visit" in trained.guarantee() and "the part 'north'" in trained.guarantee()
 
 
 def test_the_bar_names_the_epsilon_of_the_whole_run(capfd):

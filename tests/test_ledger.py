@@ -195,7 +195,7 @@ def test_a_mixed_history_stays_within_epsilon(path):
     """What fits one book by a hair fits the budget by the accountant that knows all orders."""
     with Ledger.create(path, BUDGET) as ledger:
         ledger.reserve(**intent("first", 100.0))
-        limits = ledger._booked[0]
+        limits = ledger._booked()[0]
         one = renyi(sampled(), limits.order)
         steps = int((limits.renyi - renyi(gaussian(100.0), limits.order)) / one)
         ledger.reserve(**intent("a", event=sampled(1e-12, steps // 2)))
@@ -211,7 +211,7 @@ def test_overflow_is_charged_to_its_share_of_delta(path):
     with Ledger.create(path, BUDGET) as ledger:
         ledger.reserve(**intent("first", 100.0))
         most = 0.01 * 0.5e-5 / (1 + math.e)
-        assert ledger._booked[0].overflow == pytest.approx(most)
+        assert ledger._booked()[0].overflow == pytest.approx(most)
         ledger.reserve(**intent(event=sampled(0.6 * most)))
         with pytest.raises(ValueError, match="raise the sampler's capacity"):
             ledger.reserve(**intent("b", event=sampled(0.6 * most)))
@@ -266,6 +266,31 @@ def test_a_training_is_booked_with_its_noise_draws(path):
         train(algorithm, data, ledger)
         ledger.reserve(**intent())
         assert [entry.draws for entry in ledger.entries] == [2 * 3, None]
+
+
+DECLARED = "is in two of its parts, so that runs on other parts add nothing"
+
+
+def test_trainings_on_parts_spend_side_by_side_and_say_which(path, tmp_path):
+    data, algorithm = small_training(0.9)
+    with Ledger.create(path, BUDGET, parts=("north", "south")) as ledger:
+        north = train(algorithm, data, ledger, part="north", checkpoint=tmp_path / "run")
+        south = train(algorithm, data, ledger.of("south"))
+        for part in (None, "north"):
+            with pytest.raises(ValueError, match="part 'north': this run would exceed the budget"):
+                train(algorithm, data, ledger, part=part)
+        with pytest.raises(ValueError, match="part must be 'north' or 'south'"):
+            train(algorithm, data, ledger, part="east")
+        with pytest.raises(ValueError, match="with another part: 'north', not None"):
+            dpjax.run(algorithm, data, checkpoint=tmp_path / "run", ledger=ledger, label="visits")
+        assert [entry.part for entry in ledger.entries] == ["north", "south"]
+    with pytest.raises(ValueError, match="pass ledger= too"):
+        dpjax.run(algorithm, data, key=dpjax.random_key(), part="north")
+    for part, solution in (("north", north), ("south", south)):
+        dpjax.save(tmp_path / part, solution)
+        for said in (solution.guarantee(), dpjax.load(tmp_path / part).guarantee()):
+            assert DECLARED in " ".join(said.split()) and f"read the part '{part}'" in said
+    assert "Part:" not in dpjax.solve(algorithm, data, key=dpjax.random_key()).guarantee()
 
 
 @pytest.mark.parametrize(
@@ -704,6 +729,26 @@ def test_the_command_creates_shows_and_verifies(tmp_path, capsys):
     assert "lines were removed" in capsys.readouterr().err
 
 
+def test_the_command_trains_on_a_part(path, tmp_path, capsys):
+    create = ["ledger", "create", str(path), "--epsilon", "1", "--delta", "1e-5"]
+    assert main([*create, "--parts", "north", "south"]) == 0
+    assert "remaining of part 'south': 100 %" in capsys.readouterr().out
+    words = ["run", "dp-gd", "--steps", "2", "--epsilon", "0.9", "--delta", "1e-5"]
+    north = [*words, "--ledger", str(path), "--part", "north", "--save", str(tmp_path / "model")]
+    for more, status in ((["--dry-run"], 0), ([], 0), (["--dry-run"], 2)):
+        assert main([*north, *more]) == status
+    said = capsys.readouterr()
+    assert DECLARED in " ".join(said.out.split()) and "part 'north': this run would" in said.err
+    for more, message in (
+        ([], "give --ledger FILE too"),
+        (["--ledger", str(path)], "be 'north' or 'so"),
+    ):
+        assert main([*words, "--part", "east", *more]) == 2
+        assert message in capsys.readouterr().err
+    assert main([*words, "--ledger", str(path), "--part", "south", "--dry-run"]) == 0
+    assert [entry.part for entry in Ledger.read(path).entries] == ["north"]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -715,6 +760,7 @@ def test_the_command_creates_shows_and_verifies(tmp_path, capsys):
             ["create", "{}", "--epsilon", "1", "--delta", "1e-6", "--renyi-order", "2"],
             "leave it out",
         ),
+        (["create", "{}", "--epsilon", "1", "--delta", "1e-6", "--parts", "a"], "two or more"),
     ],
 )
 def test_bad_requests(argv, message, tmp_path, capsys):

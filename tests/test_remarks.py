@@ -214,7 +214,9 @@ def test_a_training_on_unknown_labels_says_so_on_the_command_line_and_in_its_rep
     x, y = toy_records()
     table, bounds, out, page = (tmp_path / name for name in ("t.npz", "b.json", "o.json", "o.html"))
     bounds.write_text(json.dumps({str(column): [-1, 1] for column in range(P)}))
-    words = f"run dp-gd --data {table} --bounds {bounds} --epsilon 50 --steps 6 --seed 0"
+    words = (
+        f"run dp-gd --data {table} --bounds {bounds} --classes=-1,1 --epsilon 50 --steps 6 --seed 0"
+    )
     for labels, said in ((7 * y, True), (y, False)):
         np.savez(table, x=x, y=labels)
         assert main([*words.split(), "--json", str(out), "--report", str(page)]) == 0

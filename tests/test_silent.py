@@ -8,6 +8,7 @@ import functools
 import json
 import re
 import shlex
+from decimal import Decimal
 
 import jax
 import jax.numpy as jnp
@@ -74,17 +75,30 @@ def frame(**columns):
 
 def loaded(y=Y, **options):
     """The labels of a table with a column ``y``."""
-    options = {"bounds": {"a": (-1, 1), "b": (-1, 1)}} | options
+    options = {"bounds": {"a": (-1, 1), "b": (-1, 1)}, "classes": (-1, 1)} | options
     return load({"a": X[:, 0], "b": X[:, 1], "y": y}, label="y", **options).y
 
 
 def framed(**columns):
-    return load(frame(**{"y": Y} | columns), label="y", bounds=dict.fromkeys("abc", (-1, 1)))
+    return load(
+        frame(**{"y": Y} | columns), label="y", bounds=dict.fromkeys("abc", (-1, 1)), classes=(0, 1)
+    )
 
 
-def from_archive(folder, y):
+def from_archive(folder, y, classes=None):
     np.savez(folder / "table.npz", x=X, y=y)
-    return load(folder / "table.npz", bounds=[(-1, 1)] * P).y
+    return load(folder / "table.npz", bounds=[(-1, 1)] * P, classes=classes).y
+
+
+def parquet(folder, y, classes=(0, 1)):
+    pytest.importorskip("pyarrow")
+    frame(y=y).to_parquet(folder / "table.parquet")
+    bounds = {"a": (-1, 1), "b": (-1, 1)}
+    return load(folder / "table.parquet", label="y", bounds=bounds, classes=classes).y
+
+
+def nullable(dtype, y=ONES):
+    return frame(y=y)["y"].astype(dtype)
 
 
 def classifier(x=X, y=Y, classes=(-1, 1), seen=lambda model: model.coef_):
@@ -160,7 +174,22 @@ REFUSED = {
     "fit: features in a frame": (lambda _: fitted(frame()), "to_numpy"),
     "fit: fewer logits than classes": (lambda _: fitted(**THREE), "give it one for each class"),
     "fit: a number for classes": (lambda _: fitted(**NUMBER), "declare its classes"),
-    "load: words without classes": (lambda _: loaded(WORDS), "classes must declare which"),
+    "load: words without classes": (
+        lambda _: loaded(WORDS, classes=None), "classes must declare which"),
+    "load: numbers without classes": (
+        lambda _: loaded(np.where(Y > 0, 1, 2), classes=None), "classes must declare which"),
+    "load: an archive without classes": (
+        lambda folder: from_archive(folder, 2 * ONES), "classes must declare which"),
+    "load: digits without classes": (
+        lambda _: loaded(np.arange(N) % 10, classes=None), "classes must declare which"),
+    "load: ten classes for signs": (
+        lambda _: solved(**declared(classes=tuple(range(10)))), r"softmax\(classes\)"),
+    "load: nullable numbers for words": (
+        lambda _: loaded(nullable("Int64"), classes=("No", "Yes")), "of the table holds numbers"),
+    "load: nullable numbers without classes": (
+        lambda _: loaded(nullable("Int64"), classes=None), "which holds numbers"),
+    "load: dates of Parquet": (
+        lambda folder: parquet(folder, DATES), "real numbers, got dates"),
     "load: labels of dates": (lambda _: loaded(DATES), "must hold words, booleans or real"),
     "load: complex labels": (lambda _: loaded(Y + 0j), "must hold words, booleans or real"),
     "load: numbers for words": (
@@ -178,12 +207,18 @@ REFUSED = {
         lambda _: classifier(frame(c=frame(c=DATES)["c"].dt.tz_localize("UTC"))), "days since"),
     "estimator: a column of lists": (
         lambda _: classifier(polars(c=[[1.0]] * N)), "leave such a column out"),
+    "estimator: a column of words": (
+        lambda _: classifier(frame(c=WORDS)), "got words in its column 'c'"),
+    "estimator: a column of digits": (
+        lambda _: classifier(frame(c=X[:, 0].astype(str))), "got words in its column 'c'"),
+    "estimator: an array of words": (lambda _: classifier(X.astype("U")), "got words"),
+    "estimator: dates of polars": (lambda _: classifier(polars(c=DATES)), "got dates in its"),
     "estimator: labels of dates": (
-        lambda _: classifier(y=DATES, classes=("No", "Yes")), "in the labels' own type"),
-    "estimator: dates of polars": (
-        lambda _: classifier(y=polars(y=DATES)["y"], classes=("No", "Yes")), "own type"),
+        lambda _: classifier(y=DATES, classes=("No", "Yes")), "real numbers, got dates"),
+    "estimator: labels of polars' dates": (
+        lambda _: classifier(y=polars(y=DATES)["y"], classes=("No", "Yes")), "got dates"),
     "estimator: words for numbers": (
-        lambda _: classifier(y=ONES, classes=("No", "Yes")), "in the labels' own type"),
+        lambda _: classifier(y=ONES, classes=("No", "Yes")), "declare classes of that kind"),
     "estimator: one-hot labels": (lambda _: classifier(y=HOT), "Pass one column"),
     "estimator: complex features": (lambda _: classifier(X + 0j), "must hold real values"),
     "estimator: a target of dates": (lambda _: regression(y=DATES), "y must hold numbers"),
@@ -261,7 +296,16 @@ READ = {
     "a search": (tuned, ONES),
     "exact values": (measured, ONES),
     "load: booleans": (loaded, ONES.astype(bool)),
-    "load: classes of -1 and 1": (lambda y: loaded(y, classes=(-1, 1)), ONES),
+    "load: classes of -1 and 1": (loaded, ONES),
+    "load: booleans without classes": (
+        lambda y: loaded(y, classes=None if y.dtype == bool else (-1, 1)),
+        ONES.astype(bool),
+    ),
+    "load: nullable numbers": (lambda y: loaded(nullable("Int64", y)), ONES),
+    "load: nullable booleans": (lambda y: loaded(nullable("boolean", y > 0), classes=None), ONES),
+    "load: decimal numbers": (lambda y: loaded([Decimal(int(cell)) for cell in y]), ONES),
+    "estimator: words": (lambda y: classifier(y=y.astype("U"), classes=("-1.0", "1.0")), ONES),
+    "estimator: numbers for words": (lambda y: classifier(y=y, classes=("-1", "1")), ONES),
     "estimator: classes of -1 and 1": (lambda y: classifier(y=y), ONES),
     "estimator: booleans": (lambda y: classifier(y=y), ONES.astype(bool)),
 }
@@ -273,8 +317,20 @@ def test_of_two_labels_0_is_minus_1(way):
     call, y = READ[way]
     found, expected = map(np.asarray, (call(y), call(np.where(Y > 0, 1, -1).astype(Y.dtype))))
     np.testing.assert_allclose(found, expected, atol=0 if y.dtype == Y.dtype else 1e-4)
+    assert np.isfinite(found).all()
     if way.startswith("solve"):
         assert not np.allclose(found, solved(y=np.where(ONES > 0, Y, np.nan)), atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "Float32", "boolean", "int64[pyarrow]"])
+def test_a_missing_cell_of_a_nullable_column_is_one_null_record(dtype):
+    column = nullable(dtype)
+    column[7] = None
+    classes = None if dtype == "boolean" else (0, 1)
+    expected = np.where(np.arange(N) == 7, np.nan, np.where(Y > 0, 1, -1))
+    np.testing.assert_array_equal(loaded(column, classes=classes), expected)
+    report = check({"a": X[:, 0], "y": column}, label="y", bounds={"a": (-1, 1)}, classes=classes)
+    assert sum(report.exact_class_counts.values()) == N - 1 and not report.exact_problems
 
 
 SIGNS = {
@@ -321,9 +377,10 @@ def checked(table=COLUMNS, label=LABEL, cap=None, **columns):
     return check(table, schema={"label": label, "columns": columns} | unit)
 
 
-def plainly(y=WORDS, low=-1, **more):
+def plainly(y=Y, low=-1, high=None, classes=(-1, 1), unit=None, **more):
     table = {"a": X[:, 0], "y": y} | more
-    return check(table, label="y", bounds=dict.fromkeys(table.keys() - {"y"}, (low, low + 2)))
+    bounds = dict.fromkeys(table.keys() - {"y", unit}, (low, low + 2 if high is None else high))
+    return check(table, label="y", bounds=bounds, classes=classes, unit=unit)
 
 
 COUNTED = {
@@ -333,7 +390,42 @@ COUNTED = {
         lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "label 'yes'"),
     "labels 1 and 2": (lambda: plainly(np.where(Y > 0, 1, 2)), r"declare --classes 1,2"),
     "labels 0 and 1 as words": (
-        lambda: plainly(np.where(Y > 0, "1", "0")), "declare --classes 0,1"),
+        lambda: plainly(np.where(Y > 0, "1", "0"), classes=None), "declare --classes 0,1"),
+    "arrays of labels 1 and 2": (
+        lambda: check(dpjax.Dataset(X, np.where(Y > 0, 1, 2))), r"encode_labels\(y, classes=\('1'"),
+    "arrays of labels 0, 2 and 4": (
+        lambda: check(dpjax.Dataset(X, np.arange(N) % 3 * 2.0)), r"classes=\('0', '2', '4'\)"),
+    "arrays of digits": (
+        lambda: check(dpjax.Dataset(X, np.arange(N) % 10)), r"'9' 6 times.*contributes nothing"),
+    "units with labels 1 and 2": (
+        lambda: check(group(dpjax.Dataset(X, np.where(Y > 0, 1, 2)), np.arange(N) // 2, 2)),
+        "labels: 0 of -1, 30 of .1, 34 impossible.*pass dpjax.datasets.encode_labels"),
+    "-1 for a missing label": (
+        lambda: plainly(np.where(np.arange(N) < 9, -1, ONES), classes=(0, 1)),
+        "-1 9 times and 0 .. times, and -1 is read as 0: if it says that the label is missing"),
+    "0 for a missing label": (
+        lambda: check(dpjax.Dataset(X, np.where(np.arange(N) < 9, 0, Y))), "0 is read as -1"),
+    "-1 for a missing label, by a schema": (
+        lambda: checked(COLUMNS | {"y": np.where(np.arange(N) < 9, -1, ONES)},
+                        {"column": "y", "classes": [0, 1]}), "and -1 is read as 0"),
+    "ids that begin with zeros": (
+        lambda: plainly(unit="id", id=[f"{i // 2:04d}" for i in range(N)]),
+        "the unit 'id' holds '0000' 2 times.*names nobody.*declare"),
+    "ids of arrays that begin with zeros": (
+        lambda: check(dpjax.Dataset(X, Y), unit=[f"{i // 2:02d}" for i in range(N)]),
+        "'01' 2 times.* names nobody"),
+    "ids that begin with zeros, by a schema": (
+        lambda: checked(COLUMNS | {"id": [f"{i // 2:04d}" for i in range(N)]}, cap=2),
+        "the unit 'id' holds '0000' 2 times.*names nobody"),
+    "bounds that are far too wide": (
+        lambda: plainly(Y, low=-1000, high=1000), "every column span less than 1% of the declared"),
+    "bounds of arrays that are far too wide": (
+        lambda: check(dpjax.Dataset(X, Y), bounds=[(-1e6, 1e6)] * P), "column span less than 1%"),
+    "bounds that are far too wide, by a schema": (
+        lambda: checked(a={"bounds": [-1e6, 1e6]}), "every column span less than 1%"),
+    "bounds of a target that are far too wide": (
+        lambda: checked(COLUMNS | {"y": X[:, 1]}, {"column": "y", "bounds": [-1e6, 1e6]}),
+        "the label 'y' span less than 1%"),
     "numbers as labels": (lambda: plainly(X[:, 1]), "it is not a column of classes"),
     "bounds in other units": (lambda: plainly(Y, low=100), "are the bounds in the units"),
     "words among numbers": (
@@ -375,6 +467,7 @@ def test_a_run_says_that_nobody_checked(more, tmp_path, capsys):
     np.savez(tmp_path / "table.npz", x=X, y=ONES)
     (tmp_path / "bounds.json").write_text(json.dumps([[-1, 1]] * P))
     words = ["--data", tmp_path / "table.npz", f"--bounds={tmp_path / 'bounds.json'}"]
+    words.append("--classes=0,1")
     assert main(list(map(str, ["run", "dp-gd", *words, "--steps", 2, *more]))) == 0
     printed = capsys.readouterr().out
     assert "not checked: whether records count; the data's owner can see by dpjax data " in printed
@@ -391,8 +484,6 @@ TOLD = {
     "fit: no feature is a number": lambda: fitted(X * np.nan, seen=solution_of),
     "estimator: classes in other letters": lambda: classifier(
         y=WORDS, classes=("no", "yes"), seen=lambda model: model.solution_),
-    "estimator: a column of words": lambda: classifier(
-        frame(c=WORDS), seen=lambda model: model.solution_),
     "estimator: objects of words": lambda: classifier(
         X.astype("U") + WORDS[:, None].astype(object), seen=lambda model: model.solution_),
     "estimator: a target in other units": lambda: regression(

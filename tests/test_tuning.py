@@ -535,14 +535,15 @@ def test_c43_a_search_is_booked_and_a_key_serves_one(planned, tmp_path):
     with pytest.raises(ValueError, match="samples or selects"):
         tuning.run_plan(planned, data, seed=0, ledger=tmp_path / "gaussian")
     allowed = dpjax.PrivacyBudget(1.6, 1e-4)
-    dpjax.Ledger.create(tmp_path / "renyi", allowed).close()
+    dpjax.Ledger.create(tmp_path / "renyi", allowed, parts=("north", "south")).close()
     key = dpjax.random_key()
-    tuned = tuning.run_plan(planned, data, key=key, ledger=tmp_path / "renyi")
-    assert tuned.releasable
+    tuned = tuning.run_plan(planned, data, key=key, ledger=tmp_path / "renyi", part="north")
+    assert tuned.releasable and "the part 'north'" in tuned.guarantee()
     with dpjax.Ledger.open(tmp_path / "renyi") as ledger:
         (entry,) = ledger.entries
         assert entry.label == "made" and entry.finished
-        assert entry.draws > 0
+        assert entry.draws > 0 and entry.part == "north"
+        assert ledger.of("south").remaining == 1
         before = ledger.remaining
         with pytest.raises(ValueError, match="used by another training"):
             tuning.run_plan(planned, data, key=key)
@@ -607,13 +608,15 @@ def test_the_command_searches_writes_and_says_the_price(table, tmp_path, capsys)
 def test_the_command_scores_on_public_records_and_books(table, tmp_path, capsys):
     ledger = str(tmp_path / "ledger")
     create = ["ledger", "create", ledger, "--epsilon", "4", "--delta", "1e-3"]
-    assert main(create) == 0
+    assert main([*create, "--parts", "north", "south"]) == 0
     words = ["tune", "dp-gd", *table, *FEW, "--grid", "learning_rate=1,4", "--ledger", ledger]
+    words += ["--part", "north"]
     words += ["--public", str(tmp_path / "public.csv"), "--seed", "0"]
     assert main([*words, "--dry-run"]) == 0 and main(words) == 0
     said = capsys.readouterr().out
     assert "the accuracy on" in said and "releasable: false" in said
-    assert len(dpjax.Ledger.read(ledger).entries) == 1
+    assert [entry.part for entry in dpjax.Ledger.read(ledger).entries] == ["north"]
+    assert said.count("the part 'north'") == 2
 
 
 def test_the_command_scores_persons_on_public_records(table, tmp_path, capsys):

@@ -22,6 +22,11 @@ the other: M is one filter, which has all of delta. Adding up epsilons would not
 interleave: each is booked whole before its first step, and a step is one mechanism, whose pair
 bounds it whatever was released before, so the steps of all runs are one adaptive composition.
 
+Where disjoint parts of the data are declared, each has two books of its own, which hold the runs
+that read it. Neighbours differ in a record of one part. The other runs have one distribution for
+both, given what was released before, so they are as public, also where they decide on the first run
+that reads the part and with it on what its books hold. A replaced record could change two parts.
+
 Reference: Smith and Thakurta (2022), filters of Gaussian DP; Feldman and Zrnic (2021), of Renyi DP;
 Zhu, Dong and Wang (2022), composition of dominating pairs; Vadhan and Zhang (2023), interleaved
 mechanisms; the conversion from Renyi DP is proposition 12 of Canonne, Kamath and Steinke (2020).
@@ -201,12 +206,7 @@ class Books:
         return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.budget.delta) - _SLACK)
 
     def advice(self, limits: Limits, costs: list[Cost]) -> str:
-        """Returns what is left after ``costs``, in words; the run that they name fits.
-
-        >>> books = Books(PrivacyBudget(epsilon=1.0, delta=1e-5), both=False)
-        >>> books.advice(books.single, [])
-        '100 %; one further unsampled release may have epsilon 1 at delta 1e-05'
-        """
+        """Returns what is left after ``costs``, in words; the run that they name fits."""
         left, words = max(0.0, 1 - min(used(costs))), "one further unsampled release may have"
         if left < _LITTLE:
             return "nothing; the budget is spent"
@@ -252,7 +252,11 @@ class Books:
             first = self.both and not before
             most = self.budget.epsilon if first else rounded_down(most * (1 - 1e-5))
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
-        if most > 2 * self.budget.delta:
+        if noisier(2.0) == event:
+            words += (
+                " It is spent already: give it a ledger of its own, whose budget adds to this one."
+            )
+        elif most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
         elif before and high == _MOST_NOISE:
             words += " No noise makes it fit: plan such a run before the first one, or give it a "
@@ -308,11 +312,7 @@ def rounded_down(value: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def best_order(budget: PrivacyBudget, event: Event | None = None) -> float:
-    """Returns the Renyi order at which a budget admits most runs of an event; None: of Gaussians.
-
-    >>> best_order(PrivacyBudget(epsilon=3.0, delta=1e-6))
-    8.95
-    """
+    """Returns the Renyi order that admits most runs of an event, or of Gaussians without one."""
     # 1 + 2 log(1/delta) / epsilon is best by the oldest conversion to epsilon, and too high.
     oldest = 2 * math.log(1 / budget.delta) / budget.epsilon
     orders = np.round(1.02 + oldest * np.geomspace(0.02, 5, 999), 2)

@@ -1,43 +1,27 @@
 """``Ledger``: the privacy budget of one data set, and the runs that have spent it."""
 
+import collections
+import dataclasses
 import datetime
 import json
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
+
+import dp_accounting
 
 from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
+from dpjax.accounting.entries import Entry, is_booked, place
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
+from dpjax.accounting.outside import outside
 
 _FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")  # that of dpjax 0.2, of one book, and the present
-
-
-class Entry(NamedTuple):
-    """One run in a ledger."""
-
-    run_id: str
-    label: str
-    """The caller's name for the data."""
-    config_hash: str
-    parent: str | None
-    """The run this one was forked from, or chosen after."""
-    cost: float
-    """The fraction of the budget that it takes, in the book that has more left; 0 if planned."""
-    overflow: float
-    """Probability that one of its batches exceeds the maximum size."""
-    started: str
-    finished: str | None
-    """None while unfinished; the cost is spent in either case."""
-    draws: int | None
-    """Its noise draws at most, coordinates times releases; None where it was not told."""
-    plan: str | None
-    """The plan that has paid for it."""
 
 
 class Ledger(HasCard):
@@ -53,38 +37,27 @@ class Ledger(HasCard):
       shows the remaining part of the declared budget. It never shows an epsilon spent so far:
       such a number is no guarantee if the next run depends on the last one. Anyone who can write
       the file can rewrite all of it: keep ``anchor`` elsewhere to notice.
-
-    >>> import tempfile
-    >>> from dpjax.accounting import Event, Release
-    >>> event = Event((Release("gradient", 1, noise_multiplier=10.0),), "zero_out")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
-    ...     with Ledger.create(os.path.join(folder, "ledger"), budget) as ledger:
-    ...         before = ledger.remaining_epsilon
-    ...         ledger.reserve(run_id="first", event=event, label="visits", config_hash="0")
-    ...         round(before, 6), round(ledger.remaining_epsilon, 4)
-    (1.0, 0.8746)
     """
 
     def __init__(
         self,
         path: str | os.PathLike,
-        file: hash_chain.HashChainFile | None,
-        content: hash_chain.HashChain,
+        source: hash_chain.HashChainFile | hash_chain.HashChain,
+        part: str | None = None,
     ):
-        self.path = os.fspath(path)
-        self._file = file
-        self._content = content
-        declared = content.lines[0] if content.lines else {}
+        self.path, self.part, self._source = os.fspath(path), part, source
+        lines = self._lines.lines
+        declared = lines[0] if lines else {}
         if declared.get("format") not in _FORMATS:
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
                 f"`dpjax ledger create {self.path} --epsilon E --delta D`."
             )
         self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
+        self.parts: tuple[str, ...] = tuple(declared.get("parts", ()))
         self.renyi_order: float | None = declared["renyi_order"]
         self.books = Books(self.budget, self.renyi_order, both=not declared.get("unsampled", True))
-        if any(line["kind"] not in ("intent", "completion") for line in content.lines[1:]):
+        if any(line["kind"] not in ("intent", "completion") for line in lines[1:]):
             raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
 
     @classmethod
@@ -95,6 +68,7 @@ class Ledger(HasCard):
         *,
         renyi_order: float | None = None,
         unsampled: bool = False,
+        parts: Sequence[str] = (),
     ) -> "Ledger":
         """Creates a ledger file and returns the ledger, open for writing.
 
@@ -103,9 +77,11 @@ class Ledger(HasCard):
           budget: what all runs together may spend; cannot be changed later.
           renyi_order: of the book for all kinds of runs; by default the best at this budget.
           unsampled: whether to admit unsampled Gaussian releases alone, which then lose nothing.
+          parts: names of parts of the data, of which each may spend the budget, see ``of``. That no
+            unit of privacy is in two is your declaration, which nothing checks.
 
         Raises:
-          ValueError: if the budget admits nothing at that order.
+          ValueError: if the budget admits nothing at that order; for parts under ``replace_one``.
           FileExistsError: if the file exists.
         """
         if not isinstance(budget, PrivacyBudget):
@@ -114,24 +90,34 @@ class Ledger(HasCard):
             )
         if unsampled and renyi_order is not None:
             raise ValueError("unsampled=True needs no renyi_order; pass one of them.")
+        if parts and not (
+            isinstance(parts, list | tuple) and len({*map(str, parts)}) == len(parts) > 1
+        ):
+            raise ValueError(
+                f"parts must be two or more different names, got {_validate.shown(parts)}."
+            )
+        if parts and budget.relation == "replace_one":
+            raise ValueError(
+                "parts must be disjoint, and under 'replace_one' a replaced record may move to "
+                "another part, which changes both; take 'zero_out' or 'add_or_remove_one'."
+            )
         order = None if renyi_order is None else float(renyi_order)
         Books(budget, order, not unsampled)  # raises while there is no file yet
         first = {
             "kind": "declaration",
             "format": _FORMATS[1],
             "id": uuid.uuid4().hex,
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "relation": budget.relation,
+            **dataclasses.asdict(budget),
             "renyi_order": order,
             "unsampled": unsampled,
+            "parts": [_validate.word("parts", part) for part in parts],
             "at": _now(),
         }
         try:
             file = hash_chain.HashChainFile(path, first)
         except FileExistsError:
             raise FileExistsError(f"{os.fspath(path)} exists; a budget is declared once.") from None
-        return cls(path, file, file.chain)
+        return cls(path, file)
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "Ledger":
@@ -147,7 +133,7 @@ class Ledger(HasCard):
         except FileNotFoundError:
             raise _absent(path) from None
         try:
-            return cls(path, file, file.chain)
+            return cls(path, file)
         except BaseException:
             file.close()
             raise
@@ -161,13 +147,33 @@ class Ledger(HasCard):
           FileNotFoundError: if there is no such file.
         """
         try:
-            return cls(path, None, hash_chain.read(path))
+            return cls(path, hash_chain.read(path))
         except FileNotFoundError:
             raise _absent(path) from None
 
+    def of(self, part: str | None) -> "Ledger":
+        """Returns this ledger for what reads one of its parts alone, or with None all of the data.
+
+        Parts spend side by side: of each is left what runs leave that read it or all of the data,
+        and of all of the data the least of any part.
+
+        Raises:
+          ValueError: for a part that was not declared.
+        """
+        parts = self.parts if self.part is None else (self.part,)
+        if part is not None and part not in parts:
+            known = " or ".join(map(repr, parts)) or "None, as without parts"
+            raise ValueError(f"part must be {known}, of {self.path}, got {_validate.shown(part)}.")
+        return Ledger(self.path, self._source, part)
+
+    @property
+    def _reads(self) -> tuple[str, ...]:
+        return (self.part,) if self.part is not None else self.parts or ("",)
+
     @property
     def _lines(self) -> hash_chain.HashChain:
-        return self._content if self._file is None else self._file.chain
+        source = self._source
+        return source.chain if isinstance(source, hash_chain.HashChainFile) else source
 
     @property
     def identity(self) -> str:
@@ -186,49 +192,58 @@ class Ledger(HasCard):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every run, in order."""
-        lines, costs = self._lines.lines, self._booked[1]
+        """Every run, in order, on whatever part."""
+        lines = self._lines.lines
         ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
-        book = used(costs).index(min(used(costs)))
+        taken = collections.defaultdict(float)
+        for part in self.parts or ("",):
+            costs = self._booked(part)[1]
+            book = used(costs).index(min(used(costs)))
+            for line, cost in zip(self._intents(part), costs, strict=True):
+                taken[line["run"]] = max(taken[line["run"]], cost[book])
         return tuple(
             Entry(
                 *(line[key] for key in ("run", "label", "config", "parent")),
-                cost=cost[book],
+                cost=taken[line["run"]],
                 overflow=line["overflow"],
                 started=line["at"],
                 finished=ended.get(line["run"]),
                 draws=line.get("draws"),
                 plan=line.get("plan", [None])[0],
+                outside=line["releases"][0]["name"] if line["config"] == "outside" else None,
+                part=line.get("part"),
             )
-            for line, cost in zip(self._intents, costs, strict=True)
+            for line in self._intents()
         )
 
-    @property
-    def _intents(self) -> list[dict[str, Any]]:
-        return [line for line in self._lines.lines if line["kind"] == "intent"]
+    def _intents(self, part: str = "") -> list[dict[str, Any]]:
+        """The lines of all runs, or of those that read a part, with what they take of it."""
+        lines = [line for line in self._lines.lines if line["kind"] == "intent"]
+        reading = (line for line in lines if line.get("part") in (None, part))
+        return [line | line["shares"][part] for line in reading] if part else lines
 
-    @property
-    def _booked(self) -> tuple[Limits, list[Cost]]:
+    def _booked(self, part: str = "") -> tuple[Limits, list[Cost]]:
         """What the first run fixed, before it that of one book; and what every run takes."""
         try:
-            return self.books.read(self._intents)
+            return self.books.read(self._intents(part))
         except (LookupError, TypeError, ValueError, AttributeError):
             raise LedgerError(f"{self.path} is damaged: it books what is no cost.") from None
 
     @property
     def remaining(self) -> float:
         """The fraction of the budget that is left, in the book that has more."""
-        return max(0.0, 1 - min(used(self._booked[1])))
+        return min(max(0.0, 1 - min(used(self._booked(part)[1]))) for part in self._reads)
 
     @property
     def remaining_epsilon(self) -> float:
         """The epsilon still available to one unsampled release at the budget's delta."""
-        return self.books.further_epsilon(*self._booked)
+        return min(self.books.further_epsilon(*self._booked(part)) for part in self._reads)
 
     @property
     def advice(self) -> str:
         """What is left, in words; a run calibrated to the epsilon named there fits."""
-        return self.books.advice(*self._booked)
+        left = [self._booked(part) for part in self._reads]
+        return self.books.advice(*min(left, key=lambda one: self.books.further_epsilon(*one)))
 
     def _card(self) -> Card:
         entries, budget = self.entries, self.budget
@@ -258,31 +273,25 @@ class Ledger(HasCard):
         Raises:
           ValueError: for an event of another relation, one without a place, or above the budget.
         """
-        return min(self._price(event)[1])
+        return max(min(share["cost"]) for share in self._price(event).values())
 
-    def _price(self, event: Event) -> tuple[Limits, Cost, list | None]:
-        """What a run takes, and its place in a plan that has paid for it."""
-        limits, before = self._booked
-        try:
-            limits = limits if before else self.books.limits(event)
-            self.books.cost(event, limits)  # also a planned run may be one that no ledger books
-            if plan := self._place(event):
-                return limits, (0.0, 0.0), plan
-            return limits, self.books.price(event, limits, before), None
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from None
-
-    def _place(self, event: Event) -> list | None:
-        """A place that a plan holds for a run that is accounted like this one."""
-        wanted = [event.relation, steps(event)]
-        taken = [line["plan"] for line in self._intents if "plan" in line]
-        places = (
-            [line["run"], number]
-            for line in self._lines.lines
-            for number, planned in enumerate(line.get("planned", ()))
-            if planned == wanted and wanted[1]
-        )
-        return next((place for place in places if place not in taken), None)
+    def _price(self, event: Event) -> dict[str, dict[str, Any]]:
+        """What a run takes of each part that it reads; nothing if a plan has paid for it."""
+        found, refused = {}, []
+        for part in self._reads:
+            limits, before = self._booked(part)
+            try:
+                limits = limits if before else self.books.limits(event)
+                self.books.cost(event, limits)  # also a planned run may be one that no ledger books
+                paid = place(self._lines.lines, event, self.part)
+                cost = (0.0, 0.0) if paid else self.books.price(event, limits, before)
+                fixed = {} if before or not self.books.both else {"limits": limits}
+                found[part] = {"cost": cost, **fixed}
+            except ValueError as error:
+                refused.append(f"part {part!r}: {error}" if part else str(error))
+        if refused:
+            raise ValueError(f"{self.path}: {' '.join(refused)}")
+        return found
 
     def reserve(
         self,
@@ -327,23 +336,25 @@ class Ledger(HasCard):
             "config": _validate.word("config_hash", config_hash),
             "relation": event.relation,
             "releases": [release.to_json() for release in event.releases],
+            "part": self.part,
         }
         intent = json.loads(json.dumps(intent))  # as it will be read
 
         def admitted() -> dict[str, Any] | None:
-            if self._is_booked(intent, resumed):
+            if is_booked(self.path, self._intents(), intent, resumed):
                 return None
             if parent is not None and parent not in self:
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            limits, cost, plan = self._price(event)
+            plan, shares = place(self._lines.lines, event, self.part), self._price(event)
+            for share in shares.values():
+                share["cost"] = self.books.written(share["cost"])
             found = {
-                "cost": self.books.written(cost),
                 "overflow": 0.0 if plan else event.failure_probability,
-                "limits": limits if self.books.both and not self._intents else None,
                 "plan": plan,
                 "draws": draws,
+                **({"shares": shares} if self.parts else shares[""]),
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
 
@@ -362,10 +373,28 @@ class Ledger(HasCard):
         Raises:
           ValueError: as ``check``.
         """
+        planned = [[run.relation, steps(run), self.part] for run in events]
+        self._book("plan", compose(events), label, planned=planned)
+
+    def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:
+        """Books what another program has released of these data, each time that it is called.
+
+        Args:
+          event: what was released, of sensitivities for the ledger's relation. A noise multiplier
+            is over the bound of one record, as ``dp_accounting`` defines it; under ``replace_one``
+            a sum moves by twice that, which is accounted for here.
+          label: the caller's name for the data.
+
+        Raises:
+          ValueError: as ``check``; for an event of which ``dp_accounting`` knows no finite Renyi
+            divergence under the ledger's relation.
+        """
+        self._book("outside", outside(event, self.budget.relation), label)
+
+    def _book(self, kind: str, event: Event, label: str, **more: Any) -> None:
         name = uuid.uuid4().hex
-        self.reserve(run_id=name, event=compose(events), label=label, config_hash="plan")
-        ended = {"kind": "completion", "run": name, "at": _now()}
-        self._append(lambda: ended | {"planned": [[run.relation, steps(run)] for run in events]})
+        self.reserve(run_id=name, event=event, label=label, config_hash=kind)
+        self._append(lambda: {"kind": "completion", "run": name, "at": _now()} | more)
 
     def complete(self, run_id: str) -> None:
         """Records that a run has ended.
@@ -383,8 +412,8 @@ class Ledger(HasCard):
 
     def close(self) -> None:
         """Closes the file and releases its lock."""
-        if self._file is not None:
-            self._file.close()
+        if isinstance(self._source, hash_chain.HashChainFile):
+            self._source.close()
 
     def __enter__(self) -> "Ledger":
         return self
@@ -404,30 +433,10 @@ class Ledger(HasCard):
             f"{self.path!r} instead."
         )
 
-    def _is_booked(self, intent: dict[str, Any], resumed: bool) -> bool:
-        """Whether this run is booked already; raises where another run has its name."""
-        run_id = intent["run"]
-        booked = next((line for line in self._intents if line["run"] == run_id), None)
-        if booked is None:
-            return False
-        if differing := [field for field in intent if booked[field] != intent[field]]:
-            raise ValueError(
-                f"run_id {run_id!r} is in {self.path} with another {differing[0]}: "
-                f"{booked[differing[0]]!r}, not {intent[differing[0]]!r}; a new run needs a "
-                "new run_id and a new key."
-            )
-        if not resumed:
-            raise ValueError(
-                f"run_id {run_id!r} is in {self.path} already; a new run needs a new run_id "
-                "and a new key. Only a run that goes on from its checkpoint, with its own key, "
-                "spends nothing more: resumed=True says so."
-            )
-        return True
-
     def _append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
-        if self._file is None:
+        if isinstance(self._source, hash_chain.HashChain):
             raise LedgerError(f"{self.path} was opened to read; open it with Ledger.open.")
-        self._file.append(decide)
+        self._source.append(decide)
 
 
 def _now() -> str:

@@ -50,34 +50,24 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
     )
     one.set_defaults(command=run.command)
     _problem_arguments(one)
-    one.add_argument("--seed", type=int, help="research only: reproducible, not for release")
     one.add_argument(
         "--repeats", type=int, help="research only: this many runs, seeds vmapped in one compile"
     )
     one.add_argument(
         "--exact", action="store_true", help="add exact values of the data: NOT PRIVATE"
     )
-    one.add_argument(
-        "--dry-run", action="store_true", help="print noise, memory and time; spend nothing"
-    )
-    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
     one.add_argument("--plot", metavar="FILE", help="draw the released history")
     one.add_argument(
         "--report",
         metavar="FILE",
         help="write guarantee, releases, coefficients and certificate as one page, .html",
     )
-    one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
     one.add_argument(
         "--checkpoint",
         metavar="DIR",
         help="save the run as it goes, or resume the run saved there; SECRET: it holds the key",
     )
-    one.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="record the run in this ledger, if it fits the budget declared there",
-    )
+    _training_arguments(one)
     one.add_argument(
         "--memory-limit",
         metavar="SIZE",
@@ -86,6 +76,21 @@ def _run_parser(commands: argparse._SubParsersAction) -> None:
         "in the same folder, if it may be written to; the result is the same",
     )
     processes.add_arguments(one)
+
+
+def _training_arguments(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--seed", type=int, help="research only: reproducible, not for release")
+    one.add_argument(
+        "--dry-run", action="store_true", help="print guarantee, noise and cost; spend nothing"
+    )
+    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
+    one.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="record the training or search in this ledger, if it fits the budget declared there",
+    )
+    one.add_argument("--part", metavar="NAME", help="the part of the ledger's data that it reads")
 
 
 def _tune_parser(commands: argparse._SubParsersAction) -> None:
@@ -127,17 +132,7 @@ def _tune_parser(commands: argparse._SubParsersAction) -> None:
         help="score each training by its accuracy on these public records, which costs no privacy, "
         "in place of a noisy accuracy on the training records",
     )
-    one.add_argument("--seed", type=int, help="research only: reproducible, not for release")
-    one.add_argument(
-        "--dry-run", action="store_true", help="print noise, price and guarantee; spend nothing"
-    )
-    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
-    one.add_argument("--save", metavar="FILE", help="write parameters and guarantee")
-    one.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="record the search in this ledger, if it fits the budget declared there",
-    )
+    _training_arguments(one)
 
 
 def _calibrate_parser(commands: argparse._SubParsersAction) -> None:
@@ -237,6 +232,14 @@ def _ledger_parser(commands: argparse._SubParsersAction) -> None:
         "--unsampled",
         action="store_true",
         help="admit runs without sampling and selection only, and account for them without loss",
+    )
+    one.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="NAME",
+        default=(),
+        help="parts of the data that have no unit of privacy in common, by your declaration; runs "
+        "with --part spend side by side",
     )
     one = verbs.add_parser(
         "show", help="print the declared budget, the cost of each run, and what remains"

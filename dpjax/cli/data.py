@@ -10,7 +10,7 @@ import sys
 import dpjax
 from dpjax import _validate
 from dpjax.cli import problem
-from dpjax.datasets.raw import existing, is_table_path
+from dpjax.datasets.sources import existing, is_table_path
 
 
 def command(arguments: argparse.Namespace) -> int:

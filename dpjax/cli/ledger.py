@@ -3,13 +3,14 @@
 import argparse
 
 import dpjax
+from dpjax._cards import printable
 from dpjax.accounting import Ledger
 
 
 def create(arguments: argparse.Namespace) -> int:
     """Declares a budget and returns 0."""
     budget = dpjax.PrivacyBudget(arguments.epsilon, arguments.delta, arguments.relation)
-    options = {"renyi_order": arguments.renyi_order, "unsampled": arguments.unsampled}
+    options = {name: getattr(arguments, name) for name in ("renyi_order", "unsampled", "parts")}
     with Ledger.create(arguments.file, budget, **options) as ledger:
         print("\n".join(_budget_lines(ledger)))
     return 0
@@ -20,8 +21,10 @@ def show(arguments: argparse.Namespace) -> int:
     ledger = Ledger.read(arguments.file)
     for entry in ledger.entries:
         ended = f"finished {entry.finished}" if entry.finished else "unfinished (but spent)"
-        after = f", after {entry.parent}" if entry.parent else ""
-        print(f"{entry.run_id}  on {entry.label!r}{after}")
+        after = f", part {entry.part!r}" if entry.part else ""
+        after += f", after {entry.parent}" if entry.parent else ""
+        what = f"outside: {printable(entry.outside)}" if entry.outside else entry.run_id
+        print(f"{what}  on {entry.label!r}{after}")
         share = "planned" if entry.plan else f"{100 * entry.cost:.3g} % of the budget"
         print(f"  {share}, started {entry.started}, {ended}")
     print("\n".join(_budget_lines(ledger)))
@@ -47,6 +50,9 @@ def _budget_lines(ledger: Ledger) -> list[str]:
     budget = ledger.budget
     return [
         f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}",
-        f"remaining: {ledger.advice}",
+        *(
+            f"remaining{f' of part {part!r}' * bool(part)}: {ledger.of(part or None).advice}"
+            for part in ledger.parts or ("",)
+        ),
         f"anchor: {ledger.anchor}",
     ]

@@ -30,6 +30,8 @@ def check(
       ImportError: for a plot without matplotlib.
     """
     given = vars(arguments)
+    if given.get("part") and not given.get("ledger"):
+        raise ValueError("--part is a part that a ledger declares: give --ledger FILE too.")
     if read is None:
         names = ("data", "bounds", "schema", "ledger", "public")
         read = {name: f"--{name}" for name in names}

@@ -14,9 +14,8 @@ import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Label, labels_counted
-from dpjax.datasets.raw import is_table_path
 from dpjax.datasets.registry import SPECS
-from dpjax.datasets.sources import exact_problems
+from dpjax.datasets.sources import is_table_path, open_source
 
 
 class Setting(NamedTuple):
@@ -85,8 +84,10 @@ def classes(text: str | None) -> list[Label] | None:
 
 def flag_quotes(table: str, schema: str | None) -> int:
     """NOT PRIVATE: says what is wrong with the quotes of a CSV, and returns 1 if anything is."""
+    if not (is_table_path(table) and table.lower().endswith(".csv")):
+        return 0
     breaks = schema is not None and dpjax.datasets.Schema.read(schema).quoted_line_breaks
-    problems = exact_problems(table, breaks)
+    problems = open_source(table, quoted_line_breaks=breaks).source.exact_problems()
     for problem in problems:
         print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)
     return int(bool(problems))

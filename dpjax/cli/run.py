@@ -46,7 +46,7 @@ def _work(arguments: argparse.Namespace) -> int:
     declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
     if arguments.dry_run:
         everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
-        print(guarantee.statement(algorithm, data.unit, False, *declared))
+        print(guarantee.statement(algorithm, data.unit, False, *declared, arguments.part))
         print("\n".join(plan.lines(algorithm, data)))
         print("dry run: nothing was spent.")
         return problem.flag_quotes(arguments.data, arguments.schema)
@@ -71,7 +71,8 @@ def _work(arguments: argparse.Namespace) -> int:
             print("the parameters were not saved: next time give --save FILE")
     finally:  # what is spent is said, whether or not it could be written
         print()
-        print(guarantee.statement(algorithm, data.unit, arguments.seed is not None, *declared))
+        seeded = arguments.seed is not None
+        print(guarantee.statement(algorithm, data.unit, seeded, *declared, arguments.part))
     return status
 
 
@@ -90,7 +91,7 @@ def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None
         root_key(None, arguments.seed)
     resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
     if arguments.ledger and not resumed:  # a run that goes on spends nothing more
-        dpjax.Ledger.read(arguments.ledger).check(algorithm.event)
+        dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(algorithm.event)
 
 
 def _train(
@@ -108,6 +109,7 @@ def _train(
             seed=seed,
             checkpoint=arguments.checkpoint,
             ledger=arguments.ledger,
+            part=arguments.part,
         )
     root = root_key(key, seed)
     keys = jax.random.split(root, arguments.repeats)

@@ -37,8 +37,8 @@ def command(arguments: argparse.Namespace) -> int:
         if arguments.seed is not None:
             root_key(None, arguments.seed)
         if arguments.ledger:
-            dpjax.Ledger.read(arguments.ledger).check(chosen.event)
-        print(guarantee.statement(algorithm, data.unit, False, *declared))
+            dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(chosen.event)
+        print(guarantee.statement(algorithm, data.unit, False, *declared, arguments.part))
         print("dry run: nothing was spent.")
         return problem.flag_quotes(arguments.data, arguments.schema)
     begin = time.perf_counter()
@@ -48,6 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
         key=dpjax.random_key() if arguments.seed is None else None,
         seed=arguments.seed,
         ledger=arguments.ledger,
+        part=arguments.part,
     )
     chosen_words = ", ".join(f"{name} {value}" for name, value in tuned.settings.items())
     print(f"chosen: {chosen_words}")

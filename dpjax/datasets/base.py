@@ -1,9 +1,8 @@
-"""``Dataset``, the raw ``Table`` behind it, and scaling that acts on one record at a time."""
+"""``Dataset``, and scaling that acts on one record at a time."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +10,9 @@ import numpy as np
 
 from dpjax._streaming import Rows
 from dpjax._typing import Array, PyTree, pytree_dataclass
-from dpjax.datasets.cells import check_numbers, check_unmasked, to_numbers
+from dpjax.datasets.cells import check_numbers, check_unmasked
 from dpjax.datasets.encoders import Column
-from dpjax.datasets.labels import Label, encode_labels
+from dpjax.datasets.labels import Label
 from dpjax.datasets.source import Source
 from dpjax.datasets.sources import open_features
 
@@ -35,7 +34,7 @@ class Preprocessing:
         all pixels; None if features are used unchanged, or encoded by ``encoders``.
       intercept: whether a feature that is 1 is appended.
       classes: the declared labels: of two, the first is -1 and the second +1 in ``y``; more are
-        0, 1, ...; None for numeric labels, where 0 stands for -1.
+        0, 1, ...; None where none are declared.
       label_bounds: declared (low, high) of a label that is a number, mapped to -1 and +1. Rows are
         then divided by a constant, see ``Schema``.
       encoders: what a schema declares of each of ``columns``; None without a schema.
@@ -122,26 +121,26 @@ class Preprocessing:
         Raises:
           ValueError: if a column is stored as what has no valid value.
         """
-        if self.encoders is not None:
-            for column in self.encoders:
-                column.check_stored(source.kinds[column.name], source.where)
-            return map(self.encode, source.blocks(*self.wanted))
-        for name in self.columns:
+        self.check_stored(source)
+        return map(self.encode, source.blocks(*self.wanted))
+
+    def check_stored(self, source: Source) -> None:
+        """Raises if a column of a table is stored as what has no valid value."""
+        for column in self.encoders or ():
+            column.check_stored(source.kinds[column.name], source.where)
+        for name in self.columns if self.encoders is None else ():
             check_numbers(name, source.kinds[name], source.stated[name])
-        return (
-            normalise(np.stack(list(map(to_numbers, block)), axis=1), self.ranges, self.intercept)
-            for block in source.blocks(self.columns, set(self.columns))
-        )
 
     def encode(self, cells: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns rows (n, p) in float32, for a mapping with encoders.
+        """Returns rows (n, p) in float32.
 
         Args:
-          cells: of each column, (n,).
+          cells: of each of ``wanted``.
 
         Privacy: each row depends on one record alone.
         """
-        encoders = self.encoders or ()
+        if (encoders := self.encoders) is None:
+            return normalise(cells[0], self.ranges, self.intercept)
         low = 0.0 if self.label_bounds is None else -1.0
         parts = [column.encode(held, low) for column, held in zip(encoders, cells, strict=True)]
         block = np.concatenate(parts, axis=1)
@@ -154,10 +153,11 @@ class Preprocessing:
         return out
 
     @property
-    def wanted(self) -> tuple[list[str], set[str]]:
-        """The columns to read for ``encode``, and those of them that are numbers."""
-        encoders = self.encoders or ()
-        return [column.name for column in encoders], {c.name for c in encoders if c.numeric}
+    def wanted(self) -> tuple[list[str], set[str], tuple[str, ...]]:
+        """What to read for ``encode``: the arguments of ``Source.blocks``."""
+        if self.encoders is None:
+            return [], set(), self.columns
+        return [c.name for c in self.encoders], {c.name for c in self.encoders if c.numeric}, ()
 
     def unscale_labels(self, values: Any) -> np.ndarray:
         """Returns predictions of a label that is a number in its own units.
@@ -261,82 +261,11 @@ class Dataset:
         return dataclasses.replace(self, **held_out, present=None)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """A data set as read from its file, before scaling, with its declarations.
-
-    Args:
-      name: of the data set.
-      columns: the p feature names.
-      x: (n, p) numbers of any real dtype; ``Rows`` where they stay on disk.
-      labels: (n,) cells of any dtype, likewise.
-      ranges: lowest and highest value of each feature, declared and not measured, each (p,)
-        float64; None where the features are used as they are.
-      classes: the declared labels, or None.
-      test_x: (m, p) numbers, or None.
-      test_labels: (m,) cells, or None.
-      unit: what one row is.
-      label: what the labels are called in errors.
-
-    Privacy: raw data.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    x: Any
-    labels: Any
-    ranges: Ranges | None
-    classes: tuple[Label, ...] | None
-    test_x: np.ndarray | None = None
-    test_labels: np.ndarray | None = None
-    unit: str = "row"
-    label: str = "y"
-
-    def dataset(self, intercept: bool = False) -> Dataset:
-        """Returns the rows and labels for training; float32 features are scaled in place.
-
-        Raises:
-          ValueError: by the labels' dtype alone, if it needs classes that are not declared.
-
-        Privacy: row i depends on record i alone.
-        """
-        test_x, test_labels = self.test_x, self.test_labels
-        scale = functools.partial(normalise, ranges=self.ranges, intercept=intercept)
-        encode = functools.partial(encode_labels, classes=self.classes, name=self.label)
-        test_y = None
-        if test_labels is not None:
-            test_y = encode(test_labels)
-        bounds = None
-        if self.ranges is not None:
-            low, high = (end.tolist() for end in self.ranges)
-            bounds = tuple(zip(low, high, strict=True))
-        return Dataset(
-            x=_each(scale, self.x),
-            y=_each(encode, self.labels),
-            test_x=None if test_x is None else scale(test_x),
-            test_y=test_y,
-            name=self.name,
-            unit=self.unit,
-            max_norm=1.0,
-            preprocessing=Preprocessing(self.columns, bounds, intercept, self.classes),
-        )
-
-
-def _each(function: Callable[[Any], np.ndarray], rows: np.ndarray | Rows) -> Any:
-    """``function`` of rows, each by itself: now, or when they are read."""
-    if not isinstance(rows, Rows):
-        return function(rows)
-    like = function(np.empty((0, *rows.shape[1:]), rows.dtype))
-    return Rows(rows, function, like.shape[1:], like.dtype)
-
-
 def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> np.ndarray:
     """Clamps and scales each feature to its declared range, then divides each row by its norm.
 
-    Works in place, on blocks of rows, where ``x`` is float32 and gets no intercept.
-
     Args:
-      x: (n, p) numbers of any real dtype; overwritten in the case above.
+      x: (n, p) numbers of any real dtype.
       ranges: lowest and highest value of each feature, mapped to 0 and 1; None leaves them.
       intercept: append a feature that is 1 before the division.
 
@@ -354,8 +283,7 @@ def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> 
            [0.    , 0.    ]], dtype=float32)
     """
     rows, features = x.shape
-    in_place = x.dtype == np.float32 and x.flags.writeable and not intercept
-    out = x if in_place else np.empty((rows, features + intercept), np.float32)
+    out = np.empty((rows, features + intercept), np.float32)
     scratch = np.empty((min(rows, _ROWS_IN_CACHE), features))
     with np.errstate(all="ignore"):
         for start in range(0, rows, _ROWS_IN_CACHE):

@@ -3,7 +3,6 @@
 import datetime
 import decimal
 import enum
-import numbers
 import re
 import unicodedata
 from typing import Any
@@ -198,11 +197,11 @@ def to_number(cell: Any) -> float:
     >>> to_number("1e3"), to_number(None)
     (1000.0, nan)
     """
-    if not isinstance(cell, str | float | int | bytes | np.bool_ | decimal.Decimal | numbers.Real):
+    if isinstance(cell, complex | np.complexfloating) or getattr(cell, "ndim", 0):
         return np.nan
     try:
         return float(cell)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # a cell may be anything, and raise anything
         return np.nan
 
 

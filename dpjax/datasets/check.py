@@ -8,17 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.base import Table, finite_or_nan
-from dpjax.datasets.cells import MISSING
-from dpjax.datasets.check_schema import constant, exact_counts
+from dpjax.datasets.base import Dataset, finite_or_nan
+from dpjax.datasets.cells import MISSING, cells_of
+from dpjax.datasets.check_schema import Owners, constant, exact_counts, narrow
+from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
-from dpjax.datasets.labels import Label, class_places, label_text, labels_counted
+from dpjax.datasets.labels import (
+    Label,
+    check_classes,
+    class_places,
+    exact_stand_ins,
+    label_text,
+    labels_counted,
+    plain,
+    stand_in_problems,
+)
 from dpjax.datasets.loaders import check_schema_alone, open_table
-from dpjax.datasets.raw import has_columns, is_table_path
-from dpjax.datasets.schema import Schema
-from dpjax.datasets.source import ROWS_AT_ONCE
-from dpjax.datasets.sources import exact_problems
-from dpjax.datasets.tables import Bounds
+from dpjax.datasets.schema import Schema, check_unit
+from dpjax.datasets.source import Opened
+from dpjax.datasets.sources import has_columns, is_table_path
+from dpjax.datasets.tables import Bounds, Table, read_ranges
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
 _MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
@@ -32,7 +41,7 @@ class CheckReport:
       name: the data set.
       unit: what one row stands for.
       exact_rows: number of records.
-      exact_class_counts: number of records of each class; -1 and +1 if none is declared.
+      exact_class_counts: number of records of each class that is declared.
       exact_impossible_labels: number of records with any other label, which training drops.
       exact_other_labels: number of records of each such label, without missing ones.
       exact_nonfinite_rows: number of records with a cell that is not a finite number; training
@@ -151,15 +160,22 @@ def check(
     bounds: Bounds | None = None,
     classes: Sequence[Label] | None = None,
     schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    unit: Any = None,
+    max_records: int | None = None,
+    unit_type: str | None = None,
 ) -> CheckReport:
     """NOT PRIVATE: counts values that ``load`` would silently clamp or drop, and suggests remedies.
 
     Args:
-      name_or_path: as for ``load``.
+      name_or_path: as for ``load``; or a ``Dataset`` with labels of classes, as training takes it.
       label: as for ``load``; for a table only.
-      bounds: as for ``load``, but optional for a table too.
-      classes: as for ``load``, but always optional.
+      bounds: as for ``load``, but optional; of a ``Dataset`` for features in their own units.
+      classes: as for ``load``, but always optional; of a ``Dataset`` the numbers in ``y``, by
+        default -1 and 1.
       schema: as for ``load``.
+      unit: as for ``load``; of a ``Dataset`` the cells, as ``group`` takes them.
+      max_records: as for ``load``, but optional.
+      unit_type: as for ``load``.
 
     Returns:
       A ``CheckReport`` of the training records.
@@ -174,55 +190,131 @@ def check(
     {-1: 6308, 1: 13882}
     """
     if schema is not None:
-        options = {"label": label, "bounds": bounds, "classes": classes}
+        options = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
+        options |= {"max_records": max_records, "unit_type": unit_type}
         check_schema_alone(name_or_path, options)
         return CheckReport(**exact_counts(name_or_path, Schema.read(schema)))
-    table = open_table(name_or_path, label=label, bounds=bounds, classes=classes)
-    nonfinite = np.zeros(len(table.columns), int)
-    outside = np.zeros(len(table.columns), int)
-    least, most = np.full((2, len(table.columns)), [[np.inf], [-np.inf]])
-    nonfinite_rows = zero_rows = 0
-    for start in range(0, len(table.x), ROWS_AT_ONCE):
-        block = finite_or_nan(table.x[start : start + ROWS_AT_ONCE])
-        holes = np.isnan(block)
-        nonfinite += holes.sum(0)
-        nonfinite_rows += int(holes.any(1).sum())
-        least, most = np.fmin(least, np.fmin.reduce(block)), np.fmax(most, np.fmax.reduce(block))
-        if table.ranges is None:
-            zero_rows += int((block == 0).all(1).sum())
-        else:
-            low, high = table.ranges
-            outside += ((block < low) | (block > high)).sum(0)
-            zero_rows += int((block <= low).all(1).sum())
-    counted, other, missing = _labels(table)
-    report = CheckReport(
-        name=table.name,
-        unit=table.unit,
-        exact_rows=len(table.x),
-        exact_class_counts=counted,
-        exact_impossible_labels=sum(other.values()) + missing,
-        exact_other_labels=other,
-        exact_nonfinite_rows=nonfinite_rows,
-        exact_nonfinite=_positive(table.columns, nonfinite),
-        exact_outside=None if table.ranges is None else _positive(table.columns, outside),
-        exact_zero_rows=zero_rows,
-        exact_duplicate_rows=_duplicates(table),
-        exact_constant=constant(table.columns, least, most),
-    )
-    suggested = _suggested(counted, other)
-    problems = _label_problems(table, report, suggested) + _feature_problems(report)
-    problems = exact_problems(name_or_path) + problems
+    if isinstance(name_or_path, Dataset):
+        if label is not None:
+            raise ValueError("label is for a table: the labels of a Dataset are in y.")
+        table = _of_arrays(name_or_path, classes, unit, bounds)
+        unit = None if unit is None else "unit"
+    else:
+        options = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
+        table = open_table(name_or_path, **options)
+    if unit is not None:
+        check_unit(table.source, unit, unit_type)
+    tally = _Tally(table, Owners(unit, max_records, unit_type))
+    wanted = [table.label, *([] if unit is None else [unit])]
+    for block in table.source.blocks(wanted, together=table.columns):
+        tally.add(*block)
+    report, problems = tally.report(), table.source.exact_problems()
+    suggested = _suggested(tally.labels)
+    declare = _to_encode if isinstance(name_or_path, Dataset) else _to_declare
+    advice = None if suggested is None else declare(suggested)
+    problems += _label_problems(table, report, tally.labels, advice)
+    problems += _feature_problems(report)
+    problems += tally.problems()
     if table.ranges is None and (is_table_path(name_or_path) or has_columns(name_or_path)):
         problems.append(_bounds_to_declare(table.columns))
     return dataclasses.replace(report, exact_problems=tuple(problems), exact_classes=suggested)
 
 
-def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
+def _of_arrays(
+    data: Dataset, classes: Sequence[Label] | None, unit: Any, bounds: Bounds | None
+) -> Table:
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    if data.present is not None:
+        x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
+    beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(unit)}
+    source = Matrix("the data", x.reshape(len(x), -1), beside=beside)
+    if classes is None:
+        count = len((data.preprocessing and data.preprocessing.classes) or ())
+        classes = range(count) if count > 2 else (-1, 1)
+    columns = source.names[: -len(beside)]
+    ranges = None if bounds is None else read_ranges(bounds, columns)
+    return Table(data.name, columns, Opened(source), "y", ranges, check_classes(classes))
+
+
+class _Tally:
+    """Counts of a table's records, added up block by block."""
+
+    def __init__(self, table: Table, owners: Owners):
+        self._table, self._owners, self._rows = table, owners, 0
+        self._nonfinite, self._outside = np.zeros((2, len(table.columns)), int)
+        self._least, self._most = np.full((2, len(table.columns)), [[np.inf], [-np.inf]])
+        self._nonfinite_rows = self._zeros = 0
+        self._labels: collections.Counter[Any] = collections.Counter()
+        self._stand_ins = np.zeros(2, int)
+        # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB,
+        # and a collision among them has probability below 1e-8.
+        self._seen: set[int] = set()
+
+    def add(self, numbers: np.ndarray, labels: np.ndarray, *units: np.ndarray) -> None:
+        block = finite_or_nan(numbers)
+        holes = np.isnan(block)
+        self._rows += len(block)
+        self._nonfinite += holes.sum(0)
+        self._nonfinite_rows += int(holes.any(1).sum())
+        self._least = np.fmin(self._least, np.fmin.reduce(block))
+        self._most = np.fmax(self._most, np.fmax.reduce(block))
+        if self._table.ranges is None:
+            self._zeros += int((block == 0).all(1).sum())
+        else:
+            low, high = self._table.ranges
+            self._outside += ((block < low) | (block > high)).sum(0)
+            self._zeros += int((block <= low).all(1).sum())
+        held = [*map(plain, labels.tolist())]
+        self._labels.update(held)
+        self._stand_ins += exact_stand_ins(labels, self._table.classes or ())
+        for cells in units:
+            self._owners.add(cells)
+        pairs = zip(block, held, strict=True)
+        self._seen.update(hash((row.tobytes(), label)) for row, label in pairs)
+
+    def report(self) -> CheckReport:
+        table = self._table
+        counted, other, missing = _labels(self._labels, table.classes or ())
+        outside = None if table.ranges is None else _positive(table.columns, self._outside)
+        return CheckReport(
+            name=table.name,
+            unit=table.unit,
+            exact_rows=self._rows,
+            exact_class_counts=counted,
+            exact_impossible_labels=sum(other.values()) + missing,
+            exact_other_labels=other,
+            exact_nonfinite_rows=self._nonfinite_rows,
+            exact_nonfinite=_positive(table.columns, self._nonfinite),
+            exact_outside=outside,
+            exact_zero_rows=self._zeros,
+            exact_duplicate_rows=self._rows - len(self._seen),
+            exact_constant=constant(table.columns, self._least, self._most),
+            **self._owners.fields(),
+        )
+
+    @property
+    def labels(self) -> collections.Counter[str]:
+        """How often each label occurs, whether or not it is declared; without missing ones."""
+        found: collections.Counter[str] = collections.Counter()
+        for value, count in self._labels.items():
+            if (text := label_text(value)).lower() not in MISSING:
+                found[text] += count
+        return found
+
+    def problems(self) -> list[str]:
+        table = self._table
+        found = stand_in_problems(table.said, self._stand_ins, table.classes or ())
+        if table.ranges is not None:
+            low, high = table.ranges
+            ends = np.clip(self._most, low, high) - np.clip(self._least, low, high)
+            found += narrow("every column", (ends / (high - low)).tolist())
+        return found + self._owners.problems(self._rows)
+
+
+def _labels(
+    values: Mapping[Any, int], classes: Sequence[Label]
+) -> tuple[dict[Label, int], dict[str, int], int]:
     """Returns the counts of each class, of each other label, and of missing labels."""
-    cells = table.labels.tolist()
-    values = collections.Counter(cell if isinstance(cell, Label) else None for cell in cells)
-    numeric = table.labels.dtype.kind in "biuf"
-    classes: Sequence[Label] = table.classes or ([-1, 1] if numeric else [])
     counted: dict[Label, int] = dict.fromkeys(classes, 0)
     other: collections.Counter[str] = collections.Counter()
     missing = 0
@@ -237,8 +329,7 @@ def _labels(table: Table) -> tuple[dict[Label, int], dict[str, int], int]:
     return counted, dict(other.most_common()), missing
 
 
-def _suggested(counted: Mapping[Label, int], other: Mapping[str, int]) -> tuple[str, ...] | None:
-    labels = [*(str(label) for label, count in counted.items() if count), *other]
+def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
     if not 2 <= len(labels) <= _MOST_CLASSES or any(map(_is_garbled, labels)):
         return None
     return tuple(sorted(labels, key=_order))
@@ -257,21 +348,20 @@ def _order(label: str) -> tuple[bool, float, str]:
 
 
 def _label_problems(
-    table: Table, report: CheckReport, suggested: tuple[str, ...] | None
+    table: Table, report: CheckReport, labels: collections.Counter[str], declare: str | None
 ) -> list[str]:
     other, counted = report.exact_other_labels, report.exact_class_counts
-    undeclared = table.classes is None and table.labels.dtype.kind not in "biuf"
+    undeclared = table.classes is None
     absent = [label for label, count in counted.items() if not count]
     if not (undeclared or other or absent):
         return []
-    where = table.label
+    where = table.said
     if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
-        different = len(other) + len(counted) - len(absent)
-        distinct = "1 value" if different == 1 else f"{different} different values"
+        distinct = "1 value" if len(labels) == 1 else f"{len(labels)} different values"
         return [
             f"{where} holds {distinct}: it is not a column of classes; name another with --label."
         ]
-    held = _few_counts({**{str(k): v for k, v in counted.items() if v}, **other})
+    held = ", ".join(f"{label!r} {count} times" for label, count in labels.most_common())
     words = [f"{where} holds {held}"]
     if undeclared:
         words.append("which labels count is not declared")
@@ -282,8 +372,8 @@ def _label_problems(
             words.append(f"no record has {', '.join(map(repr, absent))}")
     if any(map(_is_garbled, other)):
         words.append("some labels are not UTF-8: save the file as UTF-8")
-    elif suggested is not None:
-        words.append(_to_declare(suggested))
+    elif declare is not None:
+        words.append(declare)
     return ["; ".join(words) + "."]
 
 
@@ -296,6 +386,13 @@ def _to_declare(suggested: tuple[str, ...]) -> str:
     return (
         f"declare two for `dpjax run`, such as --classes {','.join(suggested[:2])}, or merge "
         f"these into two labels; a network in Python takes all of them, classes={suggested!r}"
+    )
+
+
+def _to_encode(suggested: tuple[str, ...]) -> str:
+    return (
+        f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with from_zero=True "
+        "for a network; a check takes the numbers that this gives as classes"
     )
 
 
@@ -324,18 +421,6 @@ def _bounds_to_declare(columns: tuple[str, ...]) -> str:
         "value of each feature, from public knowledge and not from these records, as "
         f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
     )
-
-
-def _few_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{label!r} {count} times" for label, count in counts.items())
-
-
-def _duplicates(table: Table) -> int:
-    # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB, and a
-    # collision among them has probability below 1e-8.
-    rows = zip(table.x, table.labels.tolist(), strict=True)
-    seen = {hash((row.tobytes(), str(label))) for row, label in rows}
-    return len(table.x) - len(seen)
 
 
 def _positive(columns: tuple[str, ...], counts: np.ndarray) -> dict[str, int]:

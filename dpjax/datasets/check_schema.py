@@ -3,21 +3,23 @@
 import collections
 import datetime
 import itertools
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax.datasets.cells import MISSING, to_day, unit_name
 from dpjax.datasets.encoders import Dates
-from dpjax.datasets.labels import Label, label_text
+from dpjax.datasets.labels import Label, exact_stand_ins, label_text, stand_in_problems
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.sources import exact_problems, open_source
+from dpjax.datasets.sources import open_source
 from dpjax.datasets.tables import preprocessing_of, table_name
 
 _SHOWN = 8  # levels named in one remark
 _NEARLY = 0.9  # of the cells: levels, or dates, are written in another way than is declared
+_NARROW = 0.01  # of the declared bounds: noise hides what differs so little
 _TRIED = 1_000  # cells of a column that are read as dates of other forms
 _FORMS = {
     "%d.%m.%Y": "day.month.year",
@@ -45,9 +47,9 @@ def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
     for block in source.blocks(*tally.wanted):
         tally.add(block)
     fields = {"name": table_name(table), "unit": "row", **tally.fields()}
-    of_file = (*undeclared_line_breaks(schema, source), *exact_problems(table, breaks))
+    of_file = (*undeclared_line_breaks(schema, source), *source.exact_problems())
     of_cells = (*tally.label_problems(), *tally.column_problems(), *tally.unit_problems())
-    return fields | {"exact_problems": (*of_file, *of_cells, *tally.person_problems())}
+    return fields | {"exact_problems": (*of_file, *of_cells)}
 
 
 class _Tally:
@@ -56,7 +58,7 @@ class _Tally:
     def __init__(self, schema: Schema):
         self._schema, self._scale = schema, preprocessing_of(schema)
         self._columns = self._scale.encoders or ()
-        names, numeric = self._scale.wanted
+        names, numeric, _ = self._scale.wanted
         label, unit = schema.label, schema.unit
         self.wanted = (
             [*names, label.column, *([] if unit is None else [unit])],
@@ -66,8 +68,8 @@ class _Tally:
         self._missing, self._outside = collections.Counter[str](), collections.Counter[str]()
         self._undeclared = {name: collections.Counter[str]() for name in names}
         self._labels, self._codes = collections.Counter[str](), collections.Counter[float]()
-        self._names = collections.Counter[str]()  # in cells of the unit that name nobody
-        self._persons = collections.Counter[str]()
+        self._owners = Owners(schema.unit, schema.max_records, schema.unit_type)
+        self._stand_ins = np.zeros(2, int)
         self._dates = {name: list[str]() for name in names}  # some cells that are none
         self._least, self._most = (dict.fromkeys(names, end) for end in (np.inf, -np.inf))
         self._seen: set[int] = set()
@@ -87,11 +89,8 @@ class _Tally:
             self._undeclared[name] += column.exact_undeclared(held)
         rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
-        units = [unit_name(cell, self._schema.unit_type) for cell in owners[0]] if owners else []
-        nobody = np.array([not unit for unit in units], bool) if owners else False
-        self._persons.update(filter(None, units))
-        texts = (label_text(cell) for cell in (owners[0][nobody] if owners else ()))
-        self._names.update(text for text in texts if text.lower() not in MISSING)
+        nobody = self._owners.add(owners[0]) if owners else False
+        self._stand_ins += exact_stand_ins(labels, self._schema.label.classes or ())
         self._labels += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
         self._rows += len(y)
@@ -117,27 +116,8 @@ class _Tally:
             "exact_null_rows": self._null_rows,
             "exact_undeclared": {name: held for name, held in undeclared.items() if held},
             "exact_constant": constant(self._least, self._least.values(), self._most.values()),
-            "exact_persons": None if self._schema.unit is None else len(self._persons),
-            "exact_above_cap": self._above_cap,
+            **self._owners.fields(),
         }
-
-    @property
-    def _above_cap(self) -> int:
-        most = self._schema.max_records or self._rows
-        return sum(max(0, held - most) for held in self._persons.values())
-
-    def person_problems(self) -> list[str]:
-        unit, most, above = self._schema.unit, self._schema.max_records, self._above_cap
-        problems = []
-        if unit is not None and len(self._persons) < 2:
-            named = "no unit" if not self._persons else "one unit alone"
-            problems.append(f"the column {unit!r} names {named}: does it say whose a record is?")
-        elif 2 * above > self._rows:
-            problems.append(
-                f"max_records = {most} leaves out {above} of {self._rows} records, those beyond "
-                f"the first {most} of a {unit!r}: declare a larger number from public knowledge."
-            )
-        return problems
 
     def label_problems(self) -> list[str]:
         name, problems = self._schema.label.column, []
@@ -153,7 +133,14 @@ class _Tally:
                 f"no record has the label {', '.join(map(repr, absent))}: are the classes written "
                 "as in the file?"
             )
-        return problems
+        if self._scale.classes is not None:
+            where = f"the label {name!r}"
+            return problems + stand_in_problems(where, self._stand_ins, self._scale.classes)
+        spans = [(max(self._codes) - min(self._codes)) / 2] if len(self._codes) > 1 else []
+        return problems + narrow(f"the label {name!r}", spans)
+
+    def unit_problems(self) -> list[str]:
+        return self._owners.problems(self._rows)
 
     def column_problems(self) -> list[str]:
         rows, empty = self._rows, np.array([None], object)
@@ -191,17 +178,8 @@ class _Tally:
                     f"the column {name!r} is outside its declared bounds in {self._outside[name]} "
                     f"of {rows} records: are the bounds in the units of the file?"
                 )
-        return problems
-
-    def unit_problems(self) -> list[str]:
-        if not self._names:
-            return []
-        return [
-            f"the unit {self._schema.unit!r} holds {_few(self._names)}, which names "
-            "nobody, so that such a record contributes nothing: declare under [unit] type = "
-            '"number" if all are whole numbers (7, 7.0, 007 and +7 are one), or type = "text" if '
-            "they are words, compared as they are written."
-        ]
+        spans = [np.max(self._most[c.name] - self._least[c.name]) for c in self._columns]
+        return problems + narrow("every column", spans)
 
     def _class_counts(self) -> dict[Label, int]:
         classes = self._scale.classes
@@ -209,6 +187,76 @@ class _Tally:
             return {"a number within its bounds": self._codes.total()}
         codes = self._schema.label.encode(np.array(classes, object)).tolist()
         return {label: self._codes[code] for label, code in zip(classes, codes, strict=True)}
+
+
+class Owners:
+    """NOT PRIVATE: counts of whose records there are.
+
+    Args:
+      unit: what says whose a record is; None if nothing does.
+      max_records: of a unit that count; None for any number.
+      unit_type: see ``group``.
+    """
+
+    def __init__(self, unit: str | None, max_records: int | None, unit_type: str | None):
+        self._unit, self._most, self._type = unit, max_records, unit_type
+        self._names = collections.Counter[str]()  # in cells that name nobody
+        self._persons = collections.Counter[str]()
+
+    def add(self, cells: np.ndarray) -> np.ndarray:
+        """Counts some cells, and returns which of them name nobody."""
+        units = [unit_name(cell, self._type) for cell in cells]
+        nobody = np.array([not unit for unit in units], bool)
+        self._persons.update(filter(None, units))
+        texts = map(label_text, cells[nobody])
+        self._names.update(text for text in texts if text.lower() not in MISSING)
+        return nobody
+
+    def fields(self) -> dict[str, Any]:
+        """Returns fields of a ``CheckReport``."""
+        persons = None if self._unit is None else len(self._persons)
+        return {"exact_persons": persons, "exact_above_cap": self._above}
+
+    @property
+    def _above(self) -> int:
+        most = self._most or math.inf
+        return int(sum(max(0, held - most) for held in self._persons.values()))
+
+    def problems(self, rows: int) -> list[str]:
+        """Returns what is wrong, of so many records."""
+        unit, most, problems = self._unit, self._most, []
+        if self._names:
+            problems.append(
+                f"the unit {unit!r} holds {_few(self._names)}, which names nobody, so that such a "
+                'record contributes nothing: declare under [unit] type = "number" (unit_type in '
+                "Python) if all are whole numbers (7, 7.0, 007 and +7 are one), or "
+                '"text" if they are words, compared as they are written.'
+            )
+        if unit is not None and len(self._persons) < 2:
+            named = "no unit" if not self._persons else "one unit alone"
+            problems.append(f"the column {unit!r} names {named}: does it say whose a record is?")
+        elif 2 * self._above > rows:
+            problems.append(
+                f"max_records = {most} leaves out {self._above} of {rows} records, those beyond "
+                f"the first {most} of a {unit!r}: declare a larger number from public knowledge."
+            )
+        return problems
+
+
+def narrow(where: str, spans: Sequence[float]) -> list[str]:
+    """NOT PRIVATE: returns what is wrong where all values lie close together.
+
+    Args:
+      where: they are.
+      spans: of the values, as fractions of the declared bounds.
+    """
+    # Columns of one value, or none, are said elsewhere.
+    if not 0 < max(spans, default=0) < _NARROW:
+        return []
+    return [
+        f"the values of {where} span less than {_NARROW:.0%} of the declared bounds, so that "
+        "records hardly differ once scaled: are the bounds in the units of the file?"
+    ]
 
 
 def constant(columns: Iterable[str], least: Iterable, most: Iterable) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.datasets.cells import Kind
-from dpjax.datasets.source import ROWS_AT_ONCE, Source
+from dpjax.datasets.source import ROWS_AT_ONCE, Source, stacked
 
 SEPARATORS = (",", ";", "\t", "|")
 _MARK = b"\xef\xbb\xbf"
@@ -65,9 +65,9 @@ class CsvFile(Source):
         self.size = sum(1 for _ in self._records())
 
     def blocks(
-        self, wanted: Sequence[str], numeric: Collection[str] = ()
+        self, wanted: Sequence[str], numeric: Collection[str] = (), together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
-        """Yields blocks of rows: one array of cells for each wanted column.
+        """Yields blocks of rows: one array of cells for each wanted column, see ``Source.blocks``.
 
         A line with another number of cells than the header has is empty in every column.
 
@@ -75,8 +75,10 @@ class CsvFile(Source):
           wanted: names of columns.
           numeric: those to be read as float64, NaN for what is not a number; the others are text
             without white space around it.
+          together: columns of numbers that come first, in one array.
         """
-        columns = [(self.names.index(name), name in numeric) for name in wanted]
+        columns = [(self.names.index(name), True) for name in together]
+        columns += [(self.names.index(name), name in numeric) for name in wanted]
         number = _comma_number if self.separator == ";" else _number
         same: dict[str, str] = {}  # one string for each word, not one for each record
         empty = [""] * len(self.names)
@@ -92,7 +94,8 @@ class CsvFile(Source):
                 else:
                     words = (same.setdefault(word, word) for word in map(str.strip, cells))
                     block.append(np.fromiter(words, object, len(rows)))
-            yield block
+            first = [stacked(block[: len(together)])] if together else []
+            yield first + block[len(together) :]
 
     def exact_problems(self) -> list[str]:
         """NOT PRIVATE: returns what is wrong with the quotes of the file, if anything is."""

@@ -1,12 +1,13 @@
 """Declared labels, and the numbers that encode them in training."""
 
+import decimal
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import Kind, cells_of, kind_of, to_numbers
+from dpjax.datasets.cells import Kind, cells_of, kind_of, to_number
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
@@ -72,7 +73,7 @@ def encode_labels(
       y: (n,) words, booleans or numbers.
       classes: the declared labels, compared as text or as numbers. Of two, the first becomes -1
         and the second +1; more become 0, 1, ... in their order. Of the classes 0 and 1, -1 is 0,
-        and of -1 and 1, 0 is -1. None requires numbers or booleans, and stands for -1 and 1.
+        and of -1 and 1, 0 is -1. Booleans need none.
       from_zero: whether two classes become 0 and 1 as well, as for a network.
       name: of ``y`` in an error.
 
@@ -80,40 +81,51 @@ def encode_labels(
       (n,) float32.
 
     Raises:
-      ValueError: by the dtype alone: for words without ``classes``, or classes that no value of
-        this dtype can equal.
+      ValueError: by the dtype alone: without ``classes``, or for classes that no value of this
+        dtype can equal.
 
     Privacy: each number depends on one record alone. A label outside the classes raises no error,
       which would depend on the data; it makes a null record, which contributes nothing.
 
     >>> encode_labels(["No", "Yes", "?"], classes=("No", "Yes"))
     array([-1.,  1., nan], dtype=float32)
-    >>> encode_labels(np.array([0, 1, -1, 7]))
+    >>> encode_labels(np.array([0, 1, -1, 7]), classes=(0, 1))
     array([-1.,  1., -1., nan], dtype=float32)
     """
     if isinstance(y, np.ndarray) and y.ndim != 1:
         flat = encode_labels(y.ravel(), classes, from_zero=from_zero, name=name)
         return flat.reshape(y.shape)
-    kind, cells = kind_of(y), cells_of(y)
-    if kind in (Kind.DATES, Kind.OTHER):
-        held = getattr(y, "dtype", kind.value)
-        raise ValueError(f"{name} must hold words, booleans or real numbers, got {held}.")
-    if classes is None:
-        if kind not in (Kind.NUMBERS, Kind.BOOLEANS):
-            raise ValueError(
-                f"classes must declare which labels count in {name}, which holds "
-                f"{kind.value}: pass them as classes=('No', "
-                "'Yes') in Python or --classes No,Yes on the command line; a record with any "
-                "other label contributes nothing. Reading them off the data would leak it; the "
-                "owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
-            )
-        signs = to_numbers(cells)
-        signs[signs == 0] = -1
-        return np.where(np.abs(signs) == 1, signs, np.nan).astype(np.float32)
-    classes = check_classes(classes)
-    check_possible("classes", classes, name, kind)
+    cells = cells_of(y)
+    classes = declared_classes(classes, name, kind_of(y))
     numbers = range(len(classes)) if from_zero else codes(classes)
     return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
+
+
+def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> tuple[Label, ...]:
+    """Returns the labels that count in a column that is stored so.
+
+    Args:
+      classes: declared; None stands for False and True where no other label can be stored.
+      name: of the column.
+      kind: how it is stored.
+
+    Raises:
+      ValueError: if none are declared, or no label that is stored so can equal one of them.
+    """
+    if kind in (Kind.DATES, Kind.OTHER):
+        raise ValueError(f"{name} must hold words, booleans or real numbers, got {kind.value}.")
+    if classes is None and kind == Kind.BOOLEANS:
+        return (False, True)
+    if classes is None:
+        raise ValueError(
+            f"classes must declare which labels count in {name}, which holds {kind.value}: pass "
+            "them as classes=('No', 'Yes') in Python or --classes No,Yes on the command line; a "
+            "record with any other label contributes nothing. Reading them off the data would leak "
+            "it; the owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
+        )
+    classes = check_classes(classes)
+    check_possible("classes", classes, name, kind)
+    return classes
 
 
 def class_places(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
@@ -140,6 +152,30 @@ def stand_in(classes: Sequence[Any]) -> tuple[int, int] | None:
         if numbers in ([negative, 1], [1, negative]):
             return other, numbers.index(negative)
     return None
+
+
+def exact_stand_ins(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
+    """NOT PRIVATE: returns how many cells hold the number that stands in, and how many its class.
+
+    >>> exact_stand_ins(np.array([0, -1, 1, -1]), (0, 1))
+    array([2, 1])
+    """
+    if (extra := stand_in(classes)) is None:
+        return np.zeros(2, int)
+    found = places(cells, (*classes, extra[0]))
+    return np.array([(found == len(classes)).sum(), (found == extra[1]).sum()])
+
+
+def stand_in_problems(where: str, counts: np.ndarray, classes: Sequence[Label]) -> list[str]:
+    """Returns what is wrong where a number and the class that it stands for both occur."""
+    extra = stand_in(classes)
+    if extra is None or not counts.all():
+        return []
+    number, label = extra[0], classes[extra[1]]
+    return [
+        f"{where} holds {number} {counts[0]} times and {label!r} {counts[1]} times, and {number} "
+        f"is read as {label!r}: if it says that the label is missing, leave those cells empty."
+    ]
 
 
 def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
@@ -183,18 +219,19 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
 
     >>> labels_counted(("No", "Yes"))
     "'No' (as -1), 'Yes' (as +1)"
+    >>> labels_counted((0, 1))
+    '0 (as -1), 1 (as +1), and -1 as 0'
     """
     classes = (-1, 1) if classes is None else classes
-    pairs = zip(_shown(classes), codes(classes), strict=True)
     signed = "+d" if len(classes) == 2 else "d"
-    return ", ".join(f"{label} (as {int(code):{signed}})" for label, code in pairs)
+    pairs = zip(classes, codes(classes), strict=True)
+    return _listed([f"{label!r} (as {int(code):{signed}})" for label, code in pairs], classes)
 
 
-def _shown(classes: Sequence[Label]) -> list[str]:
-    shown = [repr(label) for label in classes]
-    if (extra := stand_in(classes)) is not None:
-        shown[extra[1]] += f" and {extra[0]}"
-    return shown
+def _listed(shown: Sequence[str], classes: Sequence[Label]) -> str:
+    extra = stand_in(classes)
+    more = "" if extra is None else f", and {extra[0]} as {classes[extra[1]]!r}"
+    return ", ".join(shown) + more
 
 
 def null_labels(
@@ -209,7 +246,7 @@ def null_labels(
       classes: the labels declared for the data; empty or None if there are none.
       bounds: declared for a label that is a number, or None.
 
-    >>> null_labels("-1 and 0 (as -1), 1 (as +1)", ("No", "Yes"))
+    >>> null_labels("-1, 1, and 0 as -1", ("No", "Yes"))
     "Accepted labels: 'No', 'Yes'; a record with any other label is a null record."
     """
     if bounds is not None:
@@ -217,7 +254,7 @@ def null_labels(
     if counted is None:
         return ""
     if classes:
-        counted = ", ".join(_shown(classes))
+        counted = _listed(list(map(repr, classes)), classes)
     return f"Accepted labels: {counted}; a record with any other label is a null record."
 
 
@@ -253,10 +290,12 @@ def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) ->
       name: of the column.
       kind: how it is stored.
     """
-    for label in labels:
+    find = class_places if what == "classes" else places
+    of_booleans = find(np.array([False, True]), labels)
+    for place, label in enumerate(labels):
         possible = kind in (Kind.WORDS, Kind.MIXED) or _number(label) is not None
         if kind == Kind.BOOLEANS:
-            possible = bool((places(np.array([False, True]), (label,)) == 0).any())
+            possible = place in of_booleans
         if not possible:
             raise ValueError(
                 f"{what} hold {label!r}, but {name} holds {kind.value}: declare {what} of that "
@@ -270,24 +309,35 @@ def label_text(cell: Any) -> str:
     >>> label_text(" Yes"), label_text(2.0), label_text(None)
     ('Yes', '2', '')
     """
-    text, *number = _forms(cell) or ("",)
-    whole = number and not isinstance(cell, str | bytes | bool | np.bool_)
-    return str(int(number[0])) if whole and number[0] == number[0] // 1 else text
+    value = plain(cell)
+    if value is None or isinstance(value, str | bool):
+        return "" if value is None else str(value).strip()
+    return str(int(value)) if value == value // 1 else str(value)
+
+
+def plain(cell: Any) -> Label | None:
+    """Returns a label as a value of Python; None for what is missing, or no label.
+
+    >>> plain(np.int64(3)), plain(b"no"), plain(float("nan"))
+    (3, 'no', None)
+    """
+    if getattr(cell, "ndim", None) == 0:
+        cell = cell.item()  # of a scalar of NumPy or JAX
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "surrogateescape")
+    if isinstance(cell, decimal.Decimal):
+        cell = to_number(cell)
+    if not isinstance(cell, Label) or cell != cell:
+        return None
+    # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
+    return None if isinstance(cell, int) and cell.bit_length() >= 1_000 else cell
 
 
 def _forms(cell: Any) -> tuple[str, int | float] | tuple[str] | None:
     """Returns a label as text, and as a number if it is one; None for a missing value."""
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", "surrogateescape")
-    if not isinstance(cell, Label) or cell != cell:
+    if (value := plain(cell)) is None:
         return None
-    # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
-    if isinstance(cell, int) and cell.bit_length() >= 1_000:
-        return None
-    number = _number(cell)
-    text = str(cell).strip()
+    text, number = str(value).strip(), _number(value)
     return (text,) if number is None else (text, number)
 
 

@@ -11,16 +11,16 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets import archives
-from dpjax.datasets.base import Dataset, Table
+from dpjax.datasets.base import Dataset
+from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
-from dpjax.datasets.raw import SUFFIXES, has_columns, is_table_path
 from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.sources import read_names
-from dpjax.datasets.tables import Bounds, read_declared, read_table
-from dpjax.datasets.units import group
+from dpjax.datasets.source import Opened
+from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
+from dpjax.datasets.tables import Bounds, Table, Units, read_declared, read_table
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -61,8 +61,8 @@ def load(
         range, then scaled to [0, 1].
       intercept: append a feature that is 1 in every row, before the rows are normalised.
       classes: the declared labels, such as ``("No", "Yes")``: of two, the first becomes -1 and
-        the second +1; more become 0, 1, ... in their order. Required for a CSV, and wherever the
-        column is not stored as numbers; without it 1 stands for +1, and 0 and -1 for -1.
+        the second +1; more become 0, 1, ... in their order. Required unless the column is stored
+        as booleans.
       memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
         uncompressed NPZ file stay on disk: a training reads them in chunks, see
         ``distributed.stream``. One that reads all of them several times keeps the scaled rows
@@ -108,7 +108,6 @@ def load(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         return load_images(str(name_or_path))
-    owners = None if unit is None else read_names(name_or_path, unit, unit_type)
     table = open_table(
         name_or_path,
         label=label,
@@ -118,20 +117,18 @@ def load(
         unit=unit,
     )
     if _is_user_table(name_or_path) and bounds is None:
-        where = repr(str(name_or_path)) if is_table_path(name_or_path) else "the table"
         named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
         more = ", ..." if len(table.columns) > 3 else ""
         raise ValueError(
-            f"bounds must declare the range of every feature of {where}, got None: "
+            f"bounds must declare the range of every feature of {table.source.where}, got None: "
             "ranges read off the data would leak it. Declare each column in a schema, which "
             "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
             f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
             "file, and pass its path as bounds."
         )
-    data = table.dataset(intercept)
     if unit is None or max_records is None:
-        return data
-    return group(data, owners, max_records, unit, unit_type)
+        return table.dataset(intercept)
+    return table.dataset(intercept, Units(unit, max_records, unit_type))
 
 
 def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
@@ -166,6 +163,11 @@ def _check_unit(
         return
     if not _is_user_table(table):
         raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
+    if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
+        raise ValueError(
+            f"unit names a column, and those of {str(table)!r} have no names: save the table as "
+            "CSV or Parquet, or group its arrays by dpjax.datasets.group."
+        )
     if max_records is None:
         raise ValueError(
             f"max_records must say how many records one {unit} contributes at most, got None: "
@@ -317,29 +319,23 @@ def _read_named(entry: Spec) -> Table:
     if entry.ranges is not None:
         low, high = np.array(list(entry.ranges.values())).T
         ranges = (low, high)
-    test_x = test_labels = None
+    test, classes = None, (-1, 1)
     if entry.name == "randhie":
-        x, positive = raw["x"], raw["mdvis"] > 0
+        x, y = raw["x"], _signs(raw["mdvis"] > 0)
     elif entry.name == "ijcnn1":
-        x, positive = raw["X_train"][:IJCNN1_TRAINING_ROWS], raw["y_train"] > 0
-        positive = positive[:IJCNN1_TRAINING_ROWS]
-        test_x, test_labels = raw["X_test"], _signs(raw["y_test"] > 0)
+        x, y = raw["X_train"], _signs(raw["y_train"] > 0)
+        x, y = x[:IJCNN1_TRAINING_ROWS], y[:IJCNN1_TRAINING_ROWS]
+        test = _matrix(entry, raw["X_test"], _signs(raw["y_test"] > 0))
+    elif entry.classes > 2:
+        x, y, classes = raw["X"], raw["y"], tuple(range(1, entry.classes + 1))
     else:
-        x, positive = raw["X"], np.isin(raw["y"], entry.positive)
-        if entry.classes > 2:
-            every = tuple(range(1, entry.classes + 1))
-            return Table(entry.name, entry.columns, x, raw["y"], ranges, every, unit=entry.unit)
-    return Table(
-        entry.name,
-        entry.columns,
-        x,
-        _signs(positive),
-        ranges,
-        (-1, 1),
-        test_x,
-        test_labels,
-        entry.unit,
-    )
+        x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))
+    opened = Opened(_matrix(entry, x, y), test)
+    return Table(entry.name, entry.columns, opened, "label", ranges, classes, entry.unit)
+
+
+def _matrix(entry: Spec, x: np.ndarray, y: np.ndarray) -> Matrix:
+    return Matrix(repr(entry.name), x, entry.columns, {"label": y})
 
 
 def _signs(positive: np.ndarray) -> np.ndarray:

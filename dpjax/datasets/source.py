@@ -1,11 +1,12 @@
 """Where a table's cells come from: its columns, read in blocks of rows."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dpjax._files import SourceFile
-from dpjax.datasets.cells import Kind
+from dpjax.datasets.cells import Kind, to_numbers
 
 ROWS_AT_ONCE = (
     8192  # bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB
@@ -43,9 +44,49 @@ class Source:
         """
         raise NotImplementedError
 
+    def numbers(self, index: slice | np.ndarray, wanted: Sequence[str]) -> np.ndarray:
+        """Returns columns of some rows as numbers (m, p), NaN for a cell that is none."""
+        return stacked(self.at(index, wanted, set(wanted)))
+
+    def read(
+        self,
+        index: slice | np.ndarray,
+        wanted: Sequence[str],
+        numeric: Collection[str] = (),
+        together: Sequence[str] = (),
+    ) -> list[np.ndarray]:
+        """Returns what ``at`` does, after the columns ``together`` as ``numbers``, if any."""
+        first = [self.numbers(index, together)] if together else []
+        return first + self.at(index, wanted, numeric)
+
     def blocks(
-        self, wanted: Sequence[str], numeric: Collection[str] = ()
+        self, wanted: Sequence[str], numeric: Collection[str] = (), together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
-        """Yields the cells of all rows in blocks, each as ``at`` returns it."""
+        """Yields the cells of all rows in blocks, each as ``read`` returns it."""
         for start in range(0, self.size, ROWS_AT_ONCE):
-            yield self.at(slice(start, start + ROWS_AT_ONCE), wanted, numeric)
+            yield self.read(slice(start, start + ROWS_AT_ONCE), wanted, numeric, together)
+
+    def exact_problems(self) -> list[str]:
+        """NOT PRIVATE: returns what is wrong with the table as a file, if anything is."""
+        return []
+
+
+def stacked(cells: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns columns as numbers (m, p), NaN for a cell that is none."""
+    return np.stack(list(map(to_numbers, cells)), axis=1)
+
+
+class Opened(NamedTuple):
+    """A table, and the held-out records that an NPZ may have beside it.
+
+    Args:
+      source: the table.
+      test: held-out records, or None.
+      on_disk: whether its rows are to stay there.
+      label: the column that is known to hold the labels, or None.
+    """
+
+    source: Source
+    test: Source | None = None
+    on_disk: bool = False
+    label: str | None = None

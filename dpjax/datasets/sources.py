@@ -2,27 +2,64 @@
 
 import os
 import pathlib
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from dpjax import _validate
-from dpjax._streaming import Rows
 from dpjax.datasets import columnar
-from dpjax.datasets.cells import cells_of, check_names, kind_of, stated
+from dpjax.datasets.cells import cells_of, kind_of, stated
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import CsvFile, few
-from dpjax.datasets.raw import (
-    SUFFIXES,
-    check_present,
-    check_size,
-    column_keys,
-    existing,
-    is_table_path,
-    read_archive,
-)
-from dpjax.datasets.source import Source
+from dpjax.datasets.npz_files import open_archive, read_features
+from dpjax.datasets.source import Opened, Source
+
+SUFFIXES = (".csv", ".npz", *columnar.OPENED)
+
+
+def is_table_path(table: Any) -> bool:
+    """Returns whether ``table`` is the path of a CSV, NPZ, NPY or Parquet file.
+
+    >>> is_table_path("patients.CSV"), is_table_path("randhie")
+    (True, False)
+    """
+    return isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(SUFFIXES)
+
+
+def has_columns(table: Any) -> bool:
+    """Returns whether ``table`` has named columns: a data frame, mapping or structured array.
+
+    >>> has_columns({"age": [30, 60]}), has_columns(np.zeros((2, 1)))
+    (True, False)
+    """
+    return column_keys(table) is not None
+
+
+def column_keys(table: Any) -> dict[str, Any] | None:
+    """Returns the column names as text, each with its key in the table; or None.
+
+    >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
+    ({'age': 'age', '2': 2}, None)
+    """
+    if isinstance(table, Mapping):
+        names: Any = list(table)
+    elif isinstance(table, np.ndarray):
+        names = table.dtype.names
+    else:
+        names = getattr(table, "column_names", getattr(table, "columns", None))
+    return None if names is None else {str(name): name for name in names}
+
+
+def existing(table: Any) -> pathlib.Path:
+    """Returns the path of a table.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+    """
+    path = pathlib.Path(table)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}.")
+    return path
 
 
 class Frame(Source):
@@ -62,27 +99,11 @@ class Frame(Source):
         return self._held[name]
 
 
-class Opened(NamedTuple):
-    """A table, and the held-out records that an NPZ may have beside it.
-
-    Args:
-      source: the table.
-      test: held-out records, or None.
-      on_disk: whether its rows are to stay there.
-      label: the column that is known to hold the labels, or None.
-    """
-
-    source: Source
-    test: Source | None = None
-    on_disk: bool = False
-    label: str | None = None
-
-
 def open_source(
     table: Any,
     label: str | None = None,
     memory_limit: int | None = None,
-    width: int = 0,
+    width: int | None = None,
     quoted_line_breaks: bool | None = False,
 ) -> Opened:
     """Returns the columns of a table.
@@ -91,7 +112,7 @@ def open_source(
       table: the path of a CSV, NPZ, NPY or Parquet file, a data frame or a mapping of columns.
       label: the array of labels of an NPZ.
       memory_limit: bytes of features, in float32, above which a file's rows stay on disk.
-      width: number of features, of which ``memory_limit`` is a limit.
+      width: number of features, of which ``memory_limit`` is a limit; None for all columns but one.
       quoted_line_breaks: see ``CsvFile``.
 
     Raises:
@@ -112,45 +133,19 @@ def open_source(
     path = existing(table)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return _open_archive(path, label, memory_limit)
+        return open_archive(path, label, memory_limit)
     if suffix in columnar.OPENED:
         source = columnar.OPENED[suffix](path)
-        exceeds = memory_limit is not None and 4 * source.size * width > memory_limit
+        columns = len(source.names) - 1 if width is None else width
+        exceeds = memory_limit is not None and 4 * source.size * columns > memory_limit
         return Opened(source, on_disk=exceeds)
-    check_size(path, memory_limit)
-    return Opened(CsvFile(path, quoted_line_breaks))
-
-
-def exact_problems(table: Any, quoted_line_breaks: bool | None = False) -> list[str]:
-    """NOT PRIVATE: returns what is wrong with the quotes of a table, if it is a CSV."""
-    if not (is_table_path(table) and str(table).lower().endswith(".csv")):
-        return []
-    return CsvFile(existing(table), quoted_line_breaks).exact_problems()
-
-
-def read_names(table: Any, column: str, unit_type: str | None) -> np.ndarray:
-    """Returns the cells (n,) of the column of a CSV, Parquet file or frame that names units.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if there is no such column, it cannot name units, or columns have no names.
-
-    Privacy: raw data.
-
-    >>> read_names({"who": ["ann", "bob"]}, "who", None).tolist()
-    ['ann', 'bob']
-    """
-    if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
+    size = path.stat().st_size
+    if memory_limit is not None and size > memory_limit:
         raise ValueError(
-            f"unit names a column, and those of {str(table)!r} have no names: save the table as "
-            "CSV or Parquet, or group its arrays by dpjax.datasets.group."
+            f"{str(path)!r} has {size:,} bytes, above memory_limit={memory_limit:,}, and a CSV is "
+            "read as a whole: save it as Parquet or NPY, whose rows can stay on disk."
         )
-    source = open_source(table).source
-    wanted = [_validate.choice("unit", column, source.names)]
-    said = f"the unit {column!r} of {source.where}"
-    check_names(said, source.kinds[column], source.stated[column], unit_type)
-    blocks = [block[0] for block in source.blocks(wanted)]
-    return np.concatenate(blocks) if blocks else np.empty(0, object)
+    return Opened(CsvFile(path, quoted_line_breaks))
 
 
 def open_features(table: Any, columns: Sequence[str]) -> Source:
@@ -168,13 +163,17 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
     ('age',)
     """
     if is_table_path(table) and str(table).lower().endswith(".npz"):
-        table = read_archive(existing(table), None, labelled=False).x
+        table = read_features(existing(table))
         if table.ndim == 2 and {*columns} <= {*map(str, range(table.shape[1]))}:
             return Matrix("the array", table)
     elif isinstance(table, str | os.PathLike) or column_keys(table) is not None:
         # Predictions protect nobody, and stand beside the records as other programs read them.
         source = open_source(table, quoted_line_breaks=True).source
-        check_present(source.where, columns, source.names)
+        if missing := [name for name in columns if name not in source.names]:
+            raise ValueError(
+                f"{source.where} lacks {few(missing)}, which the model was trained on; it has "
+                f"{few(source.names)}."
+            )
         return source
     array = np.asarray(table)
     if array.ndim != 2 or array.shape[1] != len(columns):
@@ -185,13 +184,3 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
             "rows that are already scaled as the Dataset that load returned."
         )
     return Matrix("the array", array, columns)
-
-
-def _open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None) -> Opened:
-    raw = read_archive(path, label, memory_limit)
-    where = repr(str(path))
-    source = Matrix(where, raw.x, beside={raw.label: raw.labels})
-    test = None
-    if raw.test_x is not None:
-        test = Matrix(where, raw.test_x, beside={raw.label: raw.test_labels})
-    return Opened(source, test, isinstance(raw.x, Rows), raw.label)

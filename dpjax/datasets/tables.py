@@ -1,25 +1,88 @@
 """Readers for a user's table, by a schema or by the feature ranges declared for it."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax._streaming import Rows
-from dpjax.datasets.base import Dataset, Preprocessing, Ranges, Table
+from dpjax.datasets.base import Dataset, Preprocessing, Ranges
+from dpjax.datasets.cells import Kind
 from dpjax.datasets.csv_files import check_unique, few
-from dpjax.datasets.labels import Label, check_classes
-from dpjax.datasets.raw import is_table_path, read_labelled
-from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.source import Source
-from dpjax.datasets.sources import open_source
+from dpjax.datasets.encoders import ClassLabel, NumberLabel
+from dpjax.datasets.labels import Label, declared_classes
+from dpjax.datasets.schema import Schema, check_table, check_unit, undeclared_line_breaks
+from dpjax.datasets.source import Opened, Source
+from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.datasets.units import group
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
+
+
+class Units(NamedTuple):
+    """Whose a record is: the arguments of ``group``, with the column that says it."""
+
+    column: str
+    max_records: int
+    unit_type: str | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """A table before scaling, with the ranges and classes declared for it.
+
+    Args:
+      name: of the data set.
+      columns: the p feature names.
+      opened: where the cells are.
+      label: the column of the labels.
+      ranges: lowest and highest value of each feature, declared and not measured, each (p,)
+        float64; None where the features are used as they are.
+      classes: the declared labels; None if there are none.
+      unit: what one row is.
+      said: what the labels are called in errors.
+
+    Privacy: raw data.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    opened: Opened
+    label: str
+    ranges: Ranges | None
+    classes: tuple[Label, ...] | None
+    unit: str = "row"
+    said: str = "y"
+
+    @property
+    def source(self) -> Source:
+        """The training records."""
+        return self.opened.source
+
+    def dataset(self, intercept: bool, units: Units | None = None) -> Dataset:
+        """Returns the rows and labels for training.
+
+        Raises:
+          ValueError: if the classes are not declared, or equal no label that is stored so.
+
+        Privacy: row i depends on record i alone.
+        """
+        source = self.source
+        classes = declared_classes(self.classes, self.said, source.kinds[self.label])
+        if units is not None:
+            check_unit(source, units.column, units.unit_type)
+        bounds = None
+        if self.ranges is not None:
+            bounds = tuple(zip(*(end.tolist() for end in self.ranges), strict=True))
+        scale = Preprocessing(self.columns, bounds, intercept, classes)
+        data = _dataset(self.name, self.opened, scale, ClassLabel(self.label, classes), units)
+        return data if units else dataclasses.replace(data, unit=self.unit)
 
 
 def read_table(
@@ -37,11 +100,9 @@ def read_table(
       label: the label's column (required, but for an NPZ) or array (NPZ, default ``"y"``).
       bounds: see ``read_ranges``; None attaches no ranges.
       classes: see ``encode_labels``.
-      memory_limit: see ``read_labelled``.
+      memory_limit: bytes of features, in float32, above which a file's rows stay on disk; None for
+        any number.
       unit: a column that is no feature, or None.
-
-    Returns:
-      The ``Table``, unscaled.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -51,27 +112,36 @@ def read_table(
     Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
       as public.
     """
-    declared = None if classes is None else check_classes(classes)
-    raw = read_labelled(table, label, memory_limit, unit)
-    name, where = table_name(table), repr(str(table)) if is_table_path(table) else "the table"
-    if not raw.columns:
+    opened = open_source(table, label, memory_limit)
+    source = opened.source
+    where, column = source.where, opened.label or label
+    if column is None:
+        raise ValueError(
+            f"label must name the label's column of {where}, got None: choose from "
+            f"{few(source.names)}; or declare each column in a schema, which `dpjax data FILE "
+            "--template` begins."
+        )
+    _validate.choice("label", column, source.names)
+    if unit is not None:
+        _validate.choice("unit", unit, source.names)
+    columns = tuple(name for name in source.names if name not in (column, unit))
+    Preprocessing(columns, None).check_stored(source)
+    if not columns:
         raise ValueError(f"{where} has no feature column: add one beside the label.")
-    if not len(raw.x):
-        raise ValueError(f"{where} has no records: training needs at least one.")
-    ranges = None if bounds is None else read_ranges(bounds, raw.columns)
-    assert raw.labels is not None
-    described = f"the column {label!r} of {where}" if label else f"the labels of {where}"
-    return Table(
-        name,
-        raw.columns,
-        raw.x,
-        raw.labels,
-        ranges,
-        declared,
-        raw.test_x,
-        raw.test_labels,
-        label=described,
-    )
+    check_size(source)
+    ranges = None if bounds is None else read_ranges(bounds, columns)
+    said = f"the column {label!r} of {where}" if label else f"the labels of {where}"
+    kind = source.kinds[column]
+    if classes is not None or kind not in (Kind.NUMBERS, Kind.WORDS, Kind.MIXED):
+        classes = declared_classes(classes, said, kind)
+    classes = None if classes is None else tuple(classes)
+    return Table(table_name(table), columns, opened, column, ranges, classes, said=said)
+
+
+def check_size(source: Source) -> None:
+    """Raises if a table has no record."""
+    if not source.size:
+        raise ValueError(f"{source.where} has no records: training needs at least one.")
 
 
 def table_name(table: Any) -> str:
@@ -89,7 +159,7 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
     Args:
       table: as for ``read_table``.
       schema: declares each column of it.
-      memory_limit: see ``read_labelled``.
+      memory_limit: as for ``read_table``.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -102,31 +172,43 @@ def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -
     label, scale = schema.label, preprocessing_of(schema)
     width, breaks = len(scale.features), schema.quoted_line_breaks
     opened = open_source(table, label.column, memory_limit, width, breaks)
-    source = opened.source
-    check_table(schema, source)
-    for problem in undeclared_line_breaks(schema, source):
+    check_table(schema, opened.source)
+    for problem in undeclared_line_breaks(schema, opened.source):
         raise ValueError(problem)
-    if not source.size:
-        raise ValueError(f"{source.where} has no records: training needs at least one.")
+    check_size(opened.source)
+    units = None
+    if schema.unit is not None and schema.max_records is not None:
+        units = Units(schema.unit, schema.max_records, schema.unit_type)
+    return _dataset(table_name(table), opened, scale, label, units)
+
+
+def _dataset(
+    name: str,
+    opened: Opened,
+    scale: Preprocessing,
+    label: ClassLabel | NumberLabel,
+    units: Units | None,
+) -> Dataset:
+    """Returns the rows and labels of a table, with one unit a row where there are units."""
+    source = opened.source
     x: Any
     y: Any
     owners = None
     if opened.on_disk:
-        if schema.unit is not None:
+        if units is not None:
             raise ValueError("records on disk cannot be grouped: leave memory_limit out.")
-        features, numeric = scale.wanted
-        x = Rows(_Encoded(source, features, numeric, scale.encode, (len(scale.features),)))
-        numeric = {label.column} if label.numeric else set()
-        y = Rows(_Encoded(source, [label.column], numeric, lambda cells: label.encode(*cells), ()))
+        x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
+        asked = [label.column], {label.column} if label.numeric else set()
+        y = Rows(_Encoded(source, asked, lambda cells: label.encode(*cells), ()))
     else:
-        x, y, owners = _encoded(source, schema, scale)
+        x, y, owners = _encoded(source, scale, label, units)
     test_x = test_y = None
     if opened.test is not None:
-        test_x, test_y, _ = _encoded(opened.test, schema, scale)
-    data = Dataset(x, y, test_x, test_y, table_name(table), "row", 1.0, scale)
-    if schema.unit is None or schema.max_records is None:
+        test_x, test_y, _ = _encoded(opened.test, scale, label)
+    data = Dataset(x, y, test_x, test_y, name, "row", 1.0, scale)
+    if units is None:
         return data
-    return group(data, owners, schema.max_records, schema.unit, schema.unit_type)
+    return group(data, owners, units.max_records, units.column, units.unit_type)
 
 
 def preprocessing_of(schema: Schema) -> Preprocessing:
@@ -153,37 +235,34 @@ class _Encoded:
     """Encoded rows of a table that stays on disk, as an array-like."""
 
     def __init__(
-        self,
-        source: Source,
-        wanted: list[str],
-        numeric: set[str],
-        encode: Callable[[list[np.ndarray]], np.ndarray],
-        shape: tuple[int, ...],
+        self, source: Source, asked: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
     ):
-        self._source, self._asked, self._encode = source, (wanted, numeric), encode
+        self._source, self._asked, self._encode = source, asked, encode
         self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
         self.source_file = source.source_file
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        return self._encode(self._source.at(index, *self._asked))
+        return self._encode(self._source.read(index, *self._asked))
 
 
 def _encoded(
-    source: Source, schema: Schema, scale: Preprocessing
+    source: Source,
+    scale: Preprocessing,
+    label: ClassLabel | NumberLabel,
+    units: Units | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
-    wanted, numeric = scale.wanted
-    label = schema.label
+    wanted, numeric, together = scale.wanted
     numeric |= {label.column} if label.numeric else set()
-    unit = [] if schema.unit is None else [schema.unit]
+    unit = [] if units is None else [units.column]
+    count = len(wanted) + bool(together)
     x = np.empty((source.size, len(scale.features)), np.float32)
     y = np.empty(source.size, np.float32)
     owners, start = [], 0
-    for block in source.blocks([*wanted, label.column, *unit], numeric):
-        *features, labels = block[: len(wanted) + 1]
-        stop = start + len(labels)
-        x[start:stop], y[start:stop] = scale.encode(features), label.encode(labels)
-        owners += block[len(wanted) + 1 :]
+    for block in source.blocks([*wanted, label.column, *unit], numeric, together):
+        stop = start + len(block[count])
+        x[start:stop], y[start:stop] = scale.encode(block[:count]), label.encode(block[count])
+        owners += block[count + 1 :]
         start = stop
     return x, y, np.concatenate(owners) if owners else None
 

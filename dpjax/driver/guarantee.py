@@ -58,6 +58,10 @@ _COMPOSED = LawWords(
         "epsilon at any other delta."
     ),
 )
+_PART = (
+    "Part: the training read the part {part!r} of the data of a ledger. That no {unit} is in two "
+    "of its parts, so that runs on other parts add nothing, is the user's declaration."
+)
 _COVERED = "Covered: {covered}, and all that is computed from these alone."
 _NOT_COVERED = (
     "Not covered: {tuning}, preprocessing with statistics of the data, fixed parts of a model that "
@@ -113,6 +117,7 @@ def statement(
     reproducible: bool = False,
     classes: Classes | None = None,
     label_bounds: tuple[float, float] | None = None,
+    part: str | None = None,
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
@@ -122,6 +127,7 @@ def statement(
       reproducible: whether the noise came from a seed, or from a key that may come from one.
       classes: the labels that were declared for the data, or None.
       label_bounds: what was declared for a label that is a number, or None.
+      part: the part of a ledger's data that is read, or None.
 
     Privacy: holds public numbers only.
     """
@@ -147,6 +153,8 @@ def statement(
         whole, group = unit, f"For a group of k records, such as all those of one person, {group}."
     accepted = null_labels(algorithm.objective.labels, classes, label_bounds)
     accepted = f"{_filled(accepted)}\n" if accepted else ""
+    if part is not None:
+        accepted += f"{_filled(_PART.format(part=part, unit=unit))}\n"
     order = ""
     if algorithm.relation == "add_or_remove_one":
         rows = min(query.charged_rows for query in algorithm.queries)

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax.datasets import Dataset, Preprocessing, load
-from dpjax.datasets.raw import has_columns, is_table_path
 from dpjax.datasets.source import ROWS_AT_ONCE
-from dpjax.datasets.sources import open_features
+from dpjax.datasets.sources import has_columns, is_table_path, open_features
 from dpjax.driver.prediction import NO_COLUMNS, Predictions, training_rows
 
 

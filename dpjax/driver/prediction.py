@@ -11,7 +11,7 @@ from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
-from dpjax.datasets.raw import has_columns, is_table_path
+from dpjax.datasets.sources import has_columns, is_table_path
 from dpjax.driver.coefficients import Coefficients, coefficients
 from dpjax.objectives import (
     LinearClassifier,

@@ -63,6 +63,7 @@ def run(
     checkpoint: str | os.PathLike | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
+    part: str | None = None,
     watch: Watch | None = None,
 ) -> Solution:
     """Runs the training of ``solve`` in pieces: a progress bar, a checkpoint, a line in a ledger.
@@ -81,6 +82,7 @@ def run(
       ledger: a ``Ledger`` or its file. The run's intent is on the disk before the data are asked
         anything, and a run that does not fit the budget is refused.
       label: your word for the data, for the ledger; by default the data set's name.
+      part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
       watch: who is shown the output so far, at which steps, as ``fit`` does for held-out data.
 
     Returns:
@@ -118,7 +120,7 @@ def run(
     with _processes.reaching_others(team):
         records = on_device(place(examples, mesh))
         check_sums(records, loop.numbers_of(algorithm))
-    kept = resume.Kept(checkpoint, ledger, label)
+    kept = resume.Kept(checkpoint, ledger, label, part).named(data)
     with (
         _processes.reaching_others(team),
         reading(records),
@@ -146,7 +148,7 @@ def run(
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return settled(solution, journal.reproducible, loop.preprocessing_of(data))
+    return settled(solution, journal.reproducible, loop.preprocessing_of(data), kept.part)
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:

@@ -48,6 +48,32 @@ class Kept(NamedTuple):
     """A ledger or its file."""
     label: str | None = None
     """The caller's word for the data; by default the data set's name."""
+    part: str | None = None
+    """The part of the ledger's data that is read; None for all."""
+
+    def named(self, data: Dataset | PyTree) -> "Kept":
+        """Returns the same with what a data set and an open ledger say of label and part.
+
+        Raises:
+          ValueError: for a ledger without a label, or a part without a ledger.
+        """
+        label, part = self.label, self.part
+        if label is None and isinstance(data, Dataset):
+            label = data.name
+        if label is None and self.ledger is not None:
+            raise ValueError("label is required with ledger=: pass a name for these data.")
+        if part is not None and self.ledger is None:
+            raise ValueError("part= is a part that a ledger declares: pass ledger= too.")
+        if part is None and isinstance(self.ledger, Ledger):
+            part = self.ledger.part
+        return self._replace(label=label, part=part)
+
+    def opened(self, stack: contextlib.ExitStack) -> Ledger | None:
+        """Returns the ledger, for the part that is read; the stack closes it."""
+        book = self.ledger
+        if book is not None and not isinstance(book, Ledger):
+            book = stack.enter_context(Ledger.open(book))
+        return None if book is None else book.of(self.part)
 
 
 @contextlib.contextmanager
@@ -206,19 +232,15 @@ def journal(
       data: its data, checked.
       chosen: the root key, without one if the checkpoint holds it.
       params: the starting point.
-      kept: where it is written down; process 0 alone reads and writes there.
+      kept: where it is written down, named; process 0 alone reads and writes there.
       team: the processes of the run.
 
     Raises:
-      ValueError: without a key to start from, or without a label for the ledger.
+      ValueError: without a key to start from.
       ResumeMismatch: if the checkpoint's run cannot go on bit for bit, naming what differs.
       LedgerError: if the ledger is damaged, in use, or lacks the run.
       KeyboardInterrupt: with words on how to go on, where there is a way.
     """
-    if kept.label is None and isinstance(data, Dataset):
-        kept = kept._replace(label=data.name)
-    if kept.label is None and kept.ledger is not None:
-        raise ValueError("label is required with ledger=: pass a name for these data.")
     if team.size < jax.process_count() and not (kept.checkpoint is None and kept.ledger is None):
         raise ValueError(
             "checkpoint= and ledger= in several processes are for records that lie on the devices "
@@ -320,7 +342,7 @@ class _Opened:
 
 def _open(kept: Kept, chosen: Chosen, stack: contextlib.ExitStack) -> _Opened:
     key, reproducible = chosen
-    book = _opened(kept.ledger, stack)
+    book = kept.opened(stack)
     folder = None if kept.checkpoint is None else stack.enter_context(Folder(kept.checkpoint))
     held = None if folder is None else folder.read()
     if held is None:
@@ -361,12 +383,6 @@ def _same(first: Array, second: Array) -> bool:
     # Keys of two implementations cannot be compared; their words can.
     one, other = (np.asarray(jax.random.key_data(key)) for key in (first, second))
     return np.array_equal(one, other)
-
-
-def _opened(ledger: Ledger | Place | None, stack: contextlib.ExitStack) -> Ledger | None:
-    if ledger is None or isinstance(ledger, Ledger):
-        return ledger
-    return stack.enter_context(Ledger.open(ledger))
 
 
 def _compare(held: Checkpoint, now: dict[str, Any]) -> None:

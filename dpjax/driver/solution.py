@@ -45,6 +45,7 @@ class Solution(Predictions, HasCard):
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
         come from one, as every key may that ``random_key`` did not return in this process.
       preprocessing: how the table's columns became rows and labels, from the data set; declared.
+      part: the part of a ledger's data that was read, or None.
 
     Privacy: every field is covered by the guarantee. ``event``, ``epsilon`` and ``guarantee`` are
       computed on the host from ``algorithm``; under ``vmap`` they give lists, one entry a run, and
@@ -65,6 +66,7 @@ class Solution(Predictions, HasCard):
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
     preprocessing: Preprocessing | None = static(default=None)
+    part: str | None = static(default=None)
 
     @property
     def releasable(self) -> bool:
@@ -111,7 +113,7 @@ class Solution(Predictions, HasCard):
         declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
         return self._each(
             lambda algorithm: _guarantee.statement(
-                algorithm, self.unit, self.reproducible, *declared
+                algorithm, self.unit, self.reproducible, *declared, self.part
             )
         )
 
@@ -172,11 +174,13 @@ class Solution(Predictions, HasCard):
         return for_each(self.algorithm if tree is None else tree, np.shape(self.steps), read)
 
 
-def settled(solution: Solution, reproducible: bool, scale: Preprocessing | None) -> Solution:
+def settled(
+    solution: Solution, reproducible: bool, scale: Preprocessing | None, part: str | None = None
+) -> Solution:
     """Returns a solution with what the host knows; without bounds that are not finite."""
     leaves = jax.tree.leaves(solution.certificate)
     # Of a batch, or while tracing, they stay.
     if not any(isinstance(leaf, Tracer) or np.ndim(leaf) for leaf in leaves):
         certificate = solution.certificate if np.isfinite(leaves).all() else None
         solution = dataclasses.replace(solution, certificate=certificate)
-    return dataclasses.replace(solution, reproducible=reproducible, preprocessing=scale)
+    return dataclasses.replace(solution, reproducible=reproducible, preprocessing=scale, part=part)

@@ -5,28 +5,19 @@ records: no message holds them, and no single record decides whether there is on
 dtype, and what it holds would give it one: it is read as objects.
 """
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 from sklearn.utils import column_or_1d
 
-from dpjax.datasets.cells import Kind, check_unmasked, kind_of
-from dpjax.datasets.labels import stand_in
+from dpjax.datasets.cells import Kind, cells_of, check_unmasked, kind_of, to_numbers
+from dpjax.datasets.labels import check_labels, class_places, declared_classes
+from dpjax.datasets.labels import codes as codes_of
+from dpjax.datasets.sources import Frame, column_keys
 
-# Kinds of which a cell may be a number. A single word makes words of a column of numbers.
-_TEXT = "OUT"
-# What arrays of numpy's kinds hold. Objects, of kind O, may be anything.
-_HOLDS = dict.fromkeys("biuf", "numbers") | dict.fromkeys("UT", "words")
-_HOLDS |= {
-    "S": "bytes",
-    "M": "dates",
-    "m": "durations",
-    "c": "complex numbers",
-    "V": "cells of another type",
-}
+_NUMBERS = (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED)  # kinds of which a cell may be a number
 
 
 class Labels(NamedTuple):
@@ -34,11 +25,11 @@ class Labels(NamedTuple):
 
     Args:
       cells: (n,), an array of any dtype.
-      kind: numpy's letter for the dtype that was declared, O for none.
+      kind: how they are stored.
     """
 
     cells: np.ndarray
-    kind: str
+    kind: Kind
 
 
 def features(x: Any) -> np.ndarray:
@@ -67,14 +58,20 @@ def features(x: Any) -> np.ndarray:
             f"X must not be empty: found array with 0 {lacking}(s) (shape={shape}) while a minimum "
             "of 1 is required."
         )
+    frame = Frame(x, column_keys(x) or {}) if hasattr(x, "columns") else None
+    kinds = {"X": kind} if frame is None else frame.kinds
+    for name, kind in kinds.items():
+        if kind not in _NUMBERS:
+            where = "" if frame is None else f" in its column {name!r}"
+            raise ValueError(
+                f"X must hold numbers, got {kind.value}{where}: leave such a column out, or put "
+                "numbers in its place, such as days since a fixed date, or 0 and 1 for two words."
+            )
     if array.dtype.kind in "biuf":
         return array
-    if kind not in _TEXT:
-        raise ValueError(
-            f"X must hold numbers, got an array of {_HOLDS[kind]}: leave such a column out, or put "
-            "numbers in its place, such as days since a fixed date."
-        )
-    return _each(_number, array, np.float64)
+    if frame is not None:
+        return frame.numbers(slice(None), frame.names)
+    return to_numbers(array.ravel()).reshape(array.shape)
 
 
 def labels(y: Any) -> Labels:
@@ -107,12 +104,9 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     array([-1.,  0.,  1., nan, nan], dtype=float32)
     """
     given = labels(y)
-    if given.kind not in "biuf" + _TEXT:
-        raise ValueError(f"y must hold numbers, got an array of {_HOLDS[given.kind]}.")
-    cells = given.cells
-    if cells.dtype.kind in _TEXT:
-        cells = _each(_number, cells, np.float64)
-    cells = cells.astype(np.float64)
+    if given.kind not in (*_NUMBERS, Kind.WORDS):
+        raise ValueError(f"y must hold numbers, got {given.kind.value}.")
+    cells = to_numbers(given.cells)
     middle, half = (low + high) / 2, (high - low) / 2
     with np.errstate(all="ignore"):
         inside = (cells >= low) & (cells <= high)
@@ -128,67 +122,33 @@ def declared_labels(classes: Sequence[Any]) -> np.ndarray:
     >>> declared_labels(("sun", "rain")).tolist()
     ['rain', 'sun']
     """
-    try:
-        found = np.unique(np.asarray(classes))
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"classes must be labels of one kind that can be sorted, got {classes!r}."
-        ) from None
-    if len(found) < 2:
+    given = np.asarray(classes).tolist() if hasattr(classes, "__array__") else classes
+    known = check_labels("classes", given, 1)
+    if len(known) < 2:
         # scikit-learn's checks look for the words "one class".
         raise ValueError(f"classes must be two labels or more, got one class: {classes!r}.")
-    if len(found) < len(classes):
-        raise ValueError(f"classes must be distinct, got one label twice: {classes!r}.")
-    kinds = [_HOLDS.get(_kind(label), "objects") for label in classes]
-    if len(set(kinds)) > 1:
-        raise ValueError(
-            f"classes must be labels of one kind, got {' and '.join(dict.fromkeys(kinds))}: "
-            f"{classes!r}."
-        )
-    if not all(_is(label, label) for label in found):
-        raise ValueError(
-            f"classes must be labels that equal themselves, got {classes!r}: records without a "
-            "label contribute nothing, and cannot be a class."
-        )
-    # scikit-learn's scores refuse numbers and words that are kept as objects.
-    known = found.dtype.kind == "O" and kinds[0] != "objects"
-    return np.array(found.tolist()) if known else found
+    if len({type(label) if isinstance(label, str | bytes) else 0 for label in known}) > 1:
+        raise ValueError(f"classes must be labels of one kind, got {classes!r}.")
+    return np.unique(np.array(known))
 
 
 def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
     """Returns -1 and +1 for two classes, 0, 1, ... for more; NaN for any other label.
 
-    Of the classes 0 and 1, -1 stands for 0, and of -1 and 1, 0 for -1.
+    See ``encode_labels``.
 
     Raises:
-      ValueError: if by its dtype ``y`` holds labels of another kind than the classes.
+      ValueError: if no label that is stored as ``y`` is can equal one of the classes.
 
     >>> codes(labels([1, "?", 0, None]), declared_labels((0, 1)))
     array([ 1., nan, -1., nan], dtype=float32)
     """
-    given, declared = _HOLDS.get(y.kind), _HOLDS.get(_kind(classes[0]))
-    if (given, declared) == ("words", "numbers"):
-        y = Labels(_each(_number, y.cells, np.float64), "f")
-    elif given and declared and given != declared:
-        raise ValueError(
-            f"y holds {given} and classes {declared}, of which none can be equal: declare classes "
-            "in the labels' own type."
-        )
-    found = np.full(y.cells.shape, np.nan, np.float32)
-    numbered = (-1, 1) if len(classes) == 2 else range(len(classes))
-    pairs = list(zip(classes.tolist(), numbered, strict=True))
-    if declared == "numbers" and (extra := stand_in(classes.tolist())) is not None:
-        pairs.append((extra[0], numbered[extra[1]]))
-    for label, code in pairs:
-        if y.cells.dtype.kind != "O":
-            found[y.cells == label] = code
-        else:
-            found[_each(lambda cell, label=label: _is(cell, label), y.cells, np.bool_)] = code
-    return found
+    known = declared_classes(classes.tolist(), "y", y.kind)
+    return np.array([*codes_of(known), np.nan], np.float32)[class_places(y.cells, known)]
 
 
-def _read(name: str, data: Any) -> tuple[np.ndarray, str]:
-    """Returns ``data`` as an array, and the kind of dtype that was declared for it."""
+def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
+    """Returns ``data`` as an array, and how it is stored."""
     if sparse.issparse(data):
         raise TypeError(
             f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray()."
@@ -196,27 +156,17 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, str]:
     check_unmasked(name, data)
     if _is_bare(data):
         try:
-            return np.array(data, dtype=object), "O"
+            return np.array(data, dtype=object), Kind.MIXED
         except (TypeError, ValueError):
             raise ValueError(
                 f"{name} must be an array, or lists of one length; those given are ragged."
             ) from None
     array = np.asarray(data)
-    kind = array.dtype.kind
-    if kind == "c":
+    if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must hold real values.")
-    foreign = [one for one in _dtypes(data, array) if not isinstance(one, np.dtype)]
-    if foreign:
-        held = getattr(foreign[0], "type", object) if array.ndim == 1 else object
-        kind = np.dtype(held).kind
-    # Of such a column one missing value decides what array it becomes.
-    if kind == "T" or (foreign and (array.ndim == 1 or array.dtype.kind not in "biuf")):
-        array = np.asarray(data, dtype=object)
-    if kind == "O":  # a column of a data frame may state more
-        columns = [data[name] for name in data.columns] if hasattr(data, "columns") else [data]
-        stated = {kind_of(column) for column in columns}
-        kind = "M" if Kind.DATES in stated else "V" if Kind.OTHER in stated else kind
-    return array, kind
+    if array.ndim == 1 and (hasattr(data, "dtype") or hasattr(data, "to_pylist")):
+        return cells_of(data), kind_of(data)  # it may state more than what it becomes
+    return array, kind_of(array)
 
 
 def _is_bare(data: Any) -> bool:
@@ -224,41 +174,5 @@ def _is_bare(data: Any) -> bool:
     return not (hasattr(data, "dtype") or hasattr(data, "__array__"))
 
 
-def _dtypes(data: Any, array: np.ndarray) -> list[Any]:
-    """Returns the dtypes that ``data`` declares: one, or one for each column of a data frame."""
-    found: Any = getattr(data, "dtypes", getattr(data, "dtype", array.dtype))
-    return [found] if hasattr(found, "kind") or not hasattr(found, "__iter__") else list(found)
-
-
 def _dimensions(array: np.ndarray) -> str:
     return f"{array.ndim}D array" if array.ndim else "scalar array"
-
-
-def _each(convert: Callable[[Any], Any], cells: np.ndarray, dtype: type) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning, too, tells of one record
-        return np.vectorize(convert, otypes=[dtype])(cells)
-
-
-# A cell may be anything and raise anything: pandas' NA is neither equal nor unequal.
-def _number(cell: Any) -> float:
-    try:
-        return np.nan if _is_complex(cell) else float(cell)
-    except Exception:
-        return np.nan
-
-
-def _is(cell: Any, label: Any) -> bool:
-    try:
-        return not _is_complex(cell) and bool(cell == label)
-    except Exception:
-        return False
-
-
-def _is_complex(cell: Any) -> bool:
-    # float() takes NumPy's for their real part.
-    return isinstance(cell, complex | np.complexfloating)
-
-
-def _kind(label: Any) -> str:
-    return np.asarray(label).dtype.kind

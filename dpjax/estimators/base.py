@@ -95,8 +95,9 @@ class PrivateEstimator(BaseEstimator):
         self.solution_ = self._train(planned, data)
         for remark in self.solution_.remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=3)
+        made = self.solution_
         text = guarantee.statement(
-            self.solution_.algorithm, data.unit, self.solution_.reproducible, told
+            made.algorithm, data.unit, made.reproducible, told, part=made.part
         )
         self._guarantee = f"{text}\n{_BEFORE}"
         self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None

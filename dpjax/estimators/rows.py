@@ -56,8 +56,6 @@ class Scaling(NamedTuple):
         array([[0.70710677, 0.70710677]], dtype=float32)
         """
         if self.ranges is not None and not self.linear:
-            x = x.view()
-            x.flags.writeable = False  # the caller's array is not scaled in place
             return normalise(x, self.ranges, self.intercept)
         count, features = x.shape
         out = np.empty((count, features + self.intercept), np.float32)

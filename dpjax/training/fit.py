@@ -28,7 +28,7 @@ from dpjax.driver.guarantee import UNSAFE, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
-from dpjax.training.network import network
+from dpjax.training.network import Network, network
 from dpjax.training.records import (
     Sizes,
     example_shape,
@@ -82,6 +82,7 @@ def fit(
     checkpoint: str | os.PathLike | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
+    part: str | None = None,
     **options: Unpack[Options],
 ) -> Trained:
     """Trains a network with differential privacy, with any optax optimizer.
@@ -136,6 +137,7 @@ def fit(
       checkpoint: as in ``run``. The table of evaluations is stored there too.
       ledger: as in ``run``.
       label: as in ``run``.
+      part: as in ``run``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
         ``capacity``, ``per_layer``, ``memory_limit``, ``accountant`` and ``unsafe_fast_noise``: all
@@ -193,11 +195,10 @@ def fit(
         checkpoint=checkpoint,
         ledger=ledger,
         label=label,
+        part=part,
         watch=_watch(algorithm, evaluator, epoch, evaluate_every),
     )
-    evaluator(int(solution.steps), solution.params)
-    tables = map(evaluator.table, ("held_out", "training"))
-    return Trained(_finished(net.bounds, solution), net, loss == "cross_entropy", *tables)
+    return _trained(net, loss, evaluator, solution)
 
 
 def _evaluated(
@@ -210,13 +211,16 @@ def _evaluated(
     return sets
 
 
-def _finished(bounds: tuple[float, float] | None, solution: Solution) -> Solution:
+def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
+    evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=3)
     # So that code that loads the parameters can scale inputs as the network does.
-    if bounds is None:
-        return solution
-    return dataclasses.replace(solution, preprocessing=Preprocessing((), (bounds,)))
+    if net.bounds is not None:
+        scale = Preprocessing((), (net.bounds,))
+        solution = dataclasses.replace(solution, preprocessing=scale)
+    tables = map(evaluator.table, ("held_out", "training"))
+    return Trained(solution, net, loss == "cross_entropy", *tables)
 
 
 def _own(checkpoint: str | os.PathLike | None, mesh: Mesh | None) -> str | os.PathLike | None:

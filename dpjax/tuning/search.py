@@ -25,7 +25,7 @@ from dpjax.driver import check_data, loop, root_key
 from dpjax.driver.asking import noise_draws
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
-from dpjax.driver.resume import unless_unwritable
+from dpjax.driver.resume import Kept, unless_unwritable
 from dpjax.driver.solution import settled
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.tuning import trials as _trials
@@ -58,6 +58,7 @@ def tune(
     progress: bool | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
+    part: str | None = None,
 ) -> Tuned:
     """Trains with settings drawn at random and releases the best training; its cost is the budget.
 
@@ -94,6 +95,7 @@ def tune(
       ledger: a ``Ledger`` or its file. It books the search before the data are asked anything, or
         refuses it.
       label: your word for the data, for the ledger; by default the data set's name.
+      part: as in ``run``.
 
     Returns:
       A ``Tuned``: the training with the largest score, its setting and its score.
@@ -144,6 +146,7 @@ def tune(
         progress=progress,
         ledger=ledger,
         label=label,
+        part=part,
     )
 
 
@@ -158,6 +161,7 @@ def run_plan(
     progress: bool | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
+    part: str | None = None,
 ) -> Tuned:
     """Returns the release of a search that is planned; see ``tune``."""
     data, mesh = mesh_of(data)
@@ -175,13 +179,14 @@ def run_plan(
     drop_outdated(first.objective, examples, start)
     records = on_device(examples)
     limit = _validate.positive_int("memory_limit", memory_limit)
-    booked = _booked(chosen, data, examples, start, ledger, label)
+    kept = Kept(None, ledger, label, part).named(data)
+    booked = _booked(chosen, kept, examples, start)
     with claimed(root, ADVICE), booked:
         best = _search(chosen, records, root, start, limit, progress, unit, unit_rows)
     setting = int(best.setting)
     solution = searched(best.solution, chosen.algorithm(setting))
     known = seed is not None or guessable(root)
-    solution = settled(solution, known, loop.preprocessing_of(data))
+    solution = settled(solution, known, loop.preprocessing_of(data), kept.part)
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
     return Tuned(solution, chosen.settings[setting], float(best.score))
@@ -239,32 +244,18 @@ def _longer(step: int, seconds: float) -> int:
 
 
 @contextlib.contextmanager
-def _booked(
-    chosen: SearchPlan,
-    data: Dataset | PyTree,
-    examples: PyTree,
-    params: Params,
-    ledger: Ledger | str | os.PathLike | None,
-    label: str | None,
-) -> Iterator[None]:
+def _booked(chosen: SearchPlan, kept: Kept, examples: PyTree, params: Params) -> Iterator[None]:
     """Writes the search into the ledger before it begins, and its end after it."""
-    if ledger is None:
-        yield
-        return
-    if label is None and isinstance(data, Dataset):
-        label = data.name
-    if label is None:
-        raise ValueError("label is required with ledger=: pass a name for these data.")
-    with contextlib.ExitStack() as opened:
-        book = ledger
-        if not isinstance(book, Ledger):
-            book = opened.enter_context(Ledger.open(book))
+    with contextlib.ExitStack() as stack:
+        if (book := kept.opened(stack)) is None:
+            yield
+            return
         run_id, number = uuid.uuid4().hex, chosen.release.number
         configuration = loop.describe(chosen.algorithms[0], examples, params).digest
         book.reserve(
             run_id=run_id,
             event=chosen.event,
-            label=label,
+            label=kept.label or "",
             draws=number.cap * noise_draws(chosen.algorithms[0], examples, params),
             config_hash=sha256(configuration, repr(chosen.settings), repr(number)),
         )

@@ -1,0 +1,70 @@
+"""``Entry``: one run in a ledger; and which run of a plan, or of a crash, a new one is."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dpjax.accounting.events import Event
+from dpjax.accounting.filters import steps
+
+
+class Entry(NamedTuple):
+    """One run in a ledger."""
+
+    run_id: str
+    label: str
+    """The caller's name for the data."""
+    config_hash: str
+    parent: str | None
+    """The run this one was forked from, or chosen after."""
+    cost: float
+    """The fraction of the budget that it takes, in the book that has more left; 0 if planned. Of
+    several parts, where it takes most."""
+    overflow: float
+    """Probability that one of its batches exceeds the maximum size."""
+    started: str
+    finished: str | None
+    """None while unfinished; the cost is spent in either case."""
+    draws: int | None
+    """Its noise draws at most, coordinates times releases; None where it was not told."""
+    plan: str | None
+    """The plan that has paid for it."""
+    outside: str | None
+    """The ``dp_accounting`` event that another program spent; None for a run."""
+    part: str | None
+    """The part of the data that it reads; None for all."""
+
+
+def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> list | None:
+    """Returns a place that a plan holds for a run that is accounted like this one."""
+    wanted = [event.relation, steps(event), part]
+    taken = [line["plan"] for line in lines if "plan" in line]
+    places = (
+        [line["run"], number]
+        for line in lines
+        for number, planned in enumerate(line.get("planned", ()))
+        if [*planned, None][:3] == wanted and wanted[1]
+    )
+    return next((place for place in places if place not in taken), None)
+
+
+def is_booked(
+    path: str, intents: Iterable[dict[str, Any]], intent: dict[str, Any], resumed: bool
+) -> bool:
+    """Returns whether this run is booked already; raises where another run has its name."""
+    run_id = intent["run"]
+    booked = next((line for line in intents if line["run"] == run_id), None)
+    if booked is None:
+        return False
+    if differing := [field for field in intent if booked.get(field) != intent[field]]:
+        raise ValueError(
+            f"run_id {run_id!r} is in {path} with another {differing[0]}: "
+            f"{booked.get(differing[0])!r}, not {intent[differing[0]]!r}; a new run needs a "
+            "new run_id and a new key."
+        )
+    if not resumed:
+        raise ValueError(
+            f"run_id {run_id!r} is in {path} already; a new run needs a new run_id and a new key. "
+            "Only a run that goes on from its checkpoint, with its own key, spends nothing more: "
+            "resumed=True says so."
+        )
+    return True
