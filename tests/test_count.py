@@ -258,7 +258,8 @@ def test_the_command_line_counts_and_says_it_everywhere(capsys, tmp_path):
     np.savez(tmp_path / "table.npz", x=x, y=np.nan_to_num(y, nan=3))
     (tmp_path / "bounds.json").write_text(json.dumps([[-1, 1]] * P))
     paths = {name: str(tmp_path / name) for name in ("a.json", "b.json", "model")}
-    data = ["--data", str(tmp_path / "table.npz"), "--bounds", str(tmp_path / "bounds.json")]
+    table = ["--data", str(tmp_path / "table.npz"), "--classes=-1,1"]
+    data = [*table, "--bounds", str(tmp_path / "bounds.json")]
     files = ["--json", paths["a.json"], "--save", paths["model"]]
     assert main(["run", "dp-gd", *data, "--steps", "2", "--seed", "0", *files, "--count"]) == 0
     printed = capsys.readouterr().out
