@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
@@ -137,9 +138,31 @@ def fold(key: Key[Array, ""], words: UInt32[Array, " k"]) -> Key[Array, ""]:
     """
     # In a loop, and the hash of a 128-bit key in another: XLA writes that of JAX out in full, again
     # for whatever reads it. Compiling took three times as long, and a vmap over runs 1,000 times.
-    wide = str(jax.random.key_impl(key)) == "threefry4x32"
-    fold_in = _wide_fold_in if wide else jax.random.fold_in
+    fold_in = _fold_in(key)
     return lax.fori_loop(0, words.shape[0], lambda i, folded: fold_in(folded, words[i]), key)
+
+
+def random_words(key: Key[Array, ""], count: int) -> UInt32[Array, "width count"]:
+    """Returns random words, as many a column as the key has itself: 2 or 4.
+
+    Column i is what ``jax.random.fold_in(key, i)`` holds, the whole output of one hash, of which
+    ``jax.random.bits`` keeps 32 bits.
+
+    Args:
+      key: shape (); nothing else may use it, but numbers from ``count`` on may be folded in.
+      count: at most 2^32.
+
+    >>> random_words(jax.random.key(0), 3).shape, random_words(random_key(), 3).shape
+    ((2, 3), (4, 3))
+    """
+    fold_in = _fold_in(key)
+    columns = jax.vmap(lambda i: jax.random.key_data(fold_in(key, i)), out_axes=1)
+    return columns(jnp.arange(count, dtype=jnp.uint32))
+
+
+def _fold_in(key: Array) -> Callable[[Array, Array], Array]:
+    wide = str(jax.random.key_impl(key)) == "threefry4x32"
+    return _wide_fold_in if wide else jax.random.fold_in
 
 
 _PARITY = 0x1BD11BDA

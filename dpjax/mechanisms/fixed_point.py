@@ -1,9 +1,10 @@
-"""Standard normal draws by integers alone: the same bits on every kind of device."""
+"""Standard noise by integers alone: fixed-point tables of quantiles, equal bits on all devices."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -12,12 +13,121 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.mechanisms.base import fold
+from dpjax.mechanisms.base import fold, random_words
 
 FRACTION = 56
 """Draws are integer multiples of 2^-FRACTION."""
 
-_LONG = 14  # From this octave on a draw reads its second word: |z| above 3.97.
+# benchmarks/noise_tables.py proves both errors; a test holds the files' checksums.
+NORMAL_ERROR = 2.0**-54.3
+"""Bound on |draw - quantile| of ``normal_from_bits``, out to 10 standard deviations."""
+GUMBEL_ERROR = 2.0**-50
+"""The same for ``gumbel_from_bits``, to where either tail has probability 2^-65."""
+
+_LONG = 14  # Octaves from this one on read a second word: normal draws above 3.97.
+_LOOP = 2**18  # More draws than this are made by a loop, so that what it takes is never large.
+
+
+def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
+    """Returns independent N(0, 1) draws as int64 multiples of 2^-FRACTION (``shape``).
+
+    Use them under ``jax.enable_x64(True)`` alone: outside of it JAX cuts them to 32 bits.
+
+    Args:
+      key: a key used for nothing else, shape ().
+      shape: of the result.
+
+    >>> standard_normal(jax.random.key(0), (2, 3)).dtype
+    dtype('int64')
+    """
+    with jax.enable_x64(True):
+        return _draw(normal_from_bits, key, shape)
+
+
+def standard_gumbel(key: Array, shape: tuple[int, ...]) -> Array:
+    """Returns independent standard Gumbel draws, like ``standard_normal``."""
+    with jax.enable_x64(True):
+        return _draw(gumbel_from_bits, key, shape)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _draw(from_bits: Callable[..., Array], key: Array, shape: tuple[int, ...]) -> Array:
+    size = math.prod(shape)
+    loops = max(1, -(-size // _LOOP))
+    columns = -(-size // (16 * loops))
+
+    def some(key: Array) -> Array:
+        return from_bits(*_words(key, columns))
+
+    if loops == 1:
+        draws = some(key)
+    else:
+        draws = lax.map(lambda i: some(fold(key, i[None])), jnp.arange(loops, dtype=jnp.uint32))
+    return draws.reshape(-1)[:size].reshape(shape)
+
+
+def _words(key: Array, columns: int) -> tuple[Array, Array]:
+    """Returns first and second words of 16 draws a column, uint32 (2, 16 * columns) each.
+
+    Second words of a key of 64 bits cost a second hash, which few draws read. So there is one for
+    each column, if no column has two of them, else one for each draw: a choice by first words.
+    """
+    words = random_words(key, 16 * columns)
+    first, second = words[:2], words[2:]
+    long = first[0] >> 1 < 1 << 31 - _LONG
+    if not second.size:
+        other = fold(key, jnp.uint32([2**32 - 1]))
+        second = lax.cond(
+            jnp.any(jnp.sum(long.reshape(16, columns), 0, dtype=jnp.int32) > 1),
+            lambda: random_words(other, 16 * columns),
+            lambda: jnp.tile(random_words(fold(other, jnp.uint32([0])), columns), 16),
+        )
+    # Others read the middle: that a draw has its word must not depend on those beside it.
+    return first, jnp.where(long, second, jnp.uint32([[1 << 31], [0]]))
+
+
+@jax.jit
+def normal_from_bits(first: Array, second: Array) -> Array:
+    """Returns the normal quantile that 128 random bits choose: a sign and a tail probability.
+
+    Args:
+      first: uint32 (2, ...). The lowest bit of the first word is the sign, the other 63 are the
+        leading bits of the probability u.
+      second: uint32 (2, ...), the 64 bits that follow; u is the middle of what they leave open.
+
+    Returns:
+      int64 (...): the z with P(|Z| > z) = u, signed, in units of 2^-FRACTION, to NORMAL_ERROR.
+      Below u = 2^-76 it is one from 9.95 to 10.02 instead.
+
+    >>> import numpy as np
+    >>> first, second = np.uint32([[0, 1, 2**31], [0, 0, 0]]), np.uint32([[2**31] * 3, [0] * 3])
+    >>> print((np.array(normal_from_bits(first, second)) / 2**FRACTION).round(4))
+    [ 9.1553 -9.1553  0.6745]
+    """
+    with jax.enable_x64(True):
+        return _signed(first, evaluate(_table("normal"), first, second) >> 3)
+
+
+@jax.jit
+def gumbel_from_bits(first: Array, second: Array) -> Array:
+    """Returns the Gumbel quantile that 128 random bits choose: a side and its tail probability.
+
+    Args:
+      first: uint32 (2, ...). The lowest bit of the first word is the side, 1 the lower one, the
+        other 63 are the leading bits of u, from 0 to 1.
+      second: uint32 (2, ...), the 64 bits that follow; u is the middle of what they leave open.
+
+    Returns:
+      int64 (...): the g with P(G > g) = u / 2, or with P(G < g) = u / 2, in units of 2^-FRACTION,
+      to GUMBEL_ERROR. Below u = 2^-64, a total variation, it is one from there to u = 2^-63.
+
+    >>> import numpy as np
+    >>> first, second = np.uint32([[0, 1, 2**32 - 1], [0] * 3]), np.uint32([[2**31] * 3, [0] * 3])
+    >>> print((np.array(gumbel_from_bits(first, second)) / 2**FRACTION).round(4))
+    [45.0546 -3.8079  0.3665]
+    """
+    with jax.enable_x64(True):
+        return _signed(first, evaluate(_table("gumbel"), first, second) >> 1)
 
 
 @functools.cache
@@ -25,66 +135,27 @@ def _table(name: str) -> np.ndarray:
     return np.load(Path(__file__).with_name(f"{name}.npy"))
 
 
-def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
-    """Returns independent N(0, 1) draws as int64 multiples of 2^-FRACTION (``shape``).
-
-    Use them under ``jax.enable_x64(True)`` only: elsewhere JAX cuts them to 32 bits.
-
-    Args:
-      key: a key used for nothing else, shape ().
-      shape: of the result.
-    """
-    with jax.enable_x64(True):
-        return _standard_normal(key, shape)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
-    first = jax.random.bits(key, (2, math.prod(shape)), jnp.uint32)
-    middle = jnp.broadcast_to(jnp.uint32([[1 << 31], [0]]), first.shape)
-    long = first[0] >> 1 < 1 << 31 - _LONG
-    second = lax.cond(
-        jnp.any(long),
-        lambda: jax.random.bits(fold(key, jnp.uint32([1])), first.shape, jnp.uint32),
-        lambda: middle,
-    )
-    return normal_from_bits(first, jnp.where(long, second, middle)).reshape(shape)
-
-
-@jax.jit
-def normal_from_bits(first: Array, second: Array) -> Array:
-    """Returns the normal quantile that random words choose: a sign and a tail probability.
-
-    Args:
-      first: uint32 (2, ...). The lowest bit of the first word is the sign; the others are the
-        leading 63 bits of the probability u.
-      second: uint32 (2, ...), the 64 bits that follow. u is the middle of what they leave open.
-
-    Returns:
-      int64 (...): the z with P(|Z| > z) = u, signed, in units of 2^-FRACTION.
-    """
-    with jax.enable_x64(True):
-        z = evaluate(_table("normal"), first, second) >> 3
-        return jnp.where(first[0] & 1 == 1, -z, z)
+def _signed(first: Array, size: Array) -> Array:
+    return jnp.where(first[0] & 1 == 1, -size, size)
 
 
 def evaluate(table: np.ndarray, first: Array, second: Array) -> Array:
-    """Returns the function that a table holds, at the number that 127 bits write.
+    """Returns the function that a table holds, at the number that 127 bits write, by integers.
 
-    The octave is the number of leading zeros; after the leading one come the number of the piece
-    and then the 64 bits that are the place in it, counted from its upper end: all functions fall,
-    so that coefficients are positive. Where the bits have ended, one 1 and zeros follow. (What
-    lies beyond the last octave is drawn from it: 2^-octaves of the probability.)
+    The number of leading zeros is the octave, the bits after the leading one are the piece, and the
+    64 after those count how far the number is from the piece's upper end. Where the bits have
+    ended, one 1 and zeros follow. Numbers beyond the last octave are drawn from it.
 
     Args:
-      table: int64 (octaves, pieces, degree + 1), coefficients of rising powers.
-      first: uint32 (2, ...), its lowest bit left out.
+      table: int64 (sides, octaves, pieces, degree + 1), coefficients of rising powers.
+      first: uint32 (2, ...). If there are two sides its lowest bit is the side; it is not one of
+        the 127.
       second: uint32 (2, ...).
 
     Returns:
-      int64 (...), in the units of the table, rounded down: at most 3 units a product.
+      int64 (...), in the units of the table; each product is rounded down by less than 3 of them.
     """
-    octaves, pieces, _ = table.shape
+    sides, octaves, pieces, _ = table.shape
     bits = pieces.bit_length() - 1
     with jax.enable_x64(True):
         words = [word.astype(jnp.uint64) for word in (*first, *second)]
@@ -93,22 +164,25 @@ def evaluate(table: np.ndarray, first: Array, second: Array) -> Array:
         zeros = jnp.where(high == 0, 64 + lax.clz(low), lax.clz(high))
         octave = jnp.minimum(zeros, octaves - 1)
         high, low = _shifted(high, low, octave + 1)
+        octave += (words[0] & sides - 1) * octaves
         place = (octave << bits | high >> 64 - bits).astype(jnp.int32)
         x = ~(high << bits | low >> 64 - bits)
         left, right = (x >> 32).astype(jnp.int64), (x & 0xFFFF_FFFF).astype(jnp.int64)
-        columns = jnp.asarray(table.reshape(octaves * pieces, -1).T)
-        value = columns[-1].at[place].get(mode="promise_in_bounds")
-        for column in columns[-2::-1]:
+        # Rows would be padded to 128 lanes on a TPU.
+        columns = jnp.asarray(table.reshape(sides * octaves * pieces, -1).T)
+        value = jnp.int64(0)
+        for column in columns[::-1]:
             top, bottom = value >> 32, value & 0xFFFF_FFFF
-            value = column.at[place].get(mode="promise_in_bounds") + top * left
-            value += (bottom.astype(jnp.uint64) * (x >> 32) >> 32).astype(jnp.int64)
-            value += top * right >> 32
+            product = top * left + (top * right >> 32)
+            product += (bottom.astype(jnp.uint64) * (x >> 32) >> 32).astype(jnp.int64)
+            value = column.at[place].get(mode="promise_in_bounds") + product
         return value
 
 
 def _shifted(high: Array, low: Array, count: Array) -> tuple[Array, Array]:
-    """Returns both halves of a 128-bit word shifted left by ``count``, from 1 to 127."""
+    """Returns both halves of a word of 128 bits shifted left by ``count``, from 1 to 127."""
     far = count >= 64
     rest = jnp.where(far, count - 64, count)
     moved = jnp.where(far, low, high) << rest
+    # A shift by all 64 bits gives 0.
     return jnp.where(far, moved, moved | low >> 64 - rest), jnp.where(far, 0, low << rest)
