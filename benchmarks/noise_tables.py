@@ -114,7 +114,7 @@ def series_of(name, side, octave, piece):
 
 @functools.cache
 def interpolation(count):
-    """Returns the matrix from TERMS terms in s to the ``count`` coefficients of an interpolant in y."""
+    """Returns the matrix from TERMS terms in s to ``count`` coefficients in y, by interpolation."""
     with mpmath.workdps(DIGITS):
         nodes = [mpmath.cos((2 * i + 1) * mpmath.pi / (2 * count)) for i in range(count)]
         inverse = mpmath.matrix([[((1 + s) / 2) ** k for k in range(count)] for s in nodes]) ** -1

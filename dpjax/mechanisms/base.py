@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import zlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
@@ -138,31 +137,30 @@ def fold(key: Key[Array, ""], words: UInt32[Array, " k"]) -> Key[Array, ""]:
     """
     # In a loop, and the hash of a 128-bit key in another: XLA writes that of JAX out in full, again
     # for whatever reads it. Compiling took three times as long, and a vmap over runs 1,000 times.
-    fold_in = _fold_in(key)
+    fold_in = _wide_fold_in if _is_wide(key) else jax.random.fold_in
     return lax.fori_loop(0, words.shape[0], lambda i, folded: fold_in(folded, words[i]), key)
 
 
-def random_words(key: Key[Array, ""], count: int) -> UInt32[Array, "width count"]:
-    """Returns random words, as many a column as the key has itself: 2 or 4.
+def random_words(key: Key[Array, ""], counts: UInt32[Array, " n"]) -> UInt32[Array, "width n"]:
+    """Returns random words, as many a column as the key itself has: 2 or 4.
 
-    Column i is what ``jax.random.fold_in(key, i)`` holds, the whole output of one hash, of which
+    Column i is what ``jax.random.fold_in(key, counts[i])`` holds: one whole hash, of which
     ``jax.random.bits`` keeps 32 bits.
 
     Args:
-      key: shape (); nothing else may use it, but numbers from ``count`` on may be folded in.
-      count: at most 2^32.
+      key: shape ().
+      counts: uint32 (n,), numbers that are not folded into this key elsewhere.
 
-    >>> random_words(jax.random.key(0), 3).shape, random_words(random_key(), 3).shape
-    ((2, 3), (4, 3))
+    >>> random_words(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32)).shape
+    (2, 3)
     """
-    fold_in = _fold_in(key)
-    columns = jax.vmap(lambda i: jax.random.key_data(fold_in(key, i)), out_axes=1)
-    return columns(jnp.arange(count, dtype=jnp.uint32))
+    if _is_wide(key):
+        return jnp.stack(_wide_hash(key, counts))
+    return jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(key, i)), out_axes=1)(counts)
 
 
-def _fold_in(key: Array) -> Callable[[Array, Array], Array]:
-    wide = str(jax.random.key_impl(key)) == "threefry4x32"
-    return _wide_fold_in if wide else jax.random.fold_in
+def _is_wide(key: Array) -> bool:
+    return str(jax.random.key_impl(key)) == "threefry4x32"
 
 
 _PARITY = 0x1BD11BDA
@@ -171,7 +169,12 @@ _ROTATIONS = (((10, 26), (11, 21), (13, 27), (23, 5)), ((6, 20), (17, 11), (25, 
 
 
 def _wide_fold_in(key: Array, word: Array) -> Array:
-    """``jax.random.fold_in`` of a threefry4x32 key, to the bit: 20 rounds, in a loop of four.
+    """``jax.random.fold_in`` of a threefry4x32 key, to the bit."""
+    return jax.random.wrap_key_data(jnp.stack(_wide_hash(key, word)), impl="threefry4x32")
+
+
+def _wide_hash(key: Array, word: Array) -> tuple[Array, ...]:
+    """Returns the four words of the hash of each ``word``: 20 rounds, in a loop of four.
 
     Reference: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
     """
@@ -192,10 +195,9 @@ def _wide_fold_in(key: Array, word: Array) -> Array:
         count = (i + 1).astype(jnp.uint32)
         return a + added[0], b + added[1], c + added[2], d + added[3] + count
 
-    start = (words[0], words[1], words[2], words[3] + word.astype(jnp.uint32))
-    return jax.random.wrap_key_data(
-        jnp.stack(lax.fori_loop(0, 5, four_rounds, start)), impl="threefry4x32"
-    )
+    start = [jnp.broadcast_to(words[i], word.shape) for i in range(4)]
+    start[3] += word.astype(jnp.uint32)
+    return lax.fori_loop(0, 5, four_rounds, tuple(start))
 
 
 def _rotate(word: Array, by: Array) -> Array:
