@@ -25,8 +25,8 @@ GUMBEL_ERROR = 2.0**-50
 """The same for ``gumbel_from_bits``, to where either tail has probability 2^-65."""
 
 _LONG = 14  # Octaves from this one on read a second word: normal draws above 4.0.
-_LOOP = 2**16  # More draws are made by a loop: a TPU compiles and holds a part of this size.
-_ROWS = 16  # Draws that share a spare second word.
+_LOOP = 2**18  # More draws are made by a loop: a TPU compiles and holds a part of this size.
+_ROWS = 16  # Draws of which one at a time gets its second word.
 
 
 def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
@@ -57,51 +57,48 @@ def _draw(from_bits: Callable[..., Array], key: Array, shape: tuple[int, ...]) -
     loops = max(1, -(-size // _LOOP))
     columns = -(-size // (_ROWS * loops))
     if loops == 1:
-        draws = from_bits(*_words(key, columns))
+        draws = _some(from_bits, key, columns)
     else:
         keys = jax.vmap(lambda i: fold(key, i[None]))(jnp.arange(loops, dtype=jnp.uint32))
-        draws = lax.map(lambda key: from_bits(*_words(key, columns)), keys)
+        draws = lax.map(lambda key: _some(from_bits, key, columns), keys)
     return draws.reshape(-1)[:size].reshape(shape)
 
 
-def _words(key: Array, columns: int) -> tuple[Array, Array]:
-    """Returns first and second words of _ROWS draws a column, uint32 (2, _ROWS * columns) each.
-
-    Few draws read their second words, which cost another hash where keys have 64 bits. So there is
-    one for each column, for the first of its draws that is left without, until none is.
-    """
-    place = jnp.arange(columns, dtype=jnp.uint32)
-    rows = jnp.arange(_ROWS, dtype=jnp.uint32)[:, None]
-    words = random_words(key, (rows * jnp.uint32(columns) + place).reshape(-1))
-    first = words[:2]
-    long = first[0] >> 1 < 1 << 31 - _LONG
-    middle = jnp.uint32([[1 << 31], [0]])
+def _some(from_bits: Callable[..., Array], key: Array, columns: int) -> Array:
+    """Returns _ROWS draws a column, int64 (_ROWS * columns,)."""
+    size, place = _ROWS * columns, jnp.arange(columns, dtype=jnp.int32)
+    words = random_words(key, jnp.arange(size, dtype=jnp.uint32))
+    first, long = words[:2], words[0] >> 1 < 1 << 31 - _LONG
     if len(words) == 4:
-        return first, jnp.where(long, words[2:], middle)
+        # Others read the middle, for one law whatever the key.
+        return from_bits(first, jnp.where(long, words[2:], jnp.uint32([[1 << 31], [0]])))
+    # With keys of 64 bits second words cost another hash, which one draw in 2^14 reads. So they are
+    # made for a draw of each column at a time, until none is left.
+    rows = jnp.arange(_ROWS, dtype=jnp.int32)[:, None]
 
-    def one_more(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        count, left, second = state
-        row = jnp.min(jnp.where(left, rows, jnp.uint32(_ROWS)), 0)
-        more = random_words(key, count + place)
-        second = jnp.where((rows == row).reshape(-1), jnp.tile(more, _ROWS), second)
-        return count + jnp.uint32(columns), left & (rows != row), second
+    def after(row: Array) -> Array:
+        return jnp.min(jnp.where(long.reshape(_ROWS, columns) & (rows > row), rows, _ROWS), 0)
 
-    state = (
-        jnp.uint32(_ROWS * columns),
-        long.reshape(_ROWS, columns),
-        jnp.broadcast_to(middle, first.shape),
-    )
-    return first, lax.while_loop(lambda state: jnp.any(state[1]), one_more, state)[2]
+    def again(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        count, row, draws = state
+        at = row * columns + place
+        second = random_words(key, count + place.astype(jnp.uint32))
+        new = from_bits(first.at[:, at].get(mode="clip"), second)
+        draws = draws.at[at].set(new, mode="drop", unique_indices=True)
+        return count + jnp.uint32(columns), after(row), draws
+
+    state = jnp.uint32(size), after(jnp.full_like(place, -1)), from_bits(first)
+    return lax.while_loop(lambda state: jnp.any(state[1] < _ROWS), again, state)[2]
 
 
 @jax.jit
-def normal_from_bits(first: Array, second: Array) -> Array:
+def normal_from_bits(first: Array, second: Array | None = None) -> Array:
     """Returns the normal quantile that 128 random bits choose: a sign and a tail probability.
 
     Args:
       first: uint32 (2, ...). The lowest bit of the first word is the sign, the other 63 are the
         leading bits of the probability u.
-      second: uint32 (2, ...), the 64 bits that follow; u is the middle of what they leave open.
+      second: uint32 (2, ...), the 64 bits that follow. u is the middle of what is left open.
 
     Returns:
       int64 (...): the z with P(|Z| > z) = u, signed, in units of 2^-FRACTION, to NORMAL_ERROR.
@@ -117,13 +114,13 @@ def normal_from_bits(first: Array, second: Array) -> Array:
 
 
 @jax.jit
-def gumbel_from_bits(first: Array, second: Array) -> Array:
+def gumbel_from_bits(first: Array, second: Array | None = None) -> Array:
     """Returns the Gumbel quantile that 128 random bits choose: a side and its tail probability.
 
     Args:
       first: uint32 (2, ...). The lowest bit of the first word is the side, 1 the lower one, the
         other 63 are the leading bits of u, from 0 to 1.
-      second: uint32 (2, ...), the 64 bits that follow; u is the middle of what they leave open.
+      second: uint32 (2, ...), the 64 bits that follow. u is the middle of what is left open.
 
     Returns:
       int64 (...): the g with P(G > g) = u / 2, or with P(G < g) = u / 2, in units of 2^-FRACTION,
@@ -147,43 +144,51 @@ def _signed(first: Array, size: Array) -> Array:
     return jnp.where(first[0] & 1 == 1, -size, size)
 
 
-def evaluate(table: np.ndarray, first: Array, second: Array) -> Array:
-    """Returns the function that a table holds, at the number that 127 bits write, by integers.
+def evaluate(table: np.ndarray, first: Array, second: Array | None) -> Array:
+    """Returns the function that a table holds, at the number that 63 or 127 bits write.
 
     The number of leading zeros is the octave, the bits after the leading one are the piece, and the
     64 after those count how far the number is from the piece's upper end. Where the bits have
     ended, one 1 and zeros follow. Numbers beyond the last octave are drawn from it.
 
     Args:
-      table: int64 (sides, octaves, pieces, degree + 1), coefficients of rising powers.
+      table: int64 (sides, octaves, pieces, degree + 1), coefficients of rising powers; the last is
+        below 2^31.
       first: uint32 (2, ...). If there are two sides its lowest bit is the side; it is not one of
-        the 127.
-      second: uint32 (2, ...).
+        the 63.
+      second: uint32 (2, ...), 64 more.
 
     Returns:
       int64 (...), in the units of the table; each product is rounded down by less than 3 of them.
     """
-    sides, octaves, pieces, _ = table.shape
-    bits = pieces.bit_length() - 1
+    sides, octaves, pieces, terms = table.shape
+    bits, count = pieces.bit_length() - 1, sides * octaves * pieces
     with jax.enable_x64(True):
-        words = [word.astype(jnp.uint64) for word in (*first, *second)]
-        high = words[0] >> 1 << 33 | words[1] << 1 | words[2] >> 31
-        low = words[2] << 33 | words[3] << 1 | 1
-        zeros = jnp.where(high == 0, 64 + lax.clz(low), lax.clz(high))
-        octave = jnp.minimum(zeros, octaves - 1)
-        high, low = _shifted(high, low, octave + 1)
+        words = [word.astype(jnp.uint64) for word in first]
+        high, low = words[0] >> 1 << 33 | words[1] << 1, jnp.uint64(0)
+        if second is None:
+            high |= 1
+            octave = jnp.minimum(lax.clz(high), octaves - 1)
+            high = high << octave << 1
+        else:
+            after = [word.astype(jnp.uint64) for word in second]
+            high, low = high | after[0] >> 31, after[0] << 33 | after[1] << 1 | 1
+            zeros = jnp.where(high == 0, 64 + lax.clz(low), lax.clz(high))
+            octave = jnp.minimum(zeros, octaves - 1)
+            high, low = _shifted(high, low, octave + 1)
         octave += (words[0] & sides - 1) * octaves
         place = (octave << bits | high >> 64 - bits).astype(jnp.int32)
         x = ~(high << bits | low >> 64 - bits)
         left, right = (x >> 32).astype(jnp.int64), (x & 0xFFFF_FFFF).astype(jnp.int64)
-        # Rows would be padded to 128 lanes on a TPU.
-        columns = jnp.asarray(table.reshape(sides * octaves * pieces, -1).T)
-        value = jnp.int64(0)
-        for column in columns[::-1]:
+        # One column after the other: rows would be padded to 128 lanes on a TPU.
+        flat = jnp.asarray(table.reshape(count, terms).T.reshape(-1))
+        columns = [flat.at[place + i * count].get(mode="promise_in_bounds") for i in range(terms)]
+        value = columns[-2] + (columns[-1] * left >> 32)
+        for column in columns[-3::-1]:
             top, bottom = value >> 32, value & 0xFFFF_FFFF
             product = top * left + (top * right >> 32)
             product += (bottom.astype(jnp.uint64) * (x >> 32) >> 32).astype(jnp.int64)
-            value = column.at[place].get(mode="promise_in_bounds") + product
+            value = column + product
         return value
 
 
