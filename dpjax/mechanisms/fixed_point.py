@@ -25,7 +25,7 @@ GUMBEL_ERROR = 2.0**-50
 """The same for ``gumbel_from_bits``, to where either tail has probability 2^-65."""
 
 _LONG = 14  # Octaves from this one on read a second word: normal draws above 4.0.
-_LOOP = 2**18  # More draws are made by a loop: a TPU compiles and holds a part of this size.
+_LOOP = 2**17  # More draws are made by a loop: a TPU compiles and holds a part of this size.
 _ROWS = 16  # Draws of which one at a time gets its second word.
 
 
