@@ -77,7 +77,8 @@ def _some(from_bits: Callable[..., Array], key: Array, columns: int) -> Array:
     rows = jnp.arange(_ROWS, dtype=jnp.int32)[:, None]
 
     def after(row: Array) -> Array:
-        return jnp.min(jnp.where(long.reshape(_ROWS, columns) & (rows > row), rows, _ROWS), 0)
+        left = long.reshape(_ROWS, columns) & (rows > row[None])
+        return jnp.min(jnp.where(left, rows, _ROWS), 0)
 
     def again(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         count, row, draws = state
