@@ -218,26 +218,27 @@ def test_random_words_are_whole_hashes(width):
             assert (np.asarray(random_words(key, counts)) == np.stack(each, 1)).all()
 
 
-@pytest.mark.parametrize("width", KEYS)
-def test_each_draw_far_out_has_a_second_word_of_its_own(width, monkeypatch):
+@pytest.mark.parametrize("width, few", [("64 bits", 0), ("64 bits", 112), ("128 bits", 0)])
+def test_each_draw_far_out_has_a_second_word_of_its_own(width, few, monkeypatch):
     # From octave 2 on, so that columns have many: no one's word is that of another.
     monkeypatch.setattr(fixed_point, "_LONG", 2)
+    monkeypatch.setattr(fixed_point, "_FEW", few)
     key, columns, rows = KEYS[width](), 7, fixed_point._ROWS
-    size, first, second = columns * rows, [], []
-    words = np.asarray(random_words(key, jnp.arange(size * (rows + 1) // 4, dtype=jnp.uint32)))
-    rank = np.zeros(columns, int)
+    size, second, rank = columns * rows, [], np.zeros(columns, int)
+    words = np.asarray(random_words(key, jnp.arange(2 * size, dtype=jnp.uint32)))
     for i in range(size):
-        long, column = words[0, i] >> 1 < 1 << 29, i % columns
-        first.append(words[:2, i])
-        if not long:
+        column = i % columns
+        if words[0, i] >> 1 >= 1 << 29:
             second.append([1 << 31, 0])
         elif len(words) == 4:
             second.append(words[2:, i])
+        elif few:
+            second.append(words[:, size + i])
         else:
             second.append(words[:, size + rank[column] * columns + column])
             rank[column] += 1
-    assert len(words) == 4 or rank.max() > 2
-    wanted = drawn("normal", np.uint32(np.concatenate([np.transpose(first), np.transpose(second)])))
+    assert few or len(words) == 4 or rank.max() > 2
+    wanted = drawn("normal", np.uint32(np.concatenate([words[:2, :size], np.transpose(second)])))
     with jax.enable_x64(True):
         assert np.asarray(fixed_point._some(normal_from_bits, key, columns)).tolist() == wanted
 

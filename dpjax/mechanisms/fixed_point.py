@@ -26,6 +26,7 @@ GUMBEL_ERROR = 2.0**-50
 
 _LONG = 14  # Octaves from this one on read a second word: normal draws above 4.0.
 _LOOP = 2**17  # More draws are made by a loop: a TPU compiles and holds a part of this size.
+_FEW = 2**13  # Up to this the loop over second words would compile longer than it saves.
 _ROWS = 16  # Draws of which one at a time gets its second word.
 
 
@@ -67,13 +68,16 @@ def _draw(from_bits: Callable[..., Array], key: Array, shape: tuple[int, ...]) -
 def _some(from_bits: Callable[..., Array], key: Array, columns: int) -> Array:
     """Returns _ROWS draws a column, int64 (_ROWS * columns,)."""
     size, place = _ROWS * columns, jnp.arange(columns, dtype=jnp.int32)
-    words = random_words(key, jnp.arange(size, dtype=jnp.uint32))
+    counts = jnp.arange(size, dtype=jnp.uint32)
+    words = random_words(key, counts)
+    if len(words) == 2 and size <= _FEW:
+        words = jnp.concatenate([words, random_words(key, counts + jnp.uint32(size))])
     first, long = words[:2], words[0] >> 1 < 1 << 31 - _LONG
     if len(words) == 4:
         # Others read the middle, for one law whatever the key.
         return from_bits(first, jnp.where(long, words[2:], jnp.uint32([[1 << 31], [0]])))
     # With keys of 64 bits second words cost another hash, which one draw in 2^14 reads. So they are
-    # made for a draw of each column at a time, until none is left.
+    # made for one such draw of each column at a time, until none is left.
     rows = jnp.arange(_ROWS, dtype=jnp.int32)[:, None]
 
     def after(row: Array) -> Array:
