@@ -191,7 +191,7 @@ def test_a_cell_of_the_grid_has_the_gaussians_probability_to_nine_deviations():
                 ]
             )
     # PRIVACY: the factor that is charged, a cell of [a, a + width).
-    bits = np.where(starts + width < 4.0, 63, 127)
+    bits = np.where(starts < 4.0088, 63, 127)  # The end of the 14th octave.
     charged = 2 * error / width * np.exp((starts + width) * width)
     charged += 2 / (2.0**bits * 2 * stats.norm.pdf(starts + width) * width)
     assert (ratios[True] <= charged).all()

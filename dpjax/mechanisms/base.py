@@ -154,9 +154,7 @@ def random_words(key: Key[Array, ""], counts: UInt32[Array, " n"]) -> UInt32[Arr
     >>> random_words(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32)).shape
     (2, 3)
     """
-    if _is_wide(key):
-        return jnp.stack(_wide_hash(key, counts))
-    return jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(key, i)), out_axes=1)(counts)
+    return jnp.stack(_wide_hash(key, counts) if _is_wide(key) else _hash(key, counts))
 
 
 def _is_wide(key: Array) -> bool:
@@ -166,6 +164,33 @@ def _is_wide(key: Array) -> bool:
 _PARITY = 0x1BD11BDA
 # Of the eight rounds after which they repeat, four by four: the two rotations of each.
 _ROTATIONS = (((10, 26), (11, 21), (13, 27), (23, 5)), ((6, 20), (17, 11), (25, 10), (18, 20)))
+
+
+def _hash(key: Array, word: Array) -> tuple[Array, Array]:
+    """Returns the two words of ``jax.random.fold_in`` of a threefry2x32 key, to the bit.
+
+    On CPU every array that a loop carries is computed by itself, the whole round again: so both
+    words are one of 64 bits.
+    """
+    words = jax.random.key_data(key)
+    schedule = jnp.append(words, lax.reduce_xor(words, (0,)) ^ jnp.uint32(_PARITY))
+    rotations = jnp.array(((13, 15, 26, 6), (17, 29, 16, 24)), jnp.uint32)
+
+    def packed(a: Array, b: Array) -> Array:
+        return a.astype(jnp.uint64) << 32 | b.astype(jnp.uint64)
+
+    def four_rounds(i: Array, state: Array) -> Array:
+        a, b = (state >> 32).astype(jnp.uint32), state.astype(jnp.uint32)
+        for j in range(4):
+            a = a + b
+            b = _rotate(b, rotations[i % 2, j]) ^ a
+        count = (i + 1).astype(jnp.uint32)
+        return packed(a + schedule[(i + 1) % 3], b + schedule[(i + 2) % 3] + count)
+
+    with jax.enable_x64(True):
+        start = packed(jnp.broadcast_to(words[0], word.shape), word + words[1])
+        state = lax.fori_loop(jnp.int32(0), jnp.int32(5), four_rounds, start)
+        return (state >> 32).astype(jnp.uint32), state.astype(jnp.uint32)
 
 
 def _wide_fold_in(key: Array, word: Array) -> Array:

@@ -103,7 +103,8 @@ def normal_from_bits(first: Array, second: Array | None = None) -> Array:
     Args:
       first: uint32 (2, ...). The lowest bit of the first word is the sign, the other 63 are the
         leading bits of the probability u.
-      second: uint32 (2, ...), the 64 bits that follow. u is the middle of what is left open.
+      second: uint32 (2, ...), the 64 bits that follow; None are none, to be read where u is above
+        2^-14 only. u is the middle of what is left open.
 
     Returns:
       int64 (...): the z with P(|Z| > z) = u, signed, in units of 2^-FRACTION, to NORMAL_ERROR.
@@ -120,16 +121,11 @@ def normal_from_bits(first: Array, second: Array | None = None) -> Array:
 
 @jax.jit
 def gumbel_from_bits(first: Array, second: Array | None = None) -> Array:
-    """Returns the Gumbel quantile that 128 random bits choose: a side and its tail probability.
+    """Returns the Gumbel quantile that the same bits choose: a side and its tail's probability.
 
-    Args:
-      first: uint32 (2, ...). The lowest bit of the first word is the side, 1 the lower one, the
-        other 63 are the leading bits of u, from 0 to 1.
-      second: uint32 (2, ...), the 64 bits that follow. u is the middle of what is left open.
-
-    Returns:
-      int64 (...): the g with P(G > g) = u / 2, or with P(G < g) = u / 2, in units of 2^-FRACTION,
-      to GUMBEL_ERROR. Below u = 2^-64, a total variation, it is one from there to u = 2^-63.
+    The lowest bit of ``first`` is the side, 1 the lower one: int64 g with P(G > g) = u / 2, or with
+    P(G < g) = u / 2, to GUMBEL_ERROR. Below u = 2^-64 it is one from there to 2^-63: that is also
+    the total variation.
 
     >>> import numpy as np
     >>> first, second = np.uint32([[0, 1, 2**32 - 1], [0] * 3]), np.uint32([[2**31] * 3, [0] * 3])
