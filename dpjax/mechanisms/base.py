@@ -137,9 +137,28 @@ def fold(key: Key[Array, ""], words: UInt32[Array, " k"]) -> Key[Array, ""]:
     """
     # In a loop, and the hash of a 128-bit key in another: XLA writes that of JAX out in full, again
     # for whatever reads it. Compiling took three times as long, and a vmap over runs 1,000 times.
-    wide = str(jax.random.key_impl(key)) == "threefry4x32"
-    fold_in = _wide_fold_in if wide else jax.random.fold_in
+    fold_in = _wide_fold_in if _is_wide(key) else jax.random.fold_in
     return lax.fori_loop(0, words.shape[0], lambda i, folded: fold_in(folded, words[i]), key)
+
+
+def random_words(key: Key[Array, ""], counts: UInt32[Array, " n"]) -> UInt32[Array, "width n"]:
+    """Returns random words, as many a column as the key itself has: 2 or 4.
+
+    Column i is what ``jax.random.fold_in(key, counts[i])`` holds: one whole hash, of which
+    ``jax.random.bits`` keeps 32 bits.
+
+    Args:
+      key: shape ().
+      counts: uint32 (n,), numbers that are not folded into this key elsewhere.
+
+    >>> random_words(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32)).shape
+    (2, 3)
+    """
+    return jnp.stack(_wide_hash(key, counts) if _is_wide(key) else _hash(key, counts))
+
+
+def _is_wide(key: Array) -> bool:
+    return str(jax.random.key_impl(key)) == "threefry4x32"
 
 
 _PARITY = 0x1BD11BDA
@@ -147,8 +166,40 @@ _PARITY = 0x1BD11BDA
 _ROTATIONS = (((10, 26), (11, 21), (13, 27), (23, 5)), ((6, 20), (17, 11), (25, 10), (18, 20)))
 
 
+def _hash(key: Array, word: Array) -> tuple[Array, Array]:
+    """Returns the two words of ``jax.random.fold_in`` of a threefry2x32 key, to the bit.
+
+    On CPU every array that a loop carries is computed by itself, the whole round again: so both
+    words are one of 64 bits.
+    """
+    words = jax.random.key_data(key)
+    schedule = jnp.append(words, lax.reduce_xor(words, (0,)) ^ jnp.uint32(_PARITY))
+    rotations = jnp.array(((13, 15, 26, 6), (17, 29, 16, 24)), jnp.uint32)
+
+    def packed(a: Array, b: Array) -> Array:
+        return a.astype(jnp.uint64) << 32 | b.astype(jnp.uint64)
+
+    def four_rounds(i: Array, state: Array) -> Array:
+        a, b = (state >> 32).astype(jnp.uint32), state.astype(jnp.uint32)
+        for j in range(4):
+            a = a + b
+            b = _rotate(b, rotations[i % 2, j]) ^ a
+        count = (i + 1).astype(jnp.uint32)
+        return packed(a + schedule[(i + 1) % 3], b + schedule[(i + 2) % 3] + count)
+
+    with jax.enable_x64(True):
+        start = packed(jnp.broadcast_to(words[0], word.shape), word + words[1])
+        state = lax.fori_loop(jnp.int32(0), jnp.int32(5), four_rounds, start)
+        return (state >> 32).astype(jnp.uint32), state.astype(jnp.uint32)
+
+
 def _wide_fold_in(key: Array, word: Array) -> Array:
-    """``jax.random.fold_in`` of a threefry4x32 key, to the bit: 20 rounds, in a loop of four.
+    """``jax.random.fold_in`` of a threefry4x32 key, to the bit."""
+    return jax.random.wrap_key_data(jnp.stack(_wide_hash(key, word)), impl="threefry4x32")
+
+
+def _wide_hash(key: Array, word: Array) -> tuple[Array, ...]:
+    """Returns the four words of the hash of each ``word``: 20 rounds, in a loop of four.
 
     Reference: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
     """
@@ -169,10 +220,11 @@ def _wide_fold_in(key: Array, word: Array) -> Array:
         count = (i + 1).astype(jnp.uint32)
         return a + added[0], b + added[1], c + added[2], d + added[3] + count
 
-    start = (words[0], words[1], words[2], words[3] + word.astype(jnp.uint32))
-    return jax.random.wrap_key_data(
-        jnp.stack(lax.fori_loop(0, 5, four_rounds, start)), impl="threefry4x32"
-    )
+    start = [jnp.broadcast_to(words[i], word.shape) for i in range(4)]
+    start[3] += word.astype(jnp.uint32)
+    # Counters of 64 bits, which the x64 mode makes, are 10 times as slow to compile for a TPU.
+    with jax.enable_x64(False):
+        return lax.fori_loop(0, 5, four_rounds, tuple(start))
 
 
 def _rotate(word: Array, by: Array) -> Array:
