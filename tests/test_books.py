@@ -817,3 +817,28 @@ def test_a_crafted_cost_or_limit_is_damage(change, old, path):
     for ask in (lambda one: one.remaining, lambda one: one.check(run(None, 40, 1.0))):
         with pytest.raises(hash_chain.LedgerError, match="damaged"):
             ask(Ledger.read(path))
+
+
+@pytest.mark.parametrize(
+    ("number", "field", "value"),
+    [
+        *[(0, "parts", value) for value in (3, "ab", [3, 4], {"a": 1})],
+        *[(0, field, None) for field in ("epsilon", "delta", "relation")],
+        *[(0, "unsampled", 0), (0, "kind", None), (0, "renyi_order", "x"), (0, "epsilon", -1)],
+        *[(1, field, ["a"]) for field in ("run", "label", "config", "parent", "at", "part")],
+        *[(1, "releases", value) for value in (None, [], [3], {"a": 1}, "")],
+        *[(1, "part", "east"), (1, "plan", 3), (1, "draws", "1"), (2, "run", {}), (2, "at", 0)],
+        *[(2, "planned", 3), (2, "planned", [3])],
+    ],
+)
+def test_a_crafted_field_is_damage_and_said_in_one_way(number, field, value, path):
+    with Ledger.create(path, BUDGET, parts=PARTS) as ledger:
+        ledger.spend(dp_accounting.GaussianDpEvent(20.0), label="l")
+    lines, previous, content = list(hash_chain.read(path).lines), "0" * 64, b""
+    lines[number] = lines[number] | {field: value}
+    for one in lines:
+        written = hash_chain.line({k: v for k, v in one.items() if k != "previous"}, previous)
+        content, previous = content + written, hash_chain.parse(content + written).head
+    path.write_bytes(content)
+    with pytest.raises(hash_chain.LedgerError, match="is damaged: it holds what no ledger"):
+        Ledger.read(path)

@@ -6,6 +6,35 @@ from typing import Any, NamedTuple
 from dpjax.accounting.events import Event
 from dpjax.accounting.filters import steps
 
+_OR_NONE = type(None)
+_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "declaration": {"parts": (list, _OR_NONE), "unsampled": (bool, _OR_NONE)},
+    "intent": {
+        **dict.fromkeys(("run", "label", "config", "at"), (str,)),
+        **dict.fromkeys(("parent", "part"), (str, _OR_NONE)),
+        **{"releases": (list,), "plan": (list, _OR_NONE), "draws": (int, _OR_NONE)},
+    },
+    "completion": {"run": (str,), "at": (str,), "planned": (list, _OR_NONE)},
+}
+
+
+def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Returns the parts that a ledger declares; raises for a line that no ledger has written.
+
+    Raises:
+      TypeError, LookupError, ValueError: for a field of another type, or a part not declared.
+    """
+    parts = tuple(lines[0].get("parts") or ())
+    for line in lines:
+        read = all(isinstance(line.get(name), kind) for name, kind in _FIELDS[line["kind"]].items())
+        names = [line["releases"][0]["name"]] if line.get("config") == "outside" else []
+        lists = [isinstance(one, list) for one in line.get("planned") or ()]
+        if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
+            raise TypeError("a field is of another type")
+        if line.get("part") not in (None, *parts):
+            raise ValueError("no such part is declared")
+    return parts
+
 
 class Entry(NamedTuple):
     """One run in a ledger."""
@@ -41,7 +70,7 @@ def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> li
     places = (
         [line["run"], number]
         for line in lines
-        for number, planned in enumerate(line.get("planned", ()))
+        for number, planned in enumerate(line.get("planned") or ())
         if [*planned, None][:3] == wanted and wanted[1]
     )
     return next((place for place in places if place not in taken), None)

@@ -141,7 +141,7 @@ class Books:
 
         Raises:
           ValueError: for a run that no ledger books, or the only book has no place for: of another
-            relation, of unsafe noise, without an additive cost.
+            relation, or without an additive cost.
         """
         if event.relation != self.budget.relation:
             raise ValueError(

@@ -15,7 +15,7 @@ from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
-from dpjax.accounting.entries import Entry, is_booked, place
+from dpjax.accounting.entries import Entry, check_lines, is_booked, place
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
@@ -53,12 +53,15 @@ class Ledger(HasCard):
                 f"{self.path} holds no declared budget; make one with "
                 f"`dpjax ledger create {self.path} --epsilon E --delta D`."
             )
-        self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
-        self.parts: tuple[str, ...] = tuple(declared.get("parts", ()))
-        self.renyi_order: float | None = declared["renyi_order"]
-        self.books = Books(self.budget, self.renyi_order, both=not declared.get("unsampled", True))
-        if any(line["kind"] not in ("intent", "completion") for line in lines[1:]):
+        if any(line.get("kind") not in ("intent", "completion") for line in lines[1:]):
             raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
+        try:
+            self.parts: tuple[str, ...] = check_lines(lines)
+            self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
+            self.renyi_order: float | None = declared["renyi_order"]
+            self.books = Books(self.budget, self.renyi_order, not declared.get("unsampled", True))
+        except (LookupError, TypeError, ValueError):
+            raise LedgerError(f"{self.path} is damaged: it holds what no ledger writes.") from None
 
     @classmethod
     def create(
@@ -172,8 +175,7 @@ class Ledger(HasCard):
 
     @property
     def _lines(self) -> hash_chain.HashChain:
-        source = self._source
-        return source.chain if isinstance(source, hash_chain.HashChainFile) else source
+        return getattr(self._source, "chain", self._source)
 
     @property
     def identity(self) -> str:
@@ -193,8 +195,7 @@ class Ledger(HasCard):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Every run, in order, on whatever part."""
-        lines = self._lines.lines
-        ended = {line["run"]: line["at"] for line in lines if line["kind"] == "completion"}
+        ended = {ln["run"]: ln["at"] for ln in self._lines.lines if ln["kind"] == "completion"}
         taken = collections.defaultdict(float)
         for part in self.parts or ("",):
             costs = self._booked(part)[1]
@@ -203,13 +204,13 @@ class Ledger(HasCard):
                 taken[line["run"]] = max(taken[line["run"]], cost[book])
         return tuple(
             Entry(
-                *(line[key] for key in ("run", "label", "config", "parent")),
+                *(line.get(key) for key in ("run", "label", "config", "parent")),
                 cost=taken[line["run"]],
                 overflow=line["overflow"],
                 started=line["at"],
                 finished=ended.get(line["run"]),
                 draws=line.get("draws"),
-                plan=line.get("plan", [None])[0],
+                plan=(line.get("plan") or [None])[0],
                 outside=line["releases"][0]["name"] if line["config"] == "outside" else None,
                 part=line.get("part"),
             )
@@ -247,8 +248,7 @@ class Ledger(HasCard):
 
     def _card(self) -> Card:
         entries, budget = self.entries, self.budget
-        unfinished = sum(entry.finished is None for entry in entries)
-        runs = counted(len(entries), "run")
+        runs, unfinished = counted(len(entries), "run"), sum(not one.finished for one in entries)
         rows = [
             ("declared", f"epsilon {budget.epsilon:.6g}, delta {budget.delta:.6g}"),
             ("relation", budget.relation),
