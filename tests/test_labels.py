@@ -213,6 +213,22 @@ def test_a_column_of_booleans_needs_no_declaration_and_what_counts_is_said(call,
     assert status == 0 and out.startswith("accepted labels: False (as -1), True (as +1), and")
 
 
+@pytest.mark.parametrize("classes", [[], ["--classes=0,1"]], ids=["none", "two"])
+def test_every_refusal_of_a_number_as_the_label_shows_the_way_to_a_schema(
+    classes, call, tmp_path, bounds
+):
+    path = table(tmp_path, [f"{k}.5" for k in range(60)])
+    where = [path, "--label", "churned", "--bounds", bounds]
+    status, _, refused = call("run", "--data", *where, *classes, "--objective", "least-squares")
+    assert status == 2 and "bounds in a schema" in refused
+
+
+def test_the_algorithm_after_count_is_no_share_and_the_error_says_so(call, capsys):
+    with pytest.raises(SystemExit):
+        call("run", "--count", "dp-gd")
+    assert "write --count after the algorithm" in capsys.readouterr().err
+
+
 # The owner's check
 
 
@@ -258,6 +274,7 @@ def test_the_check_notices_what_is_no_label_no_number_and_no_bound(tmp_path):
         path, label="id", bounds={"age": [0, 60], "city": [0, 1], "ill": [0, 1]}
     ).exact_problems[:1]
     assert "60 different values: it is not a column of classes" in problem
+    assert "declare its bounds in a schema" in problem
     latin = tmp_path / "latin.csv"
     latin.write_bytes("age,ill\n1,né\n2,non\n".encode("latin-1"))
     report = check(latin, label="ill", bounds={"age": [0, 9]})

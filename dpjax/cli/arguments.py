@@ -284,7 +284,7 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
         )
         one.add_argument(
             "--count",
-            type=float,
+            type=_share,
             nargs="?",
             const=0.02,
             metavar="SHARE",
@@ -369,6 +369,15 @@ def _objective_arguments(one: argparse.ArgumentParser) -> None:
         default="zero_out",
         help=f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
     )
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"SHARE must be a number, got {text!r}; write --count after the algorithm."
+        ) from None
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from dpjax.datasets.check_schema import Owners, constant, exact_counts, narrow
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import (
+    A_NUMBER,
     Label,
     check_classes,
     class_places,
@@ -359,7 +360,8 @@ def _label_problems(
     if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
         distinct = "1 value" if len(labels) == 1 else f"{len(labels)} different values"
         return [
-            f"{where} holds {distinct}: it is not a column of classes; name another with --label."
+            f"{where} holds {distinct}: it is not a column of classes; name another with --label. "
+            + A_NUMBER
         ]
     held = ", ".join(f"{label!r} {count} times" for label, count in labels.most_common())
     words = [f"{where} holds {held}"]

@@ -101,6 +101,12 @@ def encode_labels(
     return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
 
 
+A_NUMBER = (
+    "If the label is a number, declare its bounds in a schema, which `dpjax data FILE --template` "
+    "begins."
+)
+
+
 def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> tuple[Label, ...]:
     """Returns the labels that count in a column that is stored so.
 
@@ -121,7 +127,8 @@ def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> 
             f"classes must declare which labels count in {name}, which holds {kind.value}: pass "
             "them as classes=('No', 'Yes') in Python or --classes No,Yes on the command line; a "
             "record with any other label contributes nothing. Reading them off the data would leak "
-            "it; the owner of a file can list them with `dpjax data FILE --label COLUMN --check`."
+            "it; the owner of a file can list them with `dpjax data FILE --label COLUMN --check`. "
+            f"{A_NUMBER}"
         )
     classes = check_classes(classes)
     check_possible("classes", classes, name, kind)

@@ -105,7 +105,8 @@ def _check_declared(objective: Objective, data: Dataset, examples: PyTree, param
     if declared and declared != counted:
         raise ValueError(
             f"{objective.name} is a loss for {_labels_of(counted)}, but the data declare "
-            f"{declared} classes: take {_ADVICE.get(declared, _MANY)}, or declare other classes."
+            f"{declared} classes: take {_ADVICE.get(declared, _MANY)}, or "
+            + ("declare other classes." if counted else "declare the label's bounds in a schema.")
         )
     if scale is not None and scale.label_bounds is not None and counted is not None:
         raise ValueError(
