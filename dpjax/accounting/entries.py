@@ -31,8 +31,8 @@ def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         lists = [isinstance(one, list) for one in line.get("planned") or ()]
         if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
             raise TypeError("a field is of another type")
-        if line.get("part") not in (None, *parts):
-            raise ValueError("no such part is declared")
+        if line.get("part") not in (None, *parts) or ("config" in line) != ("parent" in line):
+            raise ValueError("it names no part that is declared, or no parent")
     return parts
 
 

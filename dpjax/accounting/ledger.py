@@ -204,7 +204,7 @@ class Ledger(HasCard):
                 taken[line["run"]] = max(taken[line["run"]], cost[book])
         return tuple(
             Entry(
-                *(line.get(key) for key in ("run", "label", "config", "parent")),
+                *(line[key] for key in ("run", "label", "config", "parent")),
                 cost=taken[line["run"]],
                 overflow=line["overflow"],
                 started=line["at"],
