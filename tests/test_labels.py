@@ -274,7 +274,7 @@ def test_the_check_notices_what_is_no_label_no_number_and_no_bound(tmp_path):
         path, label="id", bounds={"age": [0, 60], "city": [0, 1], "ill": [0, 1]}
     ).exact_problems[:1]
     assert "60 different values: it is not a column of classes" in problem
-    assert "declare its bounds in a schema" in problem
+    assert "declare bounds in a schema" in problem
     latin = tmp_path / "latin.csv"
     latin.write_bytes("age,ill\n1,né\n2,non\n".encode("latin-1"))
     report = check(latin, label="ill", bounds={"age": [0, 9]})

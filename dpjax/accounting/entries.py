@@ -19,16 +19,12 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 
 
 def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Returns the parts that a ledger declares; raises for a line that no ledger has written.
-
-    Raises:
-      TypeError, LookupError, ValueError: for a field of another type, or a part not declared.
-    """
+    """Returns the declared parts; raises some error for a line that no ledger has written."""
     parts = tuple(lines[0].get("parts") or ())
     for line in lines:
         read = all(isinstance(line.get(name), kind) for name, kind in _FIELDS[line["kind"]].items())
         names = [line["releases"][0]["name"]] if line.get("config") == "outside" else []
-        lists = [isinstance(one, list) for one in line.get("planned") or ()]
+        lists = [isinstance(one, list) for one in line.get("planned", ())]
         if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
             raise TypeError("a field is of another type")
         if line.get("part") not in (None, *parts) or ("config" in line) != ("parent" in line):
@@ -70,7 +66,7 @@ def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> li
     places = (
         [line["run"], number]
         for line in lines
-        for number, planned in enumerate(line.get("planned") or ())
+        for number, planned in enumerate(line.get("planned", []))
         if [*planned, None][:3] == wanted and wanted[1]
     )
     return next((place for place in places if place not in taken), None)

@@ -46,8 +46,7 @@ class Ledger(HasCard):
         part: str | None = None,
     ):
         self.path, self.part, self._source = os.fspath(path), part, source
-        lines = self._lines.lines
-        declared = lines[0] if lines else {}
+        declared = (lines := self._lines.lines or ({},))[0]
         if declared.get("format") not in _FORMATS:
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
@@ -175,7 +174,8 @@ class Ledger(HasCard):
 
     @property
     def _lines(self) -> hash_chain.HashChain:
-        return getattr(self._source, "chain", self._source)
+        one = self._source
+        return one if isinstance(one, hash_chain.HashChain) else one.chain
 
     @property
     def identity(self) -> str:

@@ -101,10 +101,7 @@ def encode_labels(
     return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
 
 
-A_NUMBER = (
-    "If the label is a number, declare its bounds in a schema, which `dpjax data FILE --template` "
-    "begins."
-)
+A_NUMBER = "If labels are numbers, declare bounds in a schema; see `dpjax data FILE --template`."
 
 
 def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> tuple[Label, ...]:
