@@ -1,7 +1,7 @@
 """Private gradient steps in JAX for ``benchmarks/dp_step.py``: clip, sum and noise, ours, peers'.
 
-Every step divides by the batch and returns a tree like the parameters. Ours adds float64 noise on
-a grid; peers draw and add in float32, as does ours where a row says fast noise.
+Every step divides by the batch and returns a tree like the parameters. Ours adds noise by
+integers on a grid; peers draw and add in float32.
 """
 
 import jax
@@ -26,14 +26,9 @@ class Masked(GradientQuery):
         return records
 
 
-def ours(model, batch, relation, unsafe_fast_noise=False):
+def ours(model, batch, relation):
     query = Masked(
-        setting=Setting(
-            dpjax.objectives.cross_entropy(model.apply),
-            batch,
-            relation,
-            unsafe_fast_noise=unsafe_fast_noise,
-        ),
+        setting=Setting(dpjax.objectives.cross_entropy(model.apply), batch, relation),
         noise_multiplier=NOISE,
         clip_norm=CLIP_NORM,
     )
@@ -109,7 +104,6 @@ def contenders(model, batch, peers):
     steps = {
         "dpjax": ours(model, batch, "zero_out"),
         "dpjax, add or remove": ours(model, batch, "add_or_remove_one"),
-        "dpjax, fast noise": ours(model, batch, "zero_out", unsafe_fast_noise=True),
         DRAWING: drawing(model, batch),
     }
     if not peers:

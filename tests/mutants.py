@@ -24,7 +24,7 @@ from dpjax.algorithms.ending import WithAccuracy, WithCount
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
-from dpjax.datasets import csv_files, encoders, labels, sources, tables, units
+from dpjax.datasets import csv_files, encoders, labels, schema, tables, units
 from dpjax.derivatives import (
     batching,
     chunks,
@@ -40,9 +40,19 @@ from dpjax.derivatives import (
 )
 from dpjax.derivatives.ghost import parts
 from dpjax.driver import configuration, loop, progress
-from dpjax.mechanisms import PrefixNoise, ball, gaussian, symmetric, tree, used_keys
+from dpjax.mechanisms import (
+    PrefixNoise,
+    ball,
+    fixed_point,
+    gaussian,
+    lattice,
+    symmetric,
+    tree,
+    used_keys,
+)
 from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import noise as laws
+from dpjax.mechanisms.fixed_point import FRACTION
 from dpjax.oracles import (
     AccuracyQuery,
     AnchoredQuery,
@@ -124,15 +134,15 @@ def outcomes(*nodes):
 # Too little noise, or noise of the wrong law.
 
 
-def scaled(factor):
+def scaled(factor, module=gaussian):
     def plant(patch):
-        whole = gaussian.standard_normal
+        whole = module.standard_normal
 
         def quieter(key, shape):
             with jax.enable_x64(True):
-                return factor * whole(key, shape)
+                return whole(key, shape) * round(factor * 64) >> 6
 
-        patch.setattr(gaussian, "standard_normal", quieter)
+        patch.setattr(module, "standard_normal", quieter)
 
     return plant
 
@@ -141,12 +151,17 @@ mutant("noise x0.95")(scaled(0.95))
 mutant("noise x0.5")(scaled(0.5))
 
 
+def in_fixed_point(draws):
+    with jax.enable_x64(True):
+        return (float64(draws) * 2.0**FRACTION).astype(jnp.int64)
+
+
 @mutant("float32 noise")
 def _(patch):
     patch.setattr(
         gaussian,
         "standard_normal",
-        lambda key, shape: float64(jax.random.normal(key, shape, jnp.float32)),
+        lambda key, shape: in_fixed_point(jax.random.normal(key, shape, jnp.float32)),
     )
 
 
@@ -174,7 +189,42 @@ def _(patch):
 
 @mutant("no grid")
 def _(patch):
-    patch.setattr(gaussian, "_round", lambda value, stddev: value)
+    def release(value, noise, scale):
+        with jax.enable_x64(True):
+            drawn = float64(noise) * 2.0**-52 * jnp.exp2(float64(scale.exponent))
+            plain = value.leading if isinstance(value, Expansion) else value
+            return (float64(plain) + drawn).astype(value.dtype)
+
+    patch.setattr(lattice, "release", release)
+
+
+@mutant("a table off by a piece")
+def _(patch):
+    whole = fixed_point._table
+    patch.setattr(fixed_point, "_table", lambda name: np.roll(whole(name), 1, axis=-2))
+
+
+@mutant("a coefficient of prefix noise rounded after accounting")
+def _(patch):
+    whole = tree._square_root
+
+    def coarse(horizon):
+        exact = whole(horizon)
+        return exact._replace(inverse=np.round(exact.inverse * 2.0**12) / 2.0**12)
+
+    patch.setattr(tree, "_square_root", coarse)
+
+
+@mutant("sum and noise rounded apart")
+def _(patch):
+    apart = lattice.split
+
+    def split(value, exponent):
+        with jax.enable_x64(True):
+            grids, rest = apart(value, exponent)
+            return lattice.Split(grids + ((rest + (1 << 43)) >> 44), jnp.zeros_like(rest))
+
+    patch.setattr(lattice, "split", split)
 
 
 def ratio(diagonal, off_diagonal):
@@ -241,7 +291,7 @@ def quiet_in(owner, method):
     """Whatever one method asks is answered with a hundredth of its noise."""
 
     def plant(patch):
-        whole, configured, asking = getattr(owner, method), oracles.Query._configured, []
+        whole, asking = getattr(owner, method), []
 
         def asks(self, *arguments):
             asking.append(method)
@@ -250,16 +300,17 @@ def quiet_in(owner, method):
             finally:
                 asking.pop()
 
-        def law(self, noise):
-            def add(key, value, stddev):
+        def quieter(add):
+            def added(law, key, value, stddev):
                 with jax.enable_x64(True):
-                    quieter = stddev / 100 if asking else stddev
-                return configured(self, noise).add(key, value, quieter)
+                    small = stddev / 100 if asking else stddev
+                return add(law, key, value, small)
 
-            return types.SimpleNamespace(add=add)
+            return added
 
+        for law in (laws.Gaussian, laws.SymmetricGaussian, laws.Prefix, laws.Gumbel):
+            patch.setattr(law, "add", quieter(law.add))
         patch.setattr(owner, method, asks)
-        patch.setattr(oracles.Query, "_configured", law)
 
     return plant
 
@@ -813,22 +864,9 @@ def _(patch):
 # One pass, with correlated noise.
 
 
-def prefix_scaled(factor):
-    def plant(patch):
-        whole = tree.normal_from_bits
-
-        def quieter(bits):
-            with jax.enable_x64(True):
-                return factor * whole(bits)
-
-        patch.setattr(tree, "normal_from_bits", quieter)
-
-    return plant
-
-
-mutant("prefix noise x0.8")(prefix_scaled(0.8))
+mutant("prefix noise x0.8")(scaled(0.8, tree))
 # What is left to a tree's leaf on average hides a smaller bug.
-mutant("prefix noise x0.5")(prefix_scaled(0.5))
+mutant("prefix noise x0.5")(scaled(0.5, tree))
 
 
 @mutant("a tree booked with a level too few")
@@ -905,7 +943,7 @@ def _(patch):
 @mutant("ids of floats whose dtype is not looked at")
 def _(patch):
     patch.setattr(units, "check_names", lambda *given: None)
-    patch.setattr(sources, "check_names", lambda *given: None)
+    patch.setattr(schema, "check_names", lambda *given: None)
 
 
 @mutant("a text of several lines taken for several records")

@@ -245,7 +245,8 @@ def test_runs_differ_and_a_seed_fixes_them():
     np.testing.assert_array_equal(first, second)
     assert len(np.unique(first)) > 490
     other = auditing.play(game, jax.random.key(2), 1_000)
-    assert not np.isin(first, np.concatenate(other)).any()
+    # On the grid of the noise few are equal by chance.
+    assert np.isin(first, np.concatenate(other)).mean() < 0.02
 
 
 def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):

@@ -294,15 +294,6 @@ def test_a_plan_pays_for_its_very_runs_once(path):
     assert [e.plan for e in entries] == [None, *[whole.run_id] * 3, None] and whole.finished
 
 
-def test_noise_without_a_guarantee_takes_no_place_in_a_plan(path):
-    one = run(None, 40, 1.0)
-    fast = tuple(dataclasses.replace(r, unsafe_fast_noise=True) for r in one.releases)
-    with Ledger.create(path, BUDGET) as ledger:
-        ledger.plan([one], label="made up")
-        with pytest.raises(ValueError, match="unsafe_fast_noise"):
-            ledger.check(Event(fast, "zero_out"))
-
-
 # What another program spent.
 
 RELATIONS = {

@@ -142,16 +142,6 @@ def test_a_training_with_an_accuracy_shows_both():
     assert words.startswith("Algorithm DP-GD\n") and "accuracy multiplier" in page
 
 
-def test_unsafe_noise_is_said_in_words():
-    for shown in (
-        build("dp-gd", unsafe_fast_noise=True),
-        dpjax.solve(build("dp-gd", unsafe_fast_noise=True), records(), key=dpjax.random_key()),
-    ):
-        for text in check(shown):
-            assert "NOT FOR RELEASE: unsafe_fast_noise" in text
-    assert "epsilon 1 if the noise were safe" in check(shown)[1]
-
-
 def test_a_solution_shows_what_its_guarantee_says(solution):
     words, page = check(solution)
     assert words.startswith("Solution by DP-TR\n") and "steps: 6 of 6" in words

@@ -538,14 +538,6 @@ def test_the_bar_names_the_epsilon_of_the_whole_run(capfd):
     assert f"held-out {100 * trained.exact_held_out['accuracy'][-1]:.1f} %" in shown
 
 
-def test_the_bar_promises_no_epsilon_of_unsafe_noise(capfd):
-    trained = fitted(progress=True, unsafe_fast_noise=True)
-    shown = capfd.readouterr().err
-    words = "NOT FOR RELEASE: unsafe_fast_noise"
-    assert words in shown and words in trained.guarantee()
-    assert "epsilon" not in shown
-
-
 def test_another_epsilon_compiles_nothing():
     fitted(budget=dpjax.PrivacyBudget(1.0, DELTA))
     compiled = progress._advance._cache_size()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from factories import Crash, in_threads, make
+from factories import Crash, in_threads
 
 import dpjax
 from dpjax.driver import loop, resume
@@ -144,20 +144,6 @@ def test_c6_a_key_is_folded_alike_in_a_loop_a_batch_and_a_sweep():
     keys = jax.random.split(KEY, 2)
     batch = jax.vmap(lambda key: own_key(key, algorithms[0], records(), jnp.zeros(3)))(keys)
     assert [word(key) for key in batch] == [fold(key=key) for key in keys]
-
-
-@pytest.mark.parametrize("name", dpjax.ALGORITHMS)
-def test_unsafe_noise_is_said_by_event_and_solution(name):
-    sizes = {"data_size": 40, "dimension": 3, "steps": 2}
-    algorithm = make(name, unsafe_fast_noise=True, **sizes)
-    assert all(release.unsafe_fast_noise for release in algorithm.event.releases)
-    said = dpjax.driver.guarantee.statement(algorithm, "row")
-    assert said.startswith("NOT FOR RELEASE: unsafe_fast_noise")
-    if name == "dp-gd":
-        solution = dpjax.solve(algorithm, records(), key=dpjax.random_key())
-        assert not solution.releasable and solution.guarantee() == said
-    with pytest.raises(ValueError, match="unsafe_fast_noise must be True or False"):
-        make(name, unsafe_fast_noise=1, **sizes)
 
 
 def test_c4_a_key_of_a_short_seed_is_not_for_release():

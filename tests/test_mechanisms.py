@@ -39,7 +39,7 @@ def test_perturb_draws_the_gaussian(dtype, stddev):
     if dtype == jnp.float32:
         assert looks_normal(draws, stddev)
     # Drawn in float32 before the cast: bfloat16 normals would have 128 values at most.
-    assert len(np.unique(np.asarray(draws, np.float32))) > 1000
+    assert len(np.unique(np.asarray(draws, np.float32))) > 500
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])

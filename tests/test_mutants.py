@@ -54,10 +54,19 @@ KILLED_BY = {
         "test_book_keeping.py::test_a_record_that_is_not_finite_is_null_and_leaves_the_others_alone"
         "[per example-plain-True]",
     ],
-    "float32 noise": ["test_noise.py::test_c1_the_noise_that_is_added_reaches_nine_sigma"],
+    "float32 noise": ["test_noise.py::test_c1_the_noise_that_is_added_reaches_ten_sigma"],
     "a ball of radius x0.95": [f"{ACCOUNTED}[prgd]"],
     "the sphere for a ball": ["test_ball.py::test_the_law_of_the_noise[2]"],
     "a ball a leaf": ["test_ball.py::test_leaves_share_one_ball"],
+    "sum and noise rounded apart": [
+        "test_noise.py::test_value_and_noise_are_rounded_once_together[1.0-0.37]",
+    ],
+    "a table off by a piece": [
+        "test_noise.py::test_c1_chosen_bits_give_the_right_quantile_out_to_nine_sigma[False]",
+    ],
+    "a coefficient of prefix noise rounded after accounting": [
+        "test_tree.py::test_what_is_accounted_is_the_matrix_of_the_integers_that_multiply[16]",
+    ],
     "no grid": ["test_noise.py::test_c2_outputs_on_neighbours_lie_on_one_grid[1.0]"],
     "off-diagonal noise too small": [f"{SYMMETRIC}[True-0.7071067811865476]"],
     "diagonal noise too small": [f"{SYMMETRIC}[False-1.0]"],

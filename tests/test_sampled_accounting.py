@@ -429,7 +429,6 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         queries=[
             types.SimpleNamespace(
                 data_size=1000,
-                unsafe_fast_noise=False,
                 charged_rows=5_000,
                 components=(),
                 bound=lambda: 1.0,

@@ -134,20 +134,6 @@ def test_each_answer_draws_its_own_batch_and_noise():
     assert len({tuple(np.asarray(a).tolist()) for a in answers}) == 4
 
 
-def test_fast_noise_is_said_by_the_event():
-    objective = OBJECTIVES["margin"]
-    fast = GradientQuery(
-        setting=Setting(objective, N, "zero_out", unsafe_fast_noise=True),
-        noise_multiplier=1.0,
-        clip_norm=0.5,
-    )
-    safe = GradientQuery(
-        setting=Setting(objective, N, "zero_out"), noise_multiplier=1.0, clip_norm=0.5
-    )
-    assert fast.event(1).releases[0].unsafe_fast_noise
-    assert not safe.event(1).releases[0].unsafe_fast_noise
-
-
 def test_c40_a_sampler_of_other_data_is_refused():
     query = GradientQuery(
         setting=Setting(OBJECTIVES["margin"], 2 * N, "zero_out", fixed_size(9, N)),

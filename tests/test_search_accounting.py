@@ -383,10 +383,6 @@ def test_settings_of_different_loss_cost_the_largest():
     )
     # The first one is printed, and kept though the other one covers it.
     assert SearchRelease.of([(loud,), (quiet,)], number, settings=2).trainings == ((loud,),)
-    # Unsafe noise voids the guarantee, also of a setting that costs less than another.
-    unsafe = dataclasses.replace(quiet, unsafe_fast_noise=True)
-    assert SearchRelease.of([(loud,), (unsafe,)], number, settings=2).unsafe_fast_noise
-    assert not both.unsafe_fast_noise
     sampled = TRAININGS["poisson"]
     mixed = SearchRelease.of([sampled, (quiet,), sampled], number, settings=3)
     assert len(mixed.trainings) == 2

@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 import dpjax
-from dpjax.mechanisms import PrefixNoise, prefix_noise
+from dpjax.mechanisms import PrefixNoise, prefix_noise, tree
+from dpjax.mechanisms.fixed_point import FRACTION
 from dpjax.mechanisms.noise import Prefix
 from dpjax.mechanisms.tree import KINDS
 from dpjax.transforms import add_tree_noise
@@ -206,3 +207,21 @@ def test_the_event_of_a_chain_is_one_gaussian_to_each_record():
     with pytest.raises(ValueError, match="shifts later ones"):
         noise.event(15, relation="add_or_remove_one", **common)
     assert dpjax.accounting.epsilon(event, 1e-5, "replace_one") < 2
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 16, 100])
+def test_what_is_accounted_is_the_matrix_of_the_integers_that_multiply(horizon, monkeypatch):
+    """Draws that are 1 in turn give the columns of C^-1, exactly; C has the columns' norms said."""
+    noise, one = PrefixNoise("square_root", horizon), 1 << FRACTION
+
+    def draws(key, shape):
+        del key
+        with jax.enable_x64(True):
+            return (one * jnp.eye(*shape)).astype(jnp.int64)
+
+    monkeypatch.setattr(tree, "standard_normal", draws)
+    rows = [np.asarray(noise.increment(KEY, leaf, (horizon,))) for leaf in range(horizon)]
+    matrix = np.stack(rows).astype(np.float64) * 2.0**-52
+    largest = np.sqrt((np.linalg.inv(matrix) ** 2).sum(axis=0)).max()
+    assert noise.sensitivity == pytest.approx(largest, rel=1e-11)
+    assert abs(noise.sensitivity - 1) < 1e-7

@@ -24,7 +24,9 @@ _LAW = LawWords(
     accounting="total variation distance between neighbouring noise balls, composed in closed form",
     profile="delta is the same at every epsilon; a larger epsilon does not reduce it.",
     group="delta is k times as large",
-    drawn="Noise is drawn as a uniform direction times a random length,",
+    drawn="Noise is drawn as a uniform direction times a random length, added in float64, and "
+    "rounded together with the sum to a grid of spacing 2^-12 standard deviations or finer before "
+    "it is converted to the output type.",
 )
 
 # More than the relative error of SciPy's incomplete beta function: 6e-16 was measured against 50

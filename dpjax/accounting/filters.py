@@ -149,11 +149,6 @@ class Books:
                 f" under {event.relation!r}. Build it with a budget of the ledger's relation."
             )
         for release in event.releases:
-            if release.unsafe_fast_noise:
-                raise ValueError(
-                    "this run uses unsafe_fast_noise, which has no privacy guarantee that a ledger "
-                    "could record. Run it without a ledger, or with safe noise."
-                )
             if release.ledger_objection:
                 raise ValueError(release.ledger_objection)
         own, rho = 1.0 if is_first else math.inf, math.inf

@@ -12,7 +12,7 @@ from scipy import special
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
-from dpjax.accounting.wording import LawWords
+from dpjax.accounting.wording import ADDED, LawWords
 
 _LAW = LawWords(
     accounting="a closed-form bound on the privacy loss of objective perturbation",
@@ -21,8 +21,8 @@ _LAW = LawWords(
         "at any delta."
     ),
     drawn=(
-        "The tilt is drawn in float64 with tails exact up to 9 sigma and is not rounded to a grid: "
-        "its proof assumes real arithmetic. Noise on the minimizer is drawn in the same way,"
+        "The tilt is drawn up to 10 standard deviations and is not rounded to a grid: its proof "
+        f"assumes real arithmetic. Noise on the minimizer is {ADDED}"
     ),
 )
 # Part of delta spent on the Gaussian noise on the minimiser.

@@ -38,7 +38,6 @@ class Release:
         batches that are drawn, over C, the bound on *one* record's part.
       sensitivity: the number that the multiplier is relative to, in the units of the released mean.
       components: standard deviation of each part of the release, in that part's units.
-      unsafe_fast_noise: whether the noise is plain float32, whose guarantee is void.
       words: text for the guarantee beside the numbers.
 
     Raises:
@@ -53,7 +52,6 @@ class Release:
     noise_multiplier: float
     sensitivity: float = 1.0
     components: tuple[tuple[str, float], ...] = ()
-    unsafe_fast_noise: bool = False
     words: ReleaseWords = ReleaseWords()
 
     mechanism: ClassVar[str] = "gaussian"
@@ -347,7 +345,6 @@ class Release:
             "capacity": getattr(self, "max_batch_size", None),
             "overflow": self.failure_probability,
             "idle": getattr(self, "undrawn_shift", 0.0),
-            "unsafe_fast_noise": self.unsafe_fast_noise,
             "components": dict(self.components),
             "radius": getattr(self, "radius", None),
             "parts": [part.to_json() for part in getattr(self, "disjoint_parts", ())],

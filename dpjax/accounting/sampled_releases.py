@@ -382,7 +382,6 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
-        unsafe_fast_noise=any(part.unsafe_fast_noise for part in parts),
         disjoint_parts=tuple(passes),
     )
 

@@ -99,7 +99,6 @@ class SearchRelease(Release):
             "search",
             1,
             noise_multiplier=min(release.noise_multiplier for release in released),
-            unsafe_fast_noise=any(r.unsafe_fast_noise for releases in every for r in releases),
             words=released[0].words,
             trainings=tuple(kept),
             trials=number.mean,
@@ -316,7 +315,7 @@ def _check_alone(releases: Sequence[Release]) -> None:
 
 
 # Of a release: what its accounting does not read.
-_NOT_ACCOUNTED = {"name", "sensitivity", "components", "words", "unsafe_fast_noise"}
+_NOT_ACCOUNTED = {"name", "sensitivity", "components", "words"}
 
 
 def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:

@@ -6,6 +6,11 @@ from dpjax._typing import Relation
 
 LOSSES = "privacy loss distributions, discretised so that epsilon is rounded up"
 
+ADDED = (
+    "drawn from a table by integers, up to 10 standard deviations, and added to the sum without "
+    "rounding; the two are rounded once, to a grid of spacing 2^-8 standard deviations or finer, "
+    "and then converted to the output type."
+)
 _WIDE_SUMS = (
     "clipped contributions are added in float64 within chunks of rows and as integers across "
     "chunks; the worst-case rounding error is included in the sensitivity or bound above."
@@ -44,7 +49,7 @@ class LawWords(NamedTuple):
       accounting: how epsilon is computed.
       profile: the guarantee at other deltas.
       group: the guarantee for a group of k records.
-      drawn: how the noise is drawn, the beginning of a sentence.
+      drawn: how the noise is drawn, added and rounded.
       covered: what the guarantee is for.
       tuning: the choice of settings that is not covered.
     """
@@ -52,7 +57,7 @@ class LawWords(NamedTuple):
     accounting: str
     profile: str
     group: str = "the guarantee is (k epsilon, k e^((k-1) epsilon) delta)-differential privacy"
-    drawn: str = "Gaussian noise is drawn from 64 random bits, up to 9.15 standard deviations,"
+    drawn: str = f"Gaussian noise is {ADDED}"
     covered: str = "every iterate and noisy answer"
     tuning: str = "hyperparameter tuning on the same data"
 

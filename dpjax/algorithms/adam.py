@@ -28,7 +28,6 @@ def dp_adam(
     clip_norm: float | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Descent:
     """Returns DP-Adam, calibrated to the budget: the first-order baseline of every comparison.
 
@@ -49,7 +48,6 @@ def dp_adam(
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; there is no paper's noise formula.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -71,9 +69,7 @@ def dp_adam(
     >>> release.count, round(release.sampling_probability, 3)
     (50, 0.071)
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, TITLE)
     refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)

@@ -191,17 +191,11 @@ class Problem(NamedTuple):
     data_size: int
     dimension: int
     accountant: str
-    unsafe_fast_noise: bool
 
     @property
     def setting(self) -> Setting:
         """What every query is made with, of all records."""
-        return Setting(
-            self.objective,
-            self.data_size,
-            self.budget.relation,
-            unsafe_fast_noise=self.unsafe_fast_noise,
-        )
+        return Setting(self.objective, self.data_size, self.budget.relation)
 
     def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
         """Returns the fields of ``Planned``, for a history of at least ``history`` steps."""
@@ -234,7 +228,6 @@ def check_problem(
     data_size: int,
     dimension: int,
     accountant: str,
-    unsafe_fast_noise: bool = False,
 ) -> Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if not isinstance(objective, Objective):
@@ -261,7 +254,6 @@ def check_problem(
         _validate.positive_int("data_size", data_size),
         _validate.positive_int("dimension", dimension),
         accountant,
-        _validate.flag("unsafe_fast_noise", unsafe_fast_noise),
     )
 
 

@@ -6,8 +6,7 @@ from typing import Any
 from dpjax._cards import INCOMPLETE, Card, HasCard, is_known, number
 from dpjax.accounting import Event, Release
 
-REPRODUCIBLE = "reproducible noise, from a seed or a key that may come from one"
-_UNSAFE = "unsafe_fast_noise, whose low-order bits leak the data"
+REPRODUCIBLE = "NOT FOR RELEASE: reproducible noise, from a seed or a key that may come from one."
 
 
 class AlgorithmCard(HasCard):
@@ -29,14 +28,7 @@ class AlgorithmCard(HasCard):
             ("objective", algorithm.objective.name),
             ("accountant", algorithm.accountant),
         )
-        return Card(f"Algorithm {algorithm.title}", rows, warning(algorithm))
-
-
-def warning(algorithm: Any, reproducible: bool = False) -> str:
-    """Returns why nothing that this training gives may be released, or nothing."""
-    unsafe = any(query.unsafe_fast_noise for query in algorithm.queries)
-    reasons = [REPRODUCIBLE] * reproducible + [_UNSAFE] * unsafe
-    return f"NOT FOR RELEASE: {'; '.join(reasons)}." if reasons else ""
+        return Card(f"Algorithm {algorithm.title}", rows)
 
 
 def noise_words(event: Event) -> str:

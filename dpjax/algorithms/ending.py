@@ -106,7 +106,6 @@ def with_accuracy(
     budget: PrivacyBudget,
     *,
     epsilon: float = 0.1,
-    unsafe_fast_noise: bool = False,
 ) -> base.Algorithm:
     """Returns a training that also releases the accuracy of its final parameters, with noise.
 
@@ -117,7 +116,6 @@ def with_accuracy(
       make: ``make(budget) -> algorithm``, a factory with all its arguments but the budget.
       budget: what training and estimate may spend together.
       epsilon: of the estimate alone, at the budget's delta; below the budget's.
-      unsafe_fast_noise: of the estimate, as in the factories; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve`` and ``run``. The solution's ``accuracy`` is the estimate, and
@@ -145,7 +143,7 @@ def with_accuracy(
             f"{share:g}; a tenth of it suffices for thousands of records."
         )
     kinds = WithAccuracy, AccuracyQuery
-    return _with(kinds, make, budget, multiplier, share, unsafe_fast_noise)
+    return _with(kinds, make, budget, multiplier, share)
 
 
 def with_count(
@@ -153,7 +151,6 @@ def with_count(
     budget: PrivacyBudget,
     *,
     share: float = 0.02,
-    unsafe_fast_noise: bool = False,
 ) -> base.Algorithm:
     """Returns a training that also releases how many of the declared records count, with noise.
 
@@ -166,7 +163,6 @@ def with_count(
       share: of the budget's mu^2, as which unsampled Gaussian releases add up: 0.02 makes the noise
         of such a training 1 % larger. At (1, 1e-5) the number of records then has noise of
         standard deviation 26.4, whatever n.
-      unsafe_fast_noise: of the count, as in the factories; NOT for a release.
 
     Returns:
       As ``with_accuracy``: the solution's ``counted`` is the share of the declared n records, or
@@ -188,7 +184,7 @@ def with_count(
     alone = Event((Release("count", 1, noise_multiplier=multiplier),), budget.relation)
     spent = epsilon_of(alone, budget.delta, budget.relation)
     kinds = WithCount, CountQuery
-    return _with(kinds, make, budget, multiplier, spent, unsafe_fast_noise)
+    return _with(kinds, make, budget, multiplier, spent)
 
 
 def _with(
@@ -197,16 +193,13 @@ def _with(
     budget: PrivacyBudget,
     multiplier: float,
     alone: float,
-    unsafe_fast_noise: bool,
 ) -> base.Algorithm:
     """Returns a training that is made with what a question, ``alone`` in epsilon, leaves it."""
-    _validate.flag("unsafe_fast_noise", unsafe_fast_noise)
     # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
         algorithm = make(dataclasses.replace(budget, epsilon=spend))
         accountant = base.recount_accountant(algorithm.accountant)
-        whole = algorithm.queries[0].setting.of_all
-        setting = dataclasses.replace(whole, unsafe_fast_noise=unsafe_fast_noise)
+        setting = algorithm.queries[0].setting.of_all
         query = kinds[1](setting=setting, noise_multiplier=multiplier)
         _check_room(algorithm, query.name)
         ending = kinds[0](algorithm, query, base.Declared(budget.epsilon, budget.delta))

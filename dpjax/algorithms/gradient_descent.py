@@ -36,7 +36,6 @@ def dp_gradient_descent(
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
-    unsafe_fast_noise: bool = False,
 ) -> Descent:
     """Returns differentially private gradient descent, calibrated to the budget.
 
@@ -67,7 +66,6 @@ def dp_gradient_descent(
         with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
       beta: bound on the probability that the certificate fails.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -91,9 +89,7 @@ def dp_gradient_descent(
     >>> algorithm.steps
     440
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     mu = _check_polyak_lojasiewicz(objective, pl_constant)
     if certify not in (None, "last_query"):

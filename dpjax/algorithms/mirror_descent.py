@@ -107,7 +107,6 @@ def dp_accelerated_mirror_descent(
     smoothness: float | None = None,
     clip_norm: float | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> MirrorDescent:
     """Returns private accelerated mirror descent: convex losses in an l2 or l1 ball, p above n too.
 
@@ -131,7 +130,6 @@ def dp_accelerated_mirror_descent(
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 5.3 with
         the constant of ``dp_gradient_descent`` (replace-one).
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -172,9 +170,7 @@ def dp_accelerated_mirror_descent(
     >>> algorithm.steps
     764
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     ball = geometry(domain, problem.dimension)
     bound = _smoothness(objective, smoothness)

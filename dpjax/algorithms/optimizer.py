@@ -44,7 +44,6 @@ def dp_optimizer(
     per_layer: bool = False,
     memory_limit: int | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Descent:
     """Returns DP-SGD with the steps of an optax optimizer, calibrated to the budget.
 
@@ -70,7 +69,6 @@ def dp_optimizer(
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
       accountant: ``"pld"`` or ``"rdp"``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve`` and ``run``. Built again with the same ``optimizer`` object it
@@ -97,9 +95,7 @@ def dp_optimizer(
     >>> release.count, round(release.sampling_probability, 3)
     (50, 0.071)
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, TITLE)
     refuse_paper(accountant, TITLE, MOMENTS)
     optimizer = _ADAM if optimizer is None else optimizer

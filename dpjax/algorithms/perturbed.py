@@ -33,7 +33,6 @@ def perturbed_gradient_descent(
     noise: str = "ball",
     acknowledge_weak_delta: bool = False,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Descent:
     """Returns gradient descent with noise uniform in a ball: a baseline, useless beside Gaussians.
 
@@ -61,7 +60,6 @@ def perturbed_gradient_descent(
       acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
         full would meet.
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.add_ball``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -85,9 +83,7 @@ def perturbed_gradient_descent(
     >>> epsilon(algorithm.event, 1e-5, "zero_out"), round(float(algorithm.query.radius))
     (0.0, 93)
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "perturbed_gradient_descent")
     _check_choices(budget, problem.data_size, noise, accountant, acknowledge_weak_delta)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)

@@ -334,7 +334,6 @@ def stochastic_spider(
     initial_gap: float | None = None,
     accountant: str = "pld",
     beta: float = 0.05,
-    unsafe_fast_noise: bool = False,
 ) -> Spider:
     """Returns Stochastic Spider, which reads each record once and leaves saddles by kicks.
 
@@ -376,7 +375,6 @@ def stochastic_spider(
       accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the tree with the noise of theorem 2.2
         (replace-one); the epsilon is recomputed.
       beta: bound on the probability that the certificate fails.
-      unsafe_fast_noise: noise rounded to float32, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``; its status tells where the records ran out.
@@ -419,7 +417,5 @@ def stochastic_spider(
         hessian_lipschitz=hessian_lipschitz,
         initial_gap=initial_gap,
     )
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     return configure(Spider, "Stochastic Spider", problem, settings)

@@ -156,7 +156,6 @@ def dpagem(
     clip_norm: float | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Stagewise:
     """Returns stagewise DP-SGD with early momentum, calibrated to the budget.
 
@@ -194,7 +193,6 @@ def dpagem(
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's formula has a constant it does not state.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -217,9 +215,7 @@ def dpagem(
     >>> release.count, round(release.sampling_probability, 3)
     (70, 0.071)
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DPageEM")
     refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
     _validate.choice("schedule", schedule, SCHEDULES)

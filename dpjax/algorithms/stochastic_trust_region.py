@@ -131,7 +131,6 @@ def dp_stochastic_trust_region(
     capacity: int | None = None,
     accountant: str = "pld",
     subproblem: Solver = BY_SIZE,
-    unsafe_fast_noise: bool = False,
 ) -> StochasticTrustRegion:
     """Returns the stochastic private trust-region method, calibrated to the budget.
 
@@ -165,7 +164,6 @@ def dp_stochastic_trust_region(
         subsets of their own). ``"paper-literal"`` is refused.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``. It has no certificate: that takes every record.
@@ -189,9 +187,7 @@ def dp_stochastic_trust_region(
     """
     literal = accountant == "paper-literal"
     counted = "paper" if literal else accountant
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, counted, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, counted)
     check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
     subproblem = check_solver("subproblem", subproblem)

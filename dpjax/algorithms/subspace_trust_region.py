@@ -75,19 +75,22 @@ class SubspaceTrustRegion(Single):
         flat, unravel = ravel_pytree(wide)
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
-        gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)
-        damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
-        radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
-        move, multiplier = trust_region_step(gradient, damped, radius)
-        moved = unravel(flat + move @ sketch)
-        params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
-        info = Info(
-            gradient_norm=jnp.linalg.norm(gradient),
-            multiplier=multiplier,
-            radius=radius,
-            step_norm=jnp.linalg.norm(move),
-            model_decrease=-(gradient @ move + move @ damped @ move / 2),
-        )
+        with jax.default_matmul_precision("highest"):
+            gradient, hessian = self._regularize(
+                answer.gradient, answer.hessian, flat, unravel, sketch
+            )
+            damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
+            radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
+            move, multiplier = trust_region_step(gradient, damped, radius)
+            moved = unravel(flat + move @ sketch)
+            params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
+            info = Info(
+                gradient_norm=jnp.linalg.norm(gradient),
+                multiplier=multiplier,
+                radius=radius,
+                step_norm=jnp.linalg.norm(move),
+                model_decrease=-(gradient @ move + move @ damped @ move / 2),
+            )
         return State(params, state.iteration + 1), info
 
     def _regularize(
@@ -118,7 +121,6 @@ def dp_subspace_trust_region(
     capacity: int | None = None,
     subspace_seed: int = 0,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> SubspaceTrustRegion:
     """Returns the private trust-region method for large models, calibrated to the budget.
 
@@ -147,7 +149,6 @@ def dp_subspace_trust_region(
       capacity: the most records a batch holds; by default as in ``sampling.poisson``.
       subspace_seed: from 0 to 2^64 - 1; public, fixes the directions.
       accountant: ``"pld"`` or ``"rdp"``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``; pass the network's initial parameters as ``params=``.
@@ -168,9 +169,7 @@ def dp_subspace_trust_region(
     >>> algorithm.sketch(0).shape
     (16, 100)
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-TR in subspaces")
     refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)

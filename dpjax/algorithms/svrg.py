@@ -213,7 +213,6 @@ def dp_svrg(
     anchor_share: float = 0.6,
     capacity: int | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> VarianceReduced | PrintedVarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
@@ -240,7 +239,6 @@ def dp_svrg(
       anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``; its output is the mean of the iterates of the last epoch.
@@ -268,9 +266,7 @@ def dp_svrg(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 248)]
     """
-    problem = theory.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise, anchor
-    )
+    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
     sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
@@ -310,7 +306,6 @@ def dp_svrg_plus_plus(
     anchor_share: float = 0.6,
     capacity: int | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> VarianceReduced | PrintedVarianceReduced:
     """Returns DP-SVRG++, calibrated to the budget: for convex objectives, strongly or not.
 
@@ -343,9 +338,7 @@ def dp_svrg_plus_plus(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 30)]
     """
-    problem = theory.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise, anchor
-    )
+    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
     sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:

@@ -52,15 +52,12 @@ def check_problem(
     data_size: int,
     dimension: int,
     accountant: str,
-    unsafe_fast_noise: bool,
     anchor: str,
 ) -> base.Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if _validate.choice("anchor", anchor, ("noisy", "exact")) == "exact":
         _check_exact(accountant, getattr(budget, "relation", None))
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     why = "the formula of theorems 4.1 and 4.3 is of another, and has no proven constant"
     refuse_paper(accountant, "the split noise of DP-SVRG", why)
     _ = objective.prox  # raises where there is none

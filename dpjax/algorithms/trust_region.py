@@ -137,7 +137,6 @@ def dp_trust_region(
     certify: str | None = "last_query",
     beta: float = 0.05,
     subproblem: Solver = BY_SIZE,
-    unsafe_fast_noise: bool = False,
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
 
@@ -175,7 +174,6 @@ def dp_trust_region(
       beta: bound on the probability that the certificate fails.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -199,9 +197,7 @@ def dp_trust_region(
     >>> [release.count for release in algorithm.event.releases]
     [32]
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-TR")
     region = region_of(objective)
     steps = _validate.positive_int("steps", region.steps if steps is None else steps)

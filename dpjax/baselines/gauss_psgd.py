@@ -91,7 +91,6 @@ def gauss_psgd(
     hessian_lipschitz: float | None = None,
     initial_gap: float | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> GaussPSGD:
     """Returns Gauss-PSGD on Spider's estimates: it stops where it stays, and selects nothing.
 
@@ -140,9 +139,7 @@ def gauss_psgd(
         hessian_lipschitz=hessian_lipschitz,
         initial_gap=initial_gap,
     )
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     made = configure(GaussPSGD, "Gauss-PSGD", problem, settings)
     target, curvature = made.tolerances
     distance = target / curvature if escape_distance is None else escape_distance

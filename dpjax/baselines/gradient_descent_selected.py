@@ -155,7 +155,6 @@ def dp_gradient_descent_with_selection(
     accountant: str = "pld",
     certify: str | None = "output",
     beta: float = 0.05,
-    unsafe_fast_noise: bool = False,
 ) -> SelectedGradientDescent:
     """Returns DP-GD that ends with the private selection of an alpha-SOSP among its iterates.
 
@@ -181,7 +180,6 @@ def dp_gradient_descent_with_selection(
         (replace-one); the epsilon of both is recomputed.
       certify: ``"output"`` or None.
       beta: bound on the probability that the certificate fails.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``; ``output`` is the selected iterate, one of w_0 .. w_{T-1}.
@@ -206,9 +204,7 @@ def dp_gradient_descent_with_selection(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('gradient', 440), ('selection', 1)]
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     if certify not in (None, "output"):
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")

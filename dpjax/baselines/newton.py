@@ -90,7 +90,6 @@ def dp_newton(
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Newton:
     """Returns the private Newton method with double noise, calibrated to the budget.
 
@@ -112,7 +111,6 @@ def dp_newton(
       hessian_clip_norm: bound on one record's Hessian in the Frobenius norm; by default its
         smoothness, which it never exceeds for a margin loss on rows |x| <= 1.
       accountant: ``"pld"`` or ``"rdp"``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -134,9 +132,7 @@ def dp_newton(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('gradient', 12), ('newton_direction', 12)]
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_smooth(objective, "DP-Newton")
     why = "its paper composes by zCDP, of which 'rdp' is the exact form"
     refuse_paper(accountant, "DP-Newton", why)

@@ -28,7 +28,6 @@ def objective_perturbation(
     data_size: int,
     dimension: int,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Perturbation:
     """Returns objective perturbation: the minimum of an objective with a random linear term.
 
@@ -45,7 +44,6 @@ def objective_perturbation(
       data_size: the declared public number of records n.
       dimension: number of parameters p.
       accountant: ``"pld"``; no Renyi bound is known.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``: one step, which asks for the perturbed minimiser.
@@ -68,9 +66,7 @@ def objective_perturbation(
     >>> [release.name for release in algorithm.event.releases]
     ['perturbed_minimizer', 'distance_from_minimum']
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, "objective perturbation", PAPERS)
     if accountant == "rdp":
         raise ValueError(

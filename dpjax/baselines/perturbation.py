@@ -57,7 +57,6 @@ def output_perturbation(
     data_size: int,
     dimension: int,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Perturbation:
     """Returns output perturbation: the minimiser of a strongly convex objective plus noise, once.
 
@@ -73,7 +72,6 @@ def output_perturbation(
       data_size: the declared public number of records n.
       dimension: number of parameters p.
       accountant: ``"pld"`` or ``"rdp"``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``: one step, which asks for the noisy minimiser.
@@ -96,9 +94,7 @@ def output_perturbation(
     >>> round(algorithm.event.releases[0].sensitivity, 5)
     0.01001
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)

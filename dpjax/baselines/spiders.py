@@ -37,7 +37,6 @@ def fixed_batch_spider(
     initial_gap: float | None = None,
     accountant: str = "pld",
     beta: float = 0.05,
-    unsafe_fast_noise: bool = False,
 ) -> Spider:
     """Returns Stochastic SpiderBoost with a drift threshold: fixed batches, independent noise.
 
@@ -66,9 +65,7 @@ def fixed_batch_spider(
     (3937, 492)
     """
     title = "Spider with fixed batches"
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
@@ -116,7 +113,6 @@ def spider_boost(
     initial_gap: float | None = None,
     accountant: str = "pld",
     beta: float = 0.05,
-    unsafe_fast_noise: bool = False,
 ) -> Spider:
     """Returns private SpiderBoost: the gradient is renewed every ``period`` steps; no kicks.
 
@@ -145,9 +141,7 @@ def spider_boost(
     8
     """
     title = "SpiderBoost"
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,

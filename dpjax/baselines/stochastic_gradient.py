@@ -32,7 +32,6 @@ def dp_sgd(
     clip_norm: float | None = None,
     capacity: int | None = None,
     accountant: str = "pld",
-    unsafe_fast_noise: bool = False,
 ) -> Descent:
     """Returns DP-SGD, calibrated to the budget: what private training is usually compared with.
 
@@ -56,7 +55,6 @@ def dp_sgd(
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``.
-      unsafe_fast_noise: plain float32 noise, see ``mechanisms.perturb``; NOT for a release.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -78,9 +76,7 @@ def dp_sgd(
     >>> release.count, round(release.sampling_probability, 3)
     (9, 0.071)
     """
-    problem = base.check_problem(
-        objective, budget, data_size, dimension, accountant, unsafe_fast_noise
-    )
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     refuse_paper(accountant, TITLE, MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", STEPS if steps is None else steps)

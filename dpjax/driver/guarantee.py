@@ -42,11 +42,6 @@ _REPRODUCIBLE = (
     "guesses the seed can subtract the noise. For a release, pass key=dpjax.random_key().\n"
 )
 _CLAIM = "-differentially private."
-UNSAFE = "NOT FOR RELEASE: unsafe_fast_noise"
-_UNSAFE = (
-    f"{UNSAFE} adds plain float32 noise, whose low-order bits leak the data.\n"
-    "The statements below would hold only for exact noise.\n"
-)
 _ORDER = (
     "Assumptions: a record's contribution is bitwise the same in every row, as adding a record "
     "shifts later ones; no sum has more than {rows:,} rows, up to which rounding error is charged."
@@ -70,9 +65,10 @@ _NOT_COVERED = (
 )
 _PROOF = (
     "Epsilon and delta account for the rounding of sums and scores, and for what a line named "
-    "'Included in delta' lists. Otherwise the proof assumes exact real arithmetic, a secret random "
-    f"key that is used for no other run, and Threefry output (jax {jax.__version__}) that cannot "
-    "be told from random bits."
+    "'Included in delta' lists. Otherwise the proof assumes noise of the exact law (Gaussian noise "
+    "has it to a factor of e^(2^-39) in each cell of the grid, up to 9.9 standard deviations; "
+    "docs/privacy.md says more), a secret random key that is used for no other run, and Threefry "
+    f"output (jax {jax.__version__}) that cannot be told from random bits."
 )
 
 
@@ -98,17 +94,12 @@ class Guarantee(str):
 def split_warning(text: str) -> tuple[str, str]:
     r"""Returns why a guarantee may not be relied on, or nothing, and what it claims.
 
-    >>> split_warning("NOT FOR RELEASE: unsafe.\nDP-GD is (1, 0)-differentially private.")
-    ('NOT FOR RELEASE: unsafe.', 'DP-GD is (1, 0)-differentially private.')
+    >>> split_warning("NOT FOR RELEASE: seeded.\nDP-GD is (1, 0)-differentially private.")
+    ('NOT FOR RELEASE: seeded.', 'DP-GD is (1, 0)-differentially private.')
     """
     lines = text.splitlines(keepends=True)
     at = next((i for i, line in enumerate(lines) if _CLAIM in line), 0)
     return "".join(lines[:at]).strip(), "".join(lines[at:])
-
-
-def unsafe(algorithm: Algorithm) -> bool:
-    """Returns whether any noise is plain float32."""
-    return any(query.unsafe_fast_noise for query in algorithm.queries)
 
 
 def statement(
@@ -145,7 +136,7 @@ def statement(
     )
     words = law or _COMPOSED
     group = "mu is k times as large" if event.is_gaussian else words.group
-    warning = _REPRODUCIBLE * reproducible + _UNSAFE * unsafe(algorithm)
+    warning = _REPRODUCIBLE * reproducible
     notes = "".join("\n" + _filled(f"Note: {remark}") for remark in remarks(algorithm))
     if isinstance(algorithm.objective.loss, UnitLoss):
         whole, group = f"{unit} with all its records", f"For a group of k of them, {group}."
@@ -160,9 +151,8 @@ def statement(
         rows = min(query.charged_rows for query in algorithm.queries)
         order = f"{_filled(_ORDER.format(rows=rows))}\n"
     title = algorithm.title[:1].upper() + algorithm.title[1:]
-    verb = "would, with safe noise, be" if unsafe(algorithm) else "is"
     return Guarantee(f"""\
-{warning}{title} {verb} ({ceil(spent)}, {ceil(delta)})-differentially private.
+{warning}{title} is ({ceil(spent)}, {ceil(delta)})-differentially private.
 {profile(event)}{_meaning(event, delta, algorithm.queries[0].data_size)}\
 {notes}
 {_filled(f"Neighbours ({algorithm.relation}):", f"{neighbours}.")}
@@ -243,11 +233,7 @@ def _meaning(event: Event, delta: float, n: int) -> str:
 def _arithmetic(event: Event) -> str:
     """How sums and noise are rounded, and what of it is charged."""
     sums = " ".join(_distinct(r.words.sums_under(event.relation) for r in event.releases))
-    return (
-        f"{sums} {(_law(event) or _COMPOSED).drawn} added in float64, and rounded together with "
-        "the sum to a grid of spacing 2^-12 standard deviations or finer before it is converted to "
-        "the output type."
-    )
+    return f"{sums} {(_law(event) or _COMPOSED).drawn}"
 
 
 def _noise(event: Event) -> str:

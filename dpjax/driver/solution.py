@@ -14,7 +14,7 @@ from dpjax.accounting import Event
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
 from dpjax.algorithms.accounted import check_on_host, for_each
-from dpjax.algorithms.cards import noise_words, of_event, warning
+from dpjax.algorithms.cards import REPRODUCIBLE, noise_words, of_event
 from dpjax.datasets import Preprocessing
 from dpjax.driver import guarantee as _guarantee
 from dpjax.driver.answers import ANSWERS, interval
@@ -70,8 +70,8 @@ class Solution(Predictions, HasCard):
 
     @property
     def releasable(self) -> bool:
-        """Whether the guarantee may be relied on: no key that a seed may make, no unsafe noise."""
-        return not self.reproducible and not _guarantee.unsafe(self.algorithm)
+        """Whether the guarantee may be relied on: no key that a seed may make."""
+        return not self.reproducible
 
     @property
     def description(self) -> Description:
@@ -161,12 +161,12 @@ class Solution(Predictions, HasCard):
             ("parameters", f"{algorithm.dimension:,}"),
             ("unit of privacy", f"one {self.unit}"),
         )
-        return Card(f"Solution by {algorithm.title}", rows, warning(algorithm, self.reproducible))
+        return Card(f"Solution by {algorithm.title}", rows, REPRODUCIBLE * self.reproducible)
 
     def _epsilon_words(self, event: Event) -> str:
         del event
         words = ceil(self.algorithm.epsilon())  # pyright: ignore[reportArgumentType] # one run
-        return words + " if the noise were safe" * _guarantee.unsafe(self.algorithm)
+        return words
 
     def _each(self, read: Callable[[Any], Any], tree: Any = None) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

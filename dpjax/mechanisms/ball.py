@@ -10,21 +10,23 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Expansion, float64
-from dpjax.mechanisms import gaussian
+from dpjax._wide import Expansion, float64, to_float64, widen
 from dpjax.mechanisms.base import check_threefry, derive
-from dpjax.mechanisms.normal import standard_normal
+from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Key, PyTree, Real
+
+GRID_BITS = 12
+"""Sum and noise are rounded together to 2^-12 of the power of two below a coordinate's stddev."""
+
+_EXPONENT = 0x7FF0_0000_0000_0000
 
 
 def add_ball(
     key: Key[Array, ""],
     tree: PyTree[Float[Array | Expansion, "?*shape"], "PyTree"],
     radius: Real[Array, ""] | float,
-    *,
-    unsafe_fast_noise: bool = False,
 ) -> PyTree[Float[Array, "?*shape"], "PyTree"]:
     """Returns ``tree`` plus noise uniform in the d-ball, d the number of entries of all leaves.
 
@@ -32,7 +34,6 @@ def add_ball(
       key: a key used for nothing else, shape ().
       tree: pytree whose leaves are floating arrays or ``Expansion`` sums.
       radius: R, public, shape (), in the units of the leaves.
-      unsafe_fast_noise: True draws and adds in float32, NOT SAFE for a release.
 
     Returns:
       A pytree like ``tree``. A standard normal vector has the direction and 64 random bits U the
@@ -64,29 +65,28 @@ def add_ball(
     if dimension == 0:
         raise ValueError("noise in a ball needs at least one entry to be added to.")
     keys = [derive(key, "direction", i) for i in range(len(leaves))]
-    if unsafe_fast_noise:
-        normal = [
-            jax.random.normal(own, array.shape, jnp.float32)
-            for own, array in zip(keys, arrays, strict=True)
-        ]
-        uniform = jax.random.uniform(derive(key, "radius", 0))
-        fast = lax.convert_element_type(radius, jnp.float32)
-        factor = fast * uniform ** (1 / dimension) / _norm(normal)
-        noisy = [
-            (array + factor * z).astype(array.dtype)
-            for array, z in zip(arrays, normal, strict=True)
-        ]
-        return jax.tree.unflatten(structure, noisy)
-    normal = [standard_normal(own, array.shape) for own, array in zip(keys, arrays, strict=True)]
     share = radial_share(derive(key, "radius", 0), dimension)
     with jax.enable_x64(True):
+        normal = [
+            float64(standard_normal(own, array.shape)) * 2.0**-FRACTION
+            for own, array in zip(keys, arrays, strict=True)
+        ]
         factor = float64(radius) * share / _norm(normal)
         stddev = float64(radius) / float64(np.sqrt(dimension + 2))
         noisy = [
-            gaussian.add_on_grid(leaf, factor * z, stddev)
-            for leaf, z in zip(leaves, normal, strict=True)
+            _add_on_grid(leaf, factor * z, stddev) for leaf, z in zip(leaves, normal, strict=True)
         ]
     return jax.tree.unflatten(structure, noisy)
+
+
+def _add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array:
+    """Returns ``value`` plus float64 noise, rounded together to a grid below ``stddev``."""
+    wide = value if isinstance(value, Expansion) else widen(value)
+    bits = lax.bitcast_convert_type(stddev, jnp.int64) & jnp.int64(_EXPONENT)
+    grid = lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-GRID_BITS
+    total = to_float64(wide) + noise
+    total = jnp.where(grid > 0, jnp.round(total / jnp.where(grid > 0, grid, 1)) * grid, total)
+    return lax.convert_element_type(total, value.dtype)
 
 
 def radial_share(key: Array, dimension: int) -> Array:

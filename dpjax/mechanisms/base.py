@@ -137,7 +137,7 @@ def fold(key: Key[Array, ""], words: UInt32[Array, " k"]) -> Key[Array, ""]:
     """
     # In a loop, and the hash of a 128-bit key in another: XLA writes that of JAX out in full, again
     # for whatever reads it. Compiling took three times as long, and a vmap over runs 1,000 times.
-    fold_in = _wide_fold_in if _is_wide(key) else jax.random.fold_in
+    fold_in = _wide_fold_in if is_wide(key) else jax.random.fold_in
     return lax.fori_loop(0, words.shape[0], lambda i, folded: fold_in(folded, words[i]), key)
 
 
@@ -154,10 +154,15 @@ def random_words(key: Key[Array, ""], counts: UInt32[Array, " n"]) -> UInt32[Arr
     >>> random_words(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32)).shape
     (2, 3)
     """
-    return jnp.stack(_wide_hash(key, counts) if _is_wide(key) else _hash(key, counts))
+    return jnp.stack(_wide_hash(key, counts) if is_wide(key) else _hash(key, counts))
 
 
-def _is_wide(key: Array) -> bool:
+def is_wide(key: Array) -> bool:
+    """Returns whether the key has 128 bits.
+
+    >>> is_wide(random_key()), is_wide(jax.random.key(0))
+    (True, False)
+    """
     return str(jax.random.key_impl(key)) == "threefry4x32"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.mechanisms.base import fold, random_words
+from dpjax.mechanisms.base import fold, is_wide, random_words
 
 FRACTION = 56
 """Draws are integer multiples of 2^-FRACTION."""
@@ -69,7 +69,11 @@ def _some(from_bits: Callable[..., Array], key: Array, columns: int) -> Array:
     """Returns _ROWS draws a column, int64 (_ROWS * columns,)."""
     size, place = _ROWS * columns, jnp.arange(columns, dtype=jnp.int32)
     counts = jnp.arange(size, dtype=jnp.uint32)
-    words = random_words(key, counts)
+    if is_wide(key) and size <= _FEW:
+        # As fast for few, and half a second less to compile than whole hashes.
+        words = jax.random.bits(key, (4, size), jnp.uint32)
+    else:
+        words = random_words(key, counts)
     if len(words) == 2 and size <= _FEW:
         words = jnp.concatenate([words, random_words(key, counts + jnp.uint32(size))])
     first, long = words[:2], words[0] >> 1 < 1 << 31 - _LONG

@@ -6,25 +6,24 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import float64
+from dpjax._wide import Expansion
+from dpjax.mechanisms import lattice
 from dpjax.mechanisms.base import check_threefry
+from dpjax.mechanisms.fixed_point import FRACTION, standard_gumbel
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int32, Key, Real
 
-# Between the choice below and that of real arithmetic, per score, see ``selection_error``.
+# Between the choice below and that of real arithmetic, a score, see ``selection_error``.
 _ERROR_BITS = 44
 
 
 def noisy_argmax(
     key: Key[Array, ""],
-    scores: Float[Array, " k"],
+    scores: Float[Array | Expansion, " k"],
     scale: Real[Array, ""] | float,
-    *,
-    unsafe_fast_noise: bool = False,
 ) -> Int32[Array, ""]:
     """Returns the place of the largest score after adding Gumbel noise: i with P ~ e^(s_i / scale).
 
@@ -33,7 +32,6 @@ def noisy_argmax(
       scores: floating, shape (K,); -inf, or anything that is not a number, is never chosen unless
         all are.
       scale: public, shape (), above 0.
-      unsafe_fast_noise: True draws and compares in float32, NOT SAFE for a release.
 
     Returns:
       int32, shape ().
@@ -53,33 +51,32 @@ def noisy_argmax(
     Array(1, dtype=int32)
     """
     check_threefry(key)
-    if unsafe_fast_noise:
-        fast = jax.random.gumbel(key, scores.shape, jnp.float32)
-        noisy = scores.astype(jnp.float32) / jnp.asarray(scale, jnp.float32) + fast
-        return jnp.argmax(jnp.where(jnp.isnan(noisy), -jnp.inf, noisy)).astype(jnp.int32)
-    noise = gumbel_from_bits(jax.random.bits(key, (2, *scores.shape), jnp.uint32))
     with jax.enable_x64(True):
-        wide = float64(scores)
-        wide = lax.select(lax.is_finite(wide), wide, lax.full_like(wide, -jnp.inf))
-        # Relative to the best: scores that can win are then exact to 2^-46 of the scale.
-        best = lax.reduce_max(wide, (0,))
-        best = lax.select(lax.is_finite(best), best, lax.full_like(best, 0.0))
-        noisy = lax.div(wide - best, lax.broadcast(float64(scale), wide.shape)) + noise
-        largest = noisy == lax.reduce_max(noisy, (0,))
-    # lax.argmax on float64 does not lower where x64 is off.
-    return jnp.argmax(largest).astype(jnp.int32)
+        noise = standard_gumbel(key, scores.shape)
+        unit = lattice.scale_of(jnp.asarray(scale, jnp.float32))
+        grids, rest = lattice.split(scores, unit.exponent)
+        rest = rest + lattice.in_units(noise, unit, FRACTION)
+        grids, rest = lattice.carried(grids, rest)
+        leading = scores.leading if isinstance(scores, Expansion) else scores
+        usable = jnp.isfinite(leading)
+        usable = usable | ~jnp.any(usable)
+        for digits in (grids, rest):
+            best = jnp.max(jnp.where(usable, digits, jnp.iinfo(jnp.int64).min))
+            usable = usable & (digits == best)
+    # lax.argmax of 64-bit integers does not lower where x64 is off.
+    return jnp.argmax(usable).astype(jnp.int32)
 
 
 def selection_error(count: int) -> float:
     """Returns a bound on the total variation between ``noisy_argmax`` and real arithmetic.
 
-    With noise of scale 1, the difference of one noisy score and the largest of the others has a
-    density of 1/4 at most. A score within 64 of the best (all others win with probability e^-64),
-    its noise of at most 45 and their sum are each wrong by at most 2^-46: together 6 2^-46 for two
-    of them, half of which, times 1/4 and the number of scores, is below 2^-46 a score. The 64 bits
-    stand for a cell of the exponential variable each, which moves the noise by 1/m in the m-th cell
-    of probability 2^-64, and its other tail is cut to 2^-53: below 2^-50 in all. The bound is
-    twice the sum and more.
+    Its scale is the one that is used, which is the given one or up to 2^-20 of it more. In units of
+    it each noisy score is wrong by at most e: the table by 2^-50, its 63 bits
+    by 2^-50 (they leave the tail open to a relative 2^-50 where no second word is read), the
+    product and at most three terms of a score by 2^-53 each. That a place wins then implies that it
+    wins in real arithmetic with its score raised by 2 e, which changes the logarithm of its
+    probability by 2 e at most, together below 2^-47. Tails are cut at 2^-64 a score. The bound is
+    eight times the sum.
 
     Args:
       count: number of scores.
@@ -88,21 +85,3 @@ def selection_error(count: int) -> float:
     True
     """
     return count * 2.0**-_ERROR_BITS
-
-
-def gumbel_from_bits(bits: Array) -> Array:
-    """Returns the standard Gumbel quantile that 64 random bits choose.
-
-    Args:
-      bits: uint32 (2, ...), the number m; t = (m + 1/2) / 2^64 is the upper tail's probability.
-
-    Returns:
-      float64 (...): -log(-log(1 - t)), with full precision where it is large. The largest is 45.
-
-    >>> with jax.enable_x64(True):
-    ...     print(gumbel_from_bits(jnp.array([[0, 2**31], [0, 0]], jnp.uint32)).round(4))
-    [45.0546  0.3665]
-    """
-    with jax.enable_x64(True):
-        tail = float64(bits[0]) * 2.0**-32 + float64(bits[1]) * 2.0**-64 + 2.0**-65
-        return -jnp.log(-jnp.log1p(-tail))

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, PyTree
-from dpjax._wide import Expansion, float64, from_float64, to_float64
-from dpjax.mechanisms.ball import add_ball
-from dpjax.mechanisms.gaussian import GRID_BITS, perturb
+from dpjax._wide import Expansion, float64, from_float64
+from dpjax.mechanisms.ball import GRID_BITS, add_ball
+from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
+from dpjax.mechanisms.gaussian import perturb
 from dpjax.mechanisms.gumbel import noisy_argmax
-from dpjax.mechanisms.normal import standard_normal
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 from dpjax.mechanisms.tree import PrefixNoise
 
@@ -25,14 +25,9 @@ _NEVER = -1e3
 class Noise:
     """A law of noise; subclass it for one of your own.
 
-    Args:
-      unsafe_fast: whether noise is drawn and added in float32, NOT SAFE for a release.
-
     Privacy: sees one value and no record. What its standard deviation means for epsilon is for the
       release of the query to say that adds it.
     """
-
-    unsafe_fast: bool = False
 
     mechanism: ClassVar[str] = "gaussian"
     """Names the kind of release, which has a subclass of ``accounting.Release`` of that name."""
@@ -124,7 +119,7 @@ class Gaussian(Noise):
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``perturb``."""
-        return perturb(key, value, stddev, unsafe_fast_noise=self.unsafe_fast)
+        return perturb(key, value, stddev)
 
     def alone(self, key: Array, shape: tuple[int, ...], stddev: Any, dtype: jnp.dtype) -> Expansion:
         """Returns noise by itself, which goes into what is minimised and never leaves.
@@ -138,12 +133,9 @@ class Gaussian(Noise):
           stddev: as in ``add``.
           dtype: of the terms.
         """
-        if self.unsafe_fast:
-            drawn = jax.random.normal(key, shape, jnp.float32)
-        else:
-            drawn = standard_normal(key, shape)
         with jax.enable_x64(True):
-            return from_float64(float64(stddev) * float64(drawn), dtype)
+            drawn = float64(standard_normal(key, shape)) * 2.0**-FRACTION
+            return from_float64(float64(stddev) * drawn, dtype)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns the log-likelihood ratio of two Gaussians of one variance."""
@@ -167,9 +159,7 @@ class SymmetricGaussian(Gaussian):
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise, see ``add_symmetric_gaussian``."""
-        return add_symmetric_gaussian(
-            key, value, stddev, self.isometric, unsafe_fast_noise=self.unsafe_fast
-        )
+        return add_symmetric_gaussian(key, value, stddev, self.isometric)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns the log-likelihood ratio, over all p^2 entries."""
@@ -210,7 +200,7 @@ class Prefix(Gaussian):
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the increment with its noise; ``stddev`` is that of the independent draws."""
-        return self.of.perturb(key, value, stddev, self.leaf, unsafe_fast_noise=self.unsafe_fast)
+        return self.of.perturb(key, value, stddev, self.leaf)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
@@ -267,7 +257,7 @@ class Ball(Noise):
         arrays = (leaf.leading if isinstance(leaf, Expansion) else leaf for leaf in leaves)
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
             radius = float64(stddev) * math.sqrt(sum(map(jnp.size, arrays)) + 2)
-        return add_ball(key, tree, radius, unsafe_fast_noise=self.unsafe_fast)
+        return add_ball(key, tree, radius)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns 0 where the balls overlap, and a number of large size where they do not."""
@@ -291,9 +281,7 @@ class Gumbel(Noise):
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the index, int32 (), see ``noisy_argmax``; no noisy score leaves."""
-        with jax.enable_x64(True):
-            scores = to_float64(value) if isinstance(value, Expansion) else value
-        return noisy_argmax(key, scores, stddev, unsafe_fast_noise=self.unsafe_fast)
+        return noisy_argmax(key, value, stddev)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns the log-likelihood ratio of the chosen index."""

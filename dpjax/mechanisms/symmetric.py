@@ -10,7 +10,7 @@ import numpy as np
 
 from dpjax._typing import Array
 from dpjax._wide import Expansion
-from dpjax.mechanisms import gaussian
+from dpjax.mechanisms import gaussian, lattice
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Key, Real
@@ -21,8 +21,6 @@ def add_symmetric_gaussian(
     matrix: Float[Array | Expansion, "p p"],
     stddev: Real[Array, ""] | float,
     isometric: bool = True,
-    *,
-    unsafe_fast_noise: bool = False,
 ) -> Float[Array, "p p"]:
     """Returns ``matrix`` plus symmetric Gaussian noise.
 
@@ -34,7 +32,6 @@ def add_symmetric_gaussian(
       isometric: True for the Gaussian orthogonal form, variance stddev^2 on the diagonal and
         stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole upper
         triangle.
-      unsafe_fast_noise: see ``perturb``.
 
     Returns:
       An exactly symmetric (p, p) array of the same dtype.
@@ -53,13 +50,15 @@ def add_symmetric_gaussian(
     >>> bool((noisy == noisy.T).all())
     True
     """
-    shape = matrix.leading.shape if isinstance(matrix, Expansion) else matrix.shape
+    shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"matrix must be square, got shape {shape}.")
     rows, columns = np.triu_indices(shape[0])
     relative = np.where(rows == columns, 1.0, np.sqrt(0.5) if isometric else 1.0)
-    scale = jnp.asarray(stddev) * jnp.asarray(relative, jnp.float32)
+    largest = lattice.in_float32(stddev)
+    scale = largest * jnp.asarray(relative, jnp.float32)
+    scale = jnp.where(largest > 0, jnp.maximum(scale, lattice.TINY), largest)
     triangle = jax.tree.map(lambda leaf: leaf[rows, columns], matrix)
-    upper = gaussian.perturb(key, triangle, scale, unsafe_fast_noise=unsafe_fast_noise)
+    upper = gaussian.perturb(key, triangle, scale)
     whole = jnp.zeros(shape, upper.dtype)
     return whole.at[rows, columns].set(upper).at[columns, rows].set(upper)

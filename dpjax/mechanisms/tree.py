@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from scipy import signal
 
 from dpjax import _validate
 from dpjax._typing import Array, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, widen
+from dpjax._wide import Expansion
+from dpjax.mechanisms import lattice
 from dpjax.mechanisms.base import check_threefry, fold
-from dpjax.mechanisms.gaussian import add_on_grid
-from dpjax.mechanisms.normal import normal_from_bits
+from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Integer, Key, Real
@@ -27,6 +28,9 @@ KINDS = ("square_root", "tree", "independent")
 _DRAWS = 2**22
 # Longer ones are no run, and their weights do not fit in memory.
 _LONGEST = 2**20
+_FRACTION = 52
+# Of the coefficients of the square root, so that their products with halves of a draw fit.
+_BITS = 30
 
 
 @pytree_dataclass
@@ -61,8 +65,14 @@ class PrefixNoise:
 
     @property
     def sensitivity(self) -> float:
-        """Norm of what one increment of norm 1 adds to C G: 1, or the root of a tree's height."""
-        return math.sqrt(self.levels) if self.kind == "tree" else 1.0
+        """Norm of what one increment of norm 1 adds to C G: the root of a tree's height, or 1.
+
+        Of the square root it is 1 but for its coefficients, which are whole numbers of 2^-30
+        and accounted as such.
+        """
+        if self.kind == "tree":
+            return math.sqrt(self.levels)
+        return 1.0 if self.is_independent else _square_root(self.horizon).sensitivity
 
     @property
     def levels(self) -> int:
@@ -82,7 +92,7 @@ class PrefixNoise:
             return np.sqrt(steps)
         if self.kind == "tree":
             return np.sqrt([int(step).bit_count() for step in steps])
-        norms, inverse = _square_root(self.horizon)
+        norms, inverse, _ = _square_root(self.horizon)
         # Row t of A C^-1 is what z_j has come to by then: norm_i g_(i - j), summed over i.
         sums = np.zeros(self.horizon)
         for j in range(self.horizon):
@@ -102,15 +112,15 @@ class PrefixNoise:
         if self.kind == "tree":
             nodes = _nodes(self.horizon)
             return np.linalg.inv(np.linalg.cholesky(nodes @ nodes.T))
-        norms, inverse = _square_root(self.horizon)
+        norms, inverse, _ = _square_root(self.horizon)
         places = np.subtract.outer(np.arange(self.horizon), np.arange(self.horizon))
         back = np.where(places >= 0, inverse[np.maximum(places, 0)], 0.0)
         return np.linalg.inv(norms[:, None] * back)
 
     def increment(
         self, key: Key[Array, ""], leaf: Integer[Array, ""] | int, shape: tuple[int, ...]
-    ) -> Float64[Array, "..."]:
-        """Returns the noise on increment ``leaf`` at stddev 1, float64 of ``shape``.
+    ) -> Integer[Array, "..."]:
+        """Returns the noise on increment ``leaf`` at stddev 1, int64 multiples of 2^-52.
 
         Args:
           key: of the segment; used for nothing else, and the same for all its increments.
@@ -118,8 +128,7 @@ class PrefixNoise:
           shape: of one increment.
 
         Raises:
-          ValueError: past the horizon. A leaf that is traced cannot raise: its noise is then NaN,
-            never a draw that was used before.
+          ValueError: past the horizon. A leaf that is traced cannot raise: see ``perturb``.
         """
         check_threefry(key)
         if not isinstance(leaf, Tracer) and not 0 <= int(leaf) < self.horizon:
@@ -127,16 +136,13 @@ class PrefixNoise:
                 f"leaf {int(leaf)} is past the horizon: a segment has {self.horizon} increments; "
                 "begin another one with a key of its own."
             )
-        leaf = jnp.asarray(leaf, jnp.int32)
         draw = {
             "square_root": self._from_square_root,
             "tree": self._from_tree,
             "independent": self._alone,
         }
-        noise = draw[self.kind](key, leaf, shape)
-        inside = (leaf >= 0) & (leaf < self.horizon)
         with jax.enable_x64(True):
-            return lax.select(lax.broadcast(inside, shape), noise, lax.full_like(noise, math.nan))
+            return draw[self.kind](key, jnp.asarray(leaf, jnp.int32), shape)
 
     def perturb(
         self,
@@ -144,7 +150,6 @@ class PrefixNoise:
         value: Float[Array | Expansion, "*shape"],
         stddev: Real[Array, ""] | float,
         leaf: Integer[Array, ""] | int,
-        **fast: bool,
     ) -> Float[Array, "*shape"]:
         """Returns the increment ``value`` with its noise of scale ``stddev``; see ``perturb``.
 
@@ -152,32 +157,30 @@ class PrefixNoise:
           key: of the segment.
           value: floating array, or an ``Expansion`` sum.
           stddev: of the independent draws Z, shape ().
-          leaf: which increment.
-          **fast: ``unsafe_fast_noise``, which here rounds the noise to float32; NOT for a release.
+          leaf: which increment. Past the horizon the answer is NaN, never with a draw that was used
+            before.
         """
-        wide = value if isinstance(value, Expansion) else widen(value)
-        dtype = wide.leading.dtype if isinstance(value, Expansion) else value.dtype
-        noise = self.increment(key, leaf, wide.leading.shape)
-        if fast.get("unsafe_fast_noise", False):
-            with jax.enable_x64(True):
-                plain = lax.convert_element_type(noise, wide.leading.dtype)
-            return (wide.leading + jnp.asarray(stddev, plain.dtype) * plain).astype(dtype)
+        inside = (jnp.asarray(leaf) >= 0) & (jnp.asarray(leaf) < self.horizon)
+        scale = lattice.scale_of(jnp.where(inside, lattice.in_float32(stddev), jnp.nan))
         with jax.enable_x64(True):
-            scale = float64(stddev)
-            return add_on_grid(value, scale * noise, scale)
+            noise = lattice.in_units(self.increment(key, leaf, value.shape), scale, _FRACTION)
+            return lattice.release(value, noise, scale)
 
     def _from_square_root(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
-        size = math.prod(shape)
-        drawn = normal_from_bits(jax.random.bits(key, (2, self.horizon, size), jnp.uint32))
-        norms, inverse = _square_root(self.horizon)
-        with jax.enable_x64(True):
-            # g_(leaf - j) for j = 0 .. K - 1, and 0 for draws of later increments.
-            table = jnp.asarray(np.concatenate([inverse[::-1], np.zeros(self.horizon - 1)]))
-            place = jnp.clip(leaf, 0, self.horizon - 1)
-            row = lax.dynamic_slice_in_dim(table, self.horizon - 1 - place, self.horizon)
-            row = row * lax.dynamic_index_in_dim(jnp.asarray(norms), place, keepdims=False)
-            noise = lax.dot_general(row, drawn, (((0,), (0,)), ((), ())), lax.Precision.HIGHEST)
-            return lax.reshape(noise, shape)
+        drawn = _draws(key, (self.horizon, *shape))
+        norms, inverse, _ = _square_root(self.horizon)
+        # g_(leaf - j) for j = 0 .. K - 1, and 0 for draws of later increments.
+        row = np.concatenate([inverse[::-1], np.zeros(self.horizon - 1)])
+        table = jnp.asarray((row * 2.0**_BITS).astype(np.int64))
+        place = jnp.clip(leaf, 0, self.horizon - 1)
+        row = lax.dynamic_slice_in_dim(table, self.horizon - 1 - place, self.horizon)
+        row = row.reshape((-1,) + (1,) * len(shape))
+        low = (1 << _BITS) - 1
+        inner = jnp.sum(row * (drawn >> _BITS), axis=0)
+        inner = inner + (jnp.sum(row * (drawn & low), axis=0) >> _BITS)
+        scaled = jnp.asarray((norms * 2.0**_BITS).astype(np.int64))
+        norm = lax.dynamic_index_in_dim(scaled, place, keepdims=False)
+        return (inner >> _BITS) * norm + (((inner & low) * norm) >> _BITS)
 
     def _from_tree(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
         # Adding leaf t completes the node that ends there and replaces the smaller ones before it.
@@ -185,18 +188,19 @@ class PrefixNoise:
         levels = jnp.arange(self.levels, dtype=jnp.int32)
         completed = jnp.sum((end & ((1 << (levels + 1)) - 1)) == 0).astype(jnp.int32)
         ends = jnp.where(levels == completed, end, end - (1 << levels))
-        signs = jnp.where(levels == completed, 1.0, jnp.where(levels < completed, -1.0, 0.0))
+        signs = jnp.where(levels == completed, 1, jnp.where(levels < completed, -1, 0))
         words = jnp.stack([levels, ends], axis=1).astype(jnp.uint32)
-        keys = jax.vmap(lambda word: fold(key, word))(words)
-        bits = jax.vmap(lambda one: jax.random.bits(one, (2, *shape), jnp.uint32))(keys)
-        drawn = normal_from_bits(jnp.moveaxis(bits, 1, 0))
-        with jax.enable_x64(True):
-            weights = float64(signs)
-            return lax.dot_general(weights, drawn, (((0,), (0,)), ((), ())), lax.Precision.HIGHEST)
+        drawn = jax.vmap(lambda word: _draws(fold(key, word), shape))(words)
+        return jnp.sum(signs.reshape((-1,) + (1,) * len(shape)) * drawn, axis=0)
 
     def _alone(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
-        own = fold(key, leaf.astype(jnp.uint32)[None])
-        return normal_from_bits(jax.random.bits(own, (2, *shape), jnp.uint32))
+        return _draws(fold(key, leaf.astype(jnp.uint32)[None]), shape)
+
+
+def _draws(key: Array, shape: tuple[int, ...]) -> Array:
+    """Standard normal draws in multiples of 2^-52: sums of them have eight bits more to grow."""
+    cut = FRACTION - _FRACTION
+    return (standard_normal(key, shape) + (1 << (cut - 1))) >> cut
 
 
 def prefix_noise(horizon: int, dimension: int, kind: str | None = None) -> PrefixNoise:
@@ -222,14 +226,34 @@ def prefix_noise(horizon: int, dimension: int, kind: str | None = None) -> Prefi
     return PrefixNoise(_validate.choice("kind", kind, KINDS), horizon)
 
 
+class _SquareRoot(NamedTuple):
+    """Norms of the columns of the square root of A, and the first column of its inverse.
+
+    Both are whole numbers of 2^-30, which the integers of the noise multiply: what is
+    accounted is the matrix of these very numbers.
+    """
+
+    norms: np.ndarray
+    inverse: np.ndarray
+    sensitivity: float
+
+
 @functools.lru_cache(maxsize=32)
-def _square_root(horizon: int) -> tuple[Any, Any]:
-    """Norms of the columns of the square root of A, and the first column of its inverse."""
+def _square_root(horizon: int) -> _SquareRoot:
     k = np.arange(1, horizon)
     root = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
     inverse = np.concatenate([[1.0], np.cumprod((2 * k - 3) / (2 * k))])
     norms = np.sqrt(np.cumsum(root**2)[::-1])
-    return norms, inverse
+    norms = np.round(norms * 2.0**_BITS) / 2.0**_BITS
+    inverse = np.round(inverse * 2.0**_BITS) / 2.0**_BITS
+    # The square root of these numbers: one step of Newton's for the inverse of a power series
+    # squares what is wrong with it, 2^-31 a coefficient.
+    for _ in range(2):
+        rest = -signal.fftconvolve(root, inverse)[:horizon]
+        rest[0] += 2
+        root = signal.fftconvolve(root, rest)[:horizon]
+    columns = np.sqrt(np.cumsum(root**2)[::-1]) / norms
+    return _SquareRoot(norms, inverse, float(columns.max()) * (1 + 1e-12))
 
 
 def _nodes(horizon: int) -> np.ndarray:

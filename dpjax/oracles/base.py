@@ -1,7 +1,7 @@
 """``Query``: one question to the data: a batch is drawn, a bounded value computed, noise added."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,6 @@ from dpjax.oracles.setting import Setting
 from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree
-
-_Law = TypeVar("_Law", bound=Noise)
 
 
 class Evaluations(NamedTuple):
@@ -98,11 +96,6 @@ class Query:
     def sampler(self) -> Sampler:
         """The sampler, which decides which records an answer reads."""
         return expect(self.reads, self.setting.sampler, type(self).__name__)
-
-    @property
-    def unsafe_fast_noise(self) -> bool:
-        """Whether noise is plain float32, NOT for a release."""
-        return self.setting.unsafe_fast_noise
 
     @property
     def name(self) -> str:
@@ -314,7 +307,7 @@ class Query:
                 "for each of noises()."
             )
         noisy = tuple(
-            self._configured(noise).add(derive(key, purpose, 0), value, stddev)
+            noise.add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
         )
         return self.finish(noisy, params)
@@ -379,9 +372,8 @@ class Query:
             from another number of records.
         """
         self.setting.check_sampler(self.sampler)
-        fast = self.setting.unsafe_fast_noise
         released = (
-            dataclasses.replace(release, unsafe_fast_noise=fast, words=self._words_of(release))
+            dataclasses.replace(release, words=self._words_of(release))
             for release in self.releases(count)
         )
         return Event(tuple(released), self.relation)
@@ -406,13 +398,6 @@ class Query:
         if is_own(self):
             return release.words
         return release.words._replace(bound=f"asserted by {type(self).__name__}, not by dpjax")
-
-    def _configured(self, noise: _Law) -> _Law:
-        """The noise with the setting's flag: the one place that hands ``unsafe_fast_noise`` on."""
-        fast = self.setting.unsafe_fast_noise
-        if noise.unsafe_fast == fast:
-            return noise
-        return dataclasses.replace(noise, unsafe_fast=fast)
 
     @property
     def charged_rows(self) -> int:

@@ -142,5 +142,5 @@ class ObjectiveQuery(MinimizerQuery):
     def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
         dtype = shares(records).dtype
-        own, noise = derive(key, "tilt", 0), self._configured(Gaussian())
+        own, noise = derive(key, "tilt", 0), Gaussian()
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

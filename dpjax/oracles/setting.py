@@ -17,8 +17,6 @@ class Setting:
       relation: the neighbouring relation; it fixes sensitivities and the order of summation.
       sampler: which records an answer reads, and the divisor of sums; by default
         ``FullBatch(data_size)``.
-      unsafe_fast_noise: whether noise is plain float32, see ``mechanisms.perturb``; NOT for a
-        release.
 
     Privacy: public numbers alone.
 
@@ -31,7 +29,6 @@ class Setting:
     data_size: int = static()
     relation: Relation = static()
     sampler: Sampler = cast(Sampler, None)
-    unsafe_fast_noise: bool = static(default=False)
 
     def __post_init__(self):
         if self.sampler is None:
@@ -39,8 +36,7 @@ class Setting:
 
     def drawn_by(self, sampler: Sampler) -> "Setting":
         """Returns this setting with another sampler."""
-        made = (self.objective, self.data_size, self.relation, sampler, self.unsafe_fast_noise)
-        return Setting(*made)
+        return Setting(self.objective, self.data_size, self.relation, sampler)
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raises if a sampler draws from another number of records than is declared.

@@ -24,7 +24,6 @@ from dpjax.datasets import Dataset, Preprocessing
 from dpjax.distributed import Sharded, mesh_of
 from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
-from dpjax.driver.guarantee import UNSAFE, unsafe
 from dpjax.objectives import Objective
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
@@ -50,7 +49,6 @@ class Options(TypedDict, total=False):
     per_layer: bool
     memory_limit: int | None
     accountant: str
-    unsafe_fast_noise: bool
 
 
 def fit(
@@ -132,15 +130,14 @@ def fit(
       unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``datasets.group``.
       data_size: the declared public n, of persons where there are groups; required under
         ``add_or_remove_one``, else the data's rows.
-      progress: as in ``run``; the bar shows the epsilon of the full declared run, or that the noise
-        is unsafe and there is no guarantee.
+      progress: as in ``run``; the bar shows the epsilon of the full declared run.
       checkpoint: as in ``run``. The table of evaluations is stored there too.
       ledger: as in ``run``.
       label: as in ``run``.
       part: as in ``run``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
-        ``capacity``, ``per_layer``, ``memory_limit``, ``accountant`` and ``unsafe_fast_noise``: all
+        ``capacity``, ``per_layer``, ``memory_limit`` and ``accountant``: all
         as in ``dp_optimizer``, or the given factory.
 
     Returns:
@@ -282,7 +279,7 @@ def _algorithm(
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: float) -> Watch:
     spent, steps = cast(float, algorithm.epsilon()), int(algorithm.steps)
-    promise = UNSAFE if unsafe(algorithm) else f"epsilon {ceil(spent, 3)} in all"
+    promise = f"epsilon {ceil(spent, 3)} in all"
     title = f"{algorithm.title}, {promise}"
     every = max(1.0, _validate.positive("evaluate_every", epochs) * epoch)
     if not evaluator.measures_any:
