@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 from dpjax._typing import Array, PyTree, pytree_dataclass
 
@@ -80,9 +82,30 @@ def at_least_float32(tree: PyTree) -> Any:
 
 
 def float64(value: Array | float) -> Array:
-    """Returns ``value`` as float64, also where x64 is off; only ``lax`` may touch it there."""
+    """Returns ``value`` as float64, also where x64 is off; only ``lax`` may touch it there.
+
+    A program that holds it is refused when it is compiled for a TPU, whose compiler would imitate
+    float64 by two float32 numbers: what dpjax proves of sums and noise would be false in silence.
+    """
     with jax.enable_x64(True):
-        return lax.convert_element_type(value, jnp.float64)
+        return _needs_float64.bind(lax.convert_element_type(value, jnp.float64))
+
+
+def _refused(*_: Any) -> Any:
+    raise ValueError(
+        "this training needs float64, which a TPU does not have: ball noise, private Newton, "
+        "selections, minimizers and Spider's scores, all under add_or_remove_one, networks and "
+        "units of several records. Run it on a CPU or GPU, or declare relation='zero_out' and one "
+        "of the other algorithms (docs/accelerators.md)."
+    )
+
+
+_needs_float64 = Primitive("needs_float64")
+_needs_float64.def_impl(lambda value: value)
+_needs_float64.def_abstract_eval(lambda value: value)
+batching.defvectorized(_needs_float64)
+mlir.register_lowering(_needs_float64, lambda _, value: [value])
+mlir.register_lowering(_needs_float64, _refused, platform="tpu")
 
 
 def zeros(shape: tuple[int, ...], dtype: jnp.dtype) -> Expansion:

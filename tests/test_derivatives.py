@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.derivatives import clipped_grad, clipped_hessian, clipping, joint_clipped
 from dpjax.derivatives.chunks import Chunk, compute_once, rows_per_chunk, sum_chunks
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack
 from dpjax.oracles import GradientQuery, Setting
 
 CLIP, GRADIENT_WEIGHT, HESSIAN_WEIGHT = 0.3, 0.7, 0.4
+BOUND = CLIP * clipping.SLACK
 
 
 def loss(params, example):
@@ -52,11 +53,11 @@ def reference(params, batch, keep=None):
         if keep is not None and not keep[i]:
             continue
         g, h = gradients[i], hessians[i]
-        grad += g * min(1, CLIP / np.linalg.norm(g))
-        hess += h * min(1, CLIP / np.linalg.norm(h))
+        grad += g * min(1, BOUND / np.linalg.norm(g))
+        hess += h * min(1, BOUND / np.linalg.norm(h))
         norm = np.hypot(np.linalg.norm(g) / GRADIENT_WEIGHT, np.linalg.norm(h) / HESSIAN_WEIGHT)
-        joint_grad += g * min(1, CLIP / norm)
-        joint_hess += h * min(1, CLIP / norm)
+        joint_grad += g * min(1, BOUND / norm)
+        joint_hess += h * min(1, BOUND / norm)
     return grad, hess, joint_grad, joint_hess
 
 

@@ -1,15 +1,18 @@
 """Sums of integers: any split of the chunks adds to the same bits, and rounding has its bound."""
 
 import itertools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dpjax
 from dpjax._linear import Margin
 from dpjax.derivatives import chunks, integers, linear_model, linear_records, rounding
 from dpjax.derivatives.integers import SPACING, Summand
+from tests.factories import solved, toy, toy_records
 
 FLOAT32 = jnp.dtype("float32")
 
@@ -98,7 +101,79 @@ def test_a_bound_of_its_own_for_each_number():
 def test_words_carry_over():
     nothing, _ = Summand((), FLOAT32, 1.0).zero()
     with jax.enable_x64(True):
-        minus = integers._plus(nothing, jnp.float64(-1))
+        minus = integers._plus(nothing, jnp.int64(-1))
         assert int(integers._integers(minus)) == -1
-        far = integers._plus(minus, jnp.float64(2.0**40))
+        far = integers._plus(minus, jnp.int64(2**40))
         assert int(integers._integers(far)) == 2**40 - 1
+
+
+# Where a device has no float64.
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Sums as any device but a CPU makes them."""
+    monkeypatch.setattr(
+        integers.lax, "platform_dependent", lambda *arguments, cpu, default: default(*arguments)
+    )
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def parts_of(seed, count=32, size=300):
+    """Blocks of numbers of every size, some exactly between two integers."""
+    rng = np.random.default_rng(seed)
+    parts = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-12, 2, (count, size))
+    parts = parts.astype(np.float32)
+    parts[0, :50], parts[1, :50] = np.arange(50) * 2.0**-32, -np.arange(50) * 2.0**-31
+    return parts
+
+
+@pytest.mark.parametrize("bound", [1.0, 1.7, 2.0**-40, 2.0**60])
+def test_the_integers_of_a_block_are_those_of_python(bound):
+    parts = parts_of(2) * np.float32(bound)
+    summand = Summand(parts.shape[1:], FLOAT32, bound)
+    power, inverse = summand._grid()
+    with jax.enable_x64(True):
+        inverse = jnp.broadcast_to(inverse, parts.shape[1:])
+        coarse, fine = jax.jit(integers._in_integers)(jnp.asarray(parts), inverse)
+        found = [int(c) * 2**30 + int(f) for c, f in zip(coarse, fine, strict=True)]
+    unit = Fraction(float(power)) / 2**60
+    for column, got in zip(parts.T, found, strict=True):
+        assert got == sum(round(Fraction(float(part)) / unit) for part in column)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-5, 1.0, 300.0])
+def test_terms_in_float32_hold_the_whole_sum(scale, elsewhere):
+    parts = parts_of(3, 64) * np.float32(scale)
+    summand, exact = Summand(parts.shape[1:], FLOAT32, 1e3), parts.astype(np.float64).sum(axis=0)
+    finished = summed(summand, [parts[:32], parts[32:]])
+    off = np.abs(value(finished) - exact)
+    assert (off <= 65 * SPACING * 1e3 + 2.0**-50 * np.abs(parts).sum(axis=0)).all()
+    assert np.allclose(finished.leading, exact, rtol=2.0**-23, atol=65 * SPACING * 1e3)
+
+
+@pytest.mark.parametrize("coarse, fine", [(2**30, 2**43), (2**30, -(2**43)), (-(2**45), 2**52)])
+def test_the_leading_term_is_the_sum_rounded_whatever_many_blocks_leave(coarse, fine):
+    total = [integers.Words(jnp.int32(n >> 32), jnp.uint32(n & 0xFFFFFFFF)) for n in (coarse, fine)]
+    terms = integers._as_float32(tuple(total), jnp.float32(1))
+    wanted = Fraction(coarse * 2**30 + fine, 2**60)
+    assert float(terms[0]) == float(np.float32(float(wanted)))
+    assert sum(Fraction(float(term)) for term in terms) == wanted
+
+
+@pytest.mark.parametrize("name", ["dp-gd", "dp-tr", "dp-svrg", "dp-subspace-tr"])
+def test_a_training_is_the_same_but_for_rounding_without_float64(name, elsewhere):
+    found = dpjax.solve(toy(name), toy_records(), key=jax.random.key(7)).params
+    assert np.allclose(found, solved(name).params, rtol=1e-4, atol=1e-6)
+
+
+def test_a_hessian_is_exactly_symmetric():
+    rng = np.random.default_rng(4)
+    parts = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    total = summed(Summand((5, 4), FLOAT32, 4.0, squares=1), [parts])
+    exact = parts.astype(np.float64).sum(axis=0)
+    assert (value(total)[:4] == value(total)[:4].T).all()
+    mean = np.concatenate([(exact[:4] + exact[:4].T) / 2, exact[4:]])
+    assert np.allclose(value(total), mean, rtol=0, atol=1e-15)

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax import _linear
 from dpjax.derivatives import (
     clipped_grad,
     clipped_grad_difference,
     clipped_hessian,
     joint_clipped,
+    linear_model,
     linear_records,
 )
 from dpjax.derivatives.rounding import BLOCK
@@ -219,3 +221,27 @@ def test_prepared_records_are_reused_and_vmap_over_params():
 def test_bad_batches_are_named(batch, mask, message):
     with pytest.raises(ValueError, match=message):
         linear_records.prepare(batch, mask)
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+def test_a_hessian_in_panels_is_the_hessian(any_order, monkeypatch):
+    """Panels of three rows of eleven, the last one short; exactly symmetric, and the same sum."""
+    rng = np.random.default_rng(3)
+    records = linear_records.prepare((rng.normal(size=(300, 11)).astype(np.float32), np.ones(300)))
+    w = jnp.asarray(rng.normal(size=11), jnp.float32)
+    weights = {"gradient_weight": 0.7, "hessian_weight": 0.4, "clip_norm": 0.5}
+
+    def both():
+        jax.clear_caches()
+        sums = linear_model.linear_sums(
+            _linear.Margin(PHIS["logistic"]), records, w, any_order=any_order, **weights
+        )
+        return [np.sum(np.asarray(total.terms, np.float64), axis=0) for total in sums]
+
+    whole = both()
+    monkeypatch.setattr(linear_model, "_PANEL", 3)
+    panels = both()
+    assert (panels[1] == panels[1].T).all()
+    for one, other in zip(whole, panels, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+    jax.clear_caches()

@@ -10,7 +10,6 @@ import pytest
 import shapes
 
 from dpjax import derivatives, linalg, mechanisms
-from dpjax._wide import widen
 
 KEY = jax.random.key(0)
 
@@ -44,11 +43,9 @@ def test_the_session_checks_public_functions_and_methods():
     "call",
     [
         # Each of these broadcasts or reads past its arguments without a word.
-        lambda: mechanisms.noisy_argmax(KEY, jnp.zeros((3, 1)), 1.0, unsafe_fast_noise=True),
+        lambda: mechanisms.noisy_argmax(KEY, jnp.zeros((3, 1)), 1.0),
         lambda: mechanisms.add_gaussian(KEY, {"a": jnp.zeros(3)}, jnp.ones(3)),
-        lambda: mechanisms.perturb(KEY, jnp.zeros((3, 1)), jnp.ones((3, 2))),
         lambda: derivatives.clipping.hypot(jnp.ones(3), jnp.ones(1)),
-        lambda: derivatives.clipping.symmetrize(widen(jnp.ones((1, 2)))),
         lambda: derivatives.distance_bound(jnp.ones(2), 1e-3, 0.25, 600, 1000),
         lambda: derivatives.clipped_grad(jnp.dot, clip_norm=jnp.ones(2)),
     ],

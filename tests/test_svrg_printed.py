@@ -81,6 +81,7 @@ def test_one_record_moves_a_step_by_its_two_bounds(relation):
     )
     # Away from the anchor a drawn record moves it by 2 C / B - C / n; at the anchor by C / n.
     idle, drawn, rounding = CLIP / N, 2 * CLIP / (N / 8) - CLIP / N, 1e-4 * CLIP / N
+    rounding += 1e-5 * drawn  # what clipping stops short of the bound
     assert np.all(np.minimum(abs(moved - idle), abs(moved - drawn)) < rounding)
     # Each has one chance in 8; more than 5 deviations away with probability 1e-6.
     assert 0.07 < (moved > 2 * idle).mean() < 0.18

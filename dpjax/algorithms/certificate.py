@@ -8,9 +8,9 @@ from dpjax.objectives import Objective
 
 # Rounding in norms and in eigvalsh; far below any useful noise.
 _SLACK = 1e-6
-# In units of the clip norm: clipping stops 2^-20 short of it, so it acts by that much even where it
+# In units of the clip norm: clipping stops 2^-17 short of it, so it acts by that much even where it
 # never should, and a float32 sum of n terms of that size is rounded.
-CLIP_SLACK = 4e-6
+CLIP_SLACK = 1.1e-5
 
 
 @pytree_dataclass

@@ -129,6 +129,7 @@ class ErrorBars:
         return centre - half, centre + half
 
 
+@jax.default_matmul_precision("highest")
 def error_bars(
     objective: Objective,
     params: Params,

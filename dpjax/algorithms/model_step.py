@@ -68,6 +68,7 @@ def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
     return float(noisy.hessian_stddev) * math.sqrt(2 * dimension) * form
 
 
+@jax.default_matmul_precision("highest")
 def take_step(
     objective: Objective,
     state: State,

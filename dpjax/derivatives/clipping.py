@@ -11,17 +11,22 @@ from jax import core, lax
 
 from dpjax import _validate
 from dpjax._typing import Array
-from dpjax._wide import Expansion, float64, from_float64, to_float64
+from dpjax._wide import float64
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
 
-SLACK = 1.0 - 2.0**-20
-"""Vectors are clipped to C times this, so that rounding cannot carry a norm above C."""
+SLACK = 1.0 - 2.0**-17
+"""Vectors are clipped to C times this, so that rounding cannot carry a norm above C.
+
+A norm in float32 is off by half the depth of a tree over its entries, 20 roundings of 2^-24 for
+10^8 of them, the factor by the root and the quotient, and a product by one more: 2^-19 in all, also
+where a device's roots and quotients are off by a few units.
+"""
 
 _SLICES = 8
-# Rows from this length on are added as they are: a compiler does that well.
-_LONG = 512
+# Squares of float32 leave its range: those of 2^-70 times the numbers are taken beside them.
+_DOWN = 2.0**-70
 
 
 def positive_number(
@@ -67,8 +72,6 @@ def tree_sum(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     """
     if rows.shape[1] == 0:
         return jnp.zeros_like(rows, shape=rows.shape[:1])
-    if rows.shape[1] >= _LONG:
-        return jnp.sum(rows, axis=1)
     while (k := rows.shape[1]) > 1:
         slices = min(_SLICES, 1 << (k.bit_length() - 1))
         width = k // slices
@@ -80,14 +83,28 @@ def tree_sum(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     return rows[:, 0]
 
 
+def lengths(rows: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Float[Array, " n"]]:
+    """Returns finite rows (n, k) scaled to length 1, and their lengths (n,), in their dtype.
+
+    Measured in units of a row's largest entry, so that no square leaves the range. Where that is 0
+    the length is too.
+
+    >>> print(lengths(jnp.array([[3e30, 4e30], [0.0, 0.0]])))
+    (Array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32), Array([5.e+30, 0.e+00], dtype=float32))
+    """
+    most = jnp.max(jnp.abs(rows), axis=1, initial=0)
+    rows = rows / jnp.where(most > 0, most, 1)[:, None]
+    norm = jnp.sqrt(jnp.maximum(tree_sum(rows * rows), 1))
+    return rows / norm[:, None], most * norm
+
+
 def clip_factors(
     clip_norm: Real[Array, ""] | float,
     *parts: tuple[Float[Array, "n _"], Real[Array, ""] | float],
     keep: Bool[Array, " n"] | None = None,
 ) -> Float[Array, " n"]:
     """Returns the factors in [0, 1] that bring each row's weighted norm to at most ``clip_norm``.
-
-    Norms are taken in float64, where no square of a float32 under- or overflows.
 
     Args:
       clip_norm: C, above 0.
@@ -96,8 +113,8 @@ def clip_factors(
       keep: bool (n,); False gives the factor 0.
 
     Returns:
-      (n,), of the rows' dtype; exactly 0 for a row with a non-finite entry (or, in float64, longer
-      than 1e150 C), exactly 1 for a row within C.
+      (n,), of the rows' dtype; exactly 0 for a row with a non-finite entry, or one longer than
+      1e38 C (in float64 1e150 C); exactly 1 for a row within C times ``SLACK``.
 
     Privacy: row i reads row i alone; no control flow depends on values.
 
@@ -105,15 +122,15 @@ def clip_factors(
     [0.2 1. ]
     """
     dtype = parts[0][0].dtype
-    with jax.enable_x64(True):
-        square = jnp.zeros(parts[0][0].shape[0], jnp.float64)
-        for rows, weight in parts:
-            largest = float(jnp.finfo(rows.dtype).max)
-            entries = float64(rows)
-            units = entries * (1 / (float64(clip_norm) * float64(weight)))
-            square += tree_sum(jnp.where(jnp.abs(entries) < largest, units * units, jnp.inf))
-        good = square < jnp.inf
-        return _shrunk(square, good if keep is None else good & keep, dtype)
+    near, far = (jnp.zeros(parts[0][0].shape[0], dtype) for _ in range(2))
+    for rows, weight in parts:
+        units = rows * (1 / jnp.asarray(weight, dtype) / jnp.asarray(clip_norm, dtype))
+        is_number = jnp.abs(rows) < jnp.finfo(dtype).max
+        near += tree_sum(jnp.where(is_number, units * units, jnp.inf))
+        far += tree_sum(jnp.where(is_number, (units * _DOWN) ** 2, jnp.inf))
+    norm = jnp.where(near < jnp.inf, jnp.sqrt(near), jnp.sqrt(far) / _DOWN)
+    good = norm < jnp.inf
+    return _shrunk(norm, good if keep is None else good & keep)
 
 
 def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
@@ -159,16 +176,15 @@ def factors(
             units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            result.append(_shrunk(units, good, dtype))
+            result.append(lax.convert_element_type(_shrunk(jnp.sqrt(units), good), dtype))
         return result * (len(squares) if single else 1)
 
 
-def _shrunk(square: Array, good: Array, dtype: jnp.dtype) -> Array:
-    """Returns the factors of vectors with these squared norms in units of C, 0 if not ``good``."""
-    factors = jnp.where(good, jnp.minimum(1, SLACK / jnp.sqrt(square)), 0)
+def _shrunk(norm: Array, good: Array) -> Array:
+    """Returns the factors of vectors with these norms in units of C, 0 if not ``good``."""
+    factors = jnp.where(good, jnp.minimum(1, SLACK / norm), 0)
     # Subnormal factors are coarse enough to exceed C where hardware keeps them.
-    factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
-    return lax.convert_element_type(factors, dtype)
+    return jnp.where(factors < float(jnp.finfo(jnp.float32).tiny), 0, factors)
 
 
 def bad(values: Float[Array, "n ..."]) -> Bool[Array, " n"]:
@@ -216,20 +232,3 @@ def hypot(a: Float[Array, "*shape"], b: Float[Array, "*shape"]) -> Float[Array, 
     largest = jnp.maximum(jnp.abs(a), jnp.abs(b))
     safe = jnp.where(largest > 0, largest, 1)
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)
-
-
-def symmetrize(matrix: Float[Expansion, "p p"]) -> Float[Expansion, "p p"]:
-    """Returns the mean of ``matrix`` (p, p) and its transpose, exactly symmetric.
-
-    >>> from dpjax._wide import widen
-    >>> symmetrize(widen(jnp.array([[1.0, 2.0], [4.0, 3.0]]))).leading.tolist()
-    [[1.0, 3.0], [3.0, 3.0]]
-    """
-    with jax.enable_x64(True):
-        total = to_float64(matrix)
-        mean = from_float64((total + total.T) / 2, matrix.leading.dtype)
-    # Fused with a product, the sum of two terms is rounded otherwise with the two exchanged: hence
-    # both sides look up the same entry.
-    i = jnp.arange(total.shape[0])
-    high, low = jnp.maximum(i[:, None], i[None]), jnp.minimum(i[:, None], i[None])
-    return jax.tree.map(lambda term: term[high, low], mean)

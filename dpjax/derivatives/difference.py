@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._linear import LinearLoss, linear_of
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, on_device
+from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, closed_form, general, linear_model, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
@@ -77,15 +76,12 @@ class ClippedGradDifference:
     ) -> Float[Array, ""]:
         """Returns the bound on one record's contribution, shape (): min(2 C, L |params - anchor|).
 
-        The distance is computed in float64, so that all programs agree on it to one rounding,
-        which the margin left by clipping covers.
+        All programs agree on it to a few roundings, which the margin left by clipping covers.
         """
         here, there = general.flatten(params)[0], general.flatten(anchor)[0]
-        with jax.enable_x64(True):
-            move = float64(here) - float64(there)
-            distance = jnp.sqrt(clipping.tree_sum((move * move)[None])[0])
-            bound = jnp.minimum(self._of_distance(distance, jnp.where), float64(self.limit))
-            return lax.convert_element_type(bound, here.dtype)
+        _, distance = clipping.lengths((here - there)[None])
+        limit = jnp.asarray(self.limit, here.dtype)
+        return jnp.minimum(self._of_distance(distance[0], jnp.where).astype(here.dtype), limit)
 
     def sensitivity(
         self, relation: Relation, distance: Real[Array, ""] | float, *, rows: int

@@ -126,16 +126,16 @@ def second_order_sums(
         if gradient_weight is not None:
             parts.append((gradients, gradient_weight))
         factors = blocks(clipping.clip_factors(clip_norm, *parts, keep=keep))
-        return [
+        sums = [
             rounding.block_products(factors, blocks(rows), any_order, axis=1) for rows, _ in parts
         ]
+        return [sums[0].reshape(-1, p, p), *sums[1:]]
 
-    summands = [Summand((p * p,), flat.dtype, clip_norm * hessian_weight)]
+    summands = [Summand((p, p), flat.dtype, clip_norm * hessian_weight, squares=1)]
     if gradient_weight is not None:
         summands.append(Summand((p,), flat.dtype, clip_norm * gradient_weight))
     hessian, *gradient = sum_chunks(n, rows_per_chunk(n, p * p), contribution, summands)
-    square = jax.tree.map(lambda term: term.reshape(p, p), hessian)
-    return gradient[0] if gradient else None, clipping.symmetrize(square)
+    return gradient[0] if gradient else None, hessian
 
 
 def _derivatives(

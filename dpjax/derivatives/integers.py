@@ -3,11 +3,13 @@
 A sum of floats depends on the order of its additions, hence on how records are spread over devices,
 processes or reads from disk. A sum of integers does not: the float64 sum of one chunk of rows is
 rounded to a multiple of a grid that follows from the clip norm alone, and the multiples are added
-as 64-bit integers. What that adds to the sensitivity is in ``rounding.rounding_slack``.
+as 64-bit integers. Where a device has no float64, the sum of each block of rows is rounded instead.
+What that adds to the sensitivity is in ``rounding.rounding_slack``.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +35,9 @@ MOST_NUMBERS = 2**32
 _LOW = 0xFFFFFFFF
 # The exponents of powers of two that float32 holds together with their inverses.
 _LARGEST_EXPONENT = 126
+# Of the coarse integer of a block, those that are rounded first, into 32 bits with its 128 rows.
+_UPPER = 18
+_NEAREST = lax.RoundingMethod.TO_NEAREST_EVEN
 
 
 class Words(NamedTuple):
@@ -59,11 +64,14 @@ class Summand(NamedTuple):
       dtype: float32 or float64, of the terms in which the finished sum is given.
       bound: on every coordinate of one row's contribution, a public number or an array that fits
         ``shape``.
+      squares: how many square blocks come first in a sum of shape (rows, p). Each is made exactly
+        symmetric: the mean of itself and its transpose.
     """
 
     shape: tuple[int, ...]
     dtype: jnp.dtype
     bound: Real[Array, "*broadcast"] | float
+    squares: int = 0
 
     def zero(self) -> Total:
         """Returns the sum of nothing, which a loop carries."""
@@ -72,36 +80,102 @@ class Summand(NamedTuple):
 
     def add(self, total: Total, parts: Float[Array, "..."]) -> Total:
         """Returns ``total`` plus the sum of ``parts``, finite numbers, one for each block."""
-        with jax.enable_x64(True):
-            _, inverse = self._grid()
-            multiple = sum_in_float64(parts) * inverse
-            # By its name: a compiler takes adding and subtracting a large number for nothing.
-            coarse = lax.round(multiple, lax.RoundingMethod.TO_NEAREST_EVEN)
-            rest = (multiple - coarse) * 2.0**BITS
-            fine = lax.round(rest, lax.RoundingMethod.TO_NEAREST_EVEN)
-            return _plus(total[0], coarse), _plus(total[1], fine)
+        _, inverse = self._grid()
+        inverse = jnp.broadcast_to(inverse, self.shape)
+        if parts.dtype == jnp.float64:
+            both = _in_float64(parts, inverse)
+        else:
+            parts = parts.astype(jnp.float32)
+            both = lax.platform_dependent(parts, inverse, cpu=_in_float64, default=_in_integers)
+        return _plus(total[0], both[0]), _plus(total[1], both[1])
 
     def finish(self, total: Total) -> Expansion:
-        """Returns the sum: the integers times the grid, in float64."""
+        """Returns the sum: the integers times the grid, of float64 or as float32 terms."""
+        power, _ = self._grid()
+        if self.squares:
+            power, total = power * 0.5, (self._doubled(total[0]), self._doubled(total[1]))
+        if self.dtype == jnp.float64:
+            return Expansion(_as_floats(total, power, self.dtype))
+        floats = functools.partial(_as_floats, dtype=self.dtype)
+        return Expansion(lax.platform_dependent(total, power, cpu=floats, default=_as_float32))
+
+    def _doubled(self, words: Words) -> Words:
+        """Twice the sum, with each square block plus its transpose in place of itself."""
+        rows, p = self.squares * self.shape[1], self.shape[1]
         with jax.enable_x64(True):
-            spacing, _ = self._grid()
-            coarse, fine = (float64(_integers(words)) for words in total)
-            return from_float64((coarse + fine * 2.0**-BITS) * spacing, self.dtype)
+            integers = _integers(words)
+            blocks = integers[:rows].reshape(-1, p, p)
+            blocks = (blocks + blocks.swapaxes(1, 2)).reshape(rows, p)
+            return _words(jnp.concatenate([blocks, integers[rows:] << 1]))
 
     def _grid(self) -> tuple[Array, Array]:
-        """The spacing of the coarse integers and its inverse.
+        """The power of two above the bound, and its inverse, float32.
 
-        It is 2^-30 times the power of two above the bound; with indices of 32 bits a sum has fewer
+        The coarse integers are multiples of 2^-30 of it; with indices of 32 bits a sum has fewer
         than 2^31 rows, and its integers at most 62 bits.
         """
         bound = lax.convert_element_type(jnp.asarray(self.bound), jnp.float32)
         exponent = (lax.bitcast_convert_type(bound, jnp.int32) >> 23) - 126
         exponent = jnp.clip(exponent, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
         power, inverse = (
-            float64(lax.bitcast_convert_type((127 + sign * exponent) << 23, jnp.float32))
-            for sign in (1, -1)
+            lax.bitcast_convert_type((127 + sign * exponent) << 23, jnp.float32) for sign in (1, -1)
         )
-        return power * 2.0**-BITS, inverse * 2.0**BITS
+        return power, inverse
+
+
+def _in_float64(parts: Array, inverse: Array) -> tuple[Array, Array]:
+    """The coarse and the fine integers of the float64 sum of some blocks."""
+    with jax.enable_x64(True):
+        multiple = sum_in_float64(parts) * (float64(inverse) * 2.0**BITS)
+        # By its name: a compiler takes adding and subtracting a large number for nothing.
+        coarse = lax.round(multiple, _NEAREST)
+        fine = lax.round((multiple - coarse) * 2.0**BITS, _NEAREST)
+        return coarse.astype(jnp.int64), fine.astype(jnp.int64)
+
+
+def _in_integers(parts: Array, inverse: Array) -> tuple[Array, Array]:
+    """The sums of both integers of every block, without float64: exact but for the last digit."""
+    # Below 2^-66 float32 could not hold the sum's last digits: there no record contributes.
+    inverse = jnp.where(inverse < 2.0**66, inverse, 0)
+    rest = parts * inverse[None] * 2.0**_UPPER
+    pieces = []
+    with jax.enable_x64(True):
+        for bits in (BITS - _UPPER, BITS, 0):
+            nearest = lax.round(rest, _NEAREST)
+            # Differences are exact, and so is all that is scaled by powers of two.
+            rest = (rest - nearest) * jnp.float32(2.0**bits)
+            whole = lax.convert_element_type(nearest, jnp.int32)
+            pieces.append(jnp.sum(whole, axis=0, dtype=jnp.int64))
+        return (pieces[0] << (BITS - _UPPER)) + pieces[1], pieces[2]
+
+
+def _as_floats(total: Total, power: Array, dtype: jnp.dtype) -> tuple[Array, ...]:
+    """The sum in float64, as terms of ``dtype``."""
+    with jax.enable_x64(True):
+        coarse, fine = (float64(_integers(words)) for words in total)
+        spacing = float64(power) * 2.0**-BITS
+        return from_float64((coarse + fine * 2.0**-BITS) * spacing, dtype).terms
+
+
+def _as_float32(total: Total, power: Array) -> tuple[Array, ...]:
+    """The sum as three float32 terms, each what is left of the integers rounded to 24 bits."""
+    with jax.enable_x64(True):
+        coarse, fine = map(_integers, total)
+        # Many blocks' fine integers are more than one coarse unit.
+        carry = (fine + (1 << BITS - 1)) >> BITS
+        coarse, fine = coarse + carry, fine - (carry << BITS)
+        # Of a small sum all digits fit into one integer.
+        small = jnp.abs(coarse) < 1 << BITS
+        rest = jnp.where(small, (coarse << BITS) + fine, coarse)
+        terms, unit = [], 2.0 ** (-2 * BITS)
+        for last in (False, False, True):
+            if last:
+                rest = jnp.where(small, rest, (rest << BITS) + fine)
+            term = lax.convert_element_type(rest, jnp.float32)
+            rest = rest - lax.convert_element_type(term, jnp.int64)
+            scale = unit if last else jnp.where(small, jnp.float32(unit), jnp.float32(2.0**-BITS))
+            terms.append(term * scale * power)
+        return tuple(terms)
 
 
 def check(summands: list[Summand]) -> None:
@@ -131,7 +205,8 @@ def over_shares(totals: Sequence[Total]) -> Sequence[Total]:
 
 
 def _plus(words: Words, integers: Array) -> Words:
-    return _words(_integers(words) + lax.convert_element_type(integers, jnp.int64))
+    with jax.enable_x64(True):
+        return _words(_integers(words) + integers)
 
 
 def _words(total: Array) -> Words:

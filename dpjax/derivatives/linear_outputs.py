@@ -127,7 +127,8 @@ def summand(
         if weight is not None
     ]
     bound = jnp.concatenate(bounds)
-    return Summand((len(bound), p), dtype, bound)
+    pairs = 0 if norms[1] is None else _counts(outputs, p)[0] // p
+    return Summand((len(bound), p), dtype, bound, squares=pairs)
 
 
 def split(
@@ -140,7 +141,7 @@ def split(
         gradient = jax.tree.map(lambda term: term[pairs:].reshape(-1), total)
     if norms[1] is not None:
         blocks = jax.tree.map(lambda term: term[:pairs].reshape(-1, p, p), total)
-        hessian = clipping.symmetrize(jax.tree.map(lambda term: _square(term, outputs), blocks))
+        hessian = jax.tree.map(lambda term: _square(term, outputs), blocks)
     return gradient, hessian
 
 

@@ -291,16 +291,11 @@ def polar(
     """
     tiny, largest = float(jnp.finfo(x.dtype).tiny), float(jnp.finfo(x.dtype).max)
     x = jnp.where(jnp.abs(x) < tiny, 0, x)
-    with jax.enable_x64(True):
-        wide = float64(x)
-        length = jnp.sqrt(clipping.tree_sum(wide * wide))
-        # False for NaN, and for a float64 whose square leaves float64's range.
-        good = good & (length > 2.0**-400) & (length <= largest)
-        scale = jnp.where(good, float64(sign) / jnp.where(good, length, 1), 0)
-        unit = jnp.where(good[:, None], wide, 0) * scale[:, None]
-        unit = lax.convert_element_type(jnp.where(jnp.abs(unit) < tiny, 0, unit), x.dtype)
-        radius = jnp.where(good, length, 0)
-        return finite(unit), lax.convert_element_type(radius, x.dtype)
+    good = good & jnp.all(jnp.abs(x) <= largest, axis=1)
+    unit, radius = clipping.lengths(jnp.where(good[:, None], x, 0))
+    good = good & (radius <= largest)
+    unit = jnp.where(good[:, None] & (jnp.abs(unit) >= tiny), unit * sign[:, None], 0)
+    return finite(unit), jnp.where(good, radius, 0)
 
 
 def finite(directions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -17,7 +17,7 @@ from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import Expansion, float64, wide_dtype
-from dpjax.derivatives import clipping, linear_model, linear_records, rounding
+from dpjax.derivatives import linear_model, linear_records, rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
 from dpjax.derivatives.integers import Summand
 
@@ -320,10 +320,11 @@ def unit_sums(
         bound = bound if gradient_weight is None else bound.at[p].set(of_gradient)
     elif gradient_weight is not None:
         bound = bound * gradient_weight
-    total = sum_chunks(blocks, units.width, contribution, Summand(shape, dtype, bound))
+    squares = 0 if hessian_weight is None else 1
+    total = sum_chunks(blocks, units.width, contribution, Summand(shape, dtype, bound, squares))
     if hessian_weight is None:
         return total, None
-    hessian = clipping.symmetrize(jax.tree.map(lambda term: term[:p], total))
+    hessian = jax.tree.map(lambda term: term[:p], total)
     if gradient_weight is None:
         return None, hessian
     return jax.tree.map(lambda term: term[p], total), hessian

@@ -161,19 +161,19 @@ def _sums(
         factors = clipping.clip_factors(
             1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
         )
-        return (
-            rounding.block_products(blocks(factors), blocks(gradients), any_order, axis=1),
-            rounding.block_products(blocks(factors), blocks(hessians), any_order, axis=1),
+        first, second = (
+            rounding.block_products(blocks(factors), blocks(rows), any_order, axis=1)
+            for rows in (gradients, hessians)
         )
+        return first, second.reshape(-1, k, k)
 
     record = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(batch)
     )
     numbers = k * directions.widest(of_flat, flat, record)
     summands = tuple(
-        Summand((size,), flat.dtype, weight)
-        for size, weight in zip((k, k * k), weights, strict=True)
+        Summand(shape, flat.dtype, weight, squares)
+        for shape, weight, squares in zip(((k,), (k, k)), weights, (0, 1), strict=True)
     )
     gradient, hessian = sum_chunks(n, rows_per_chunk(n, numbers), contribution, summands)
-    square = jax.tree.map(lambda term: term.reshape(k, k), hessian)
-    return gradient, clipping.symmetrize(square)
+    return gradient, hessian

@@ -1,0 +1,133 @@
+"""What a program holds when it is lowered for a GPU or a TPU: no float64, or a refusal."""
+
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax import export
+
+import dpjax
+from dpjax import mechanisms, transforms
+from dpjax.derivatives import (
+    clipped_grad,
+    clipped_grad_difference,
+    clipped_hessian,
+    joint_clipped,
+)
+from tests.factories import FACTORIES, P, toy, toy_records
+
+# Those that compute in float64 on exact sums, or draw their noise in it.
+IN_FLOAT64 = {
+    "dp-gd-selected": "eigenvalues of an exact Hessian",
+    "dp-newton": "eigenvalues of an exact Hessian",
+    "gauss-psgd": "sums of estimates",
+    "prgd": "noise in a ball",
+    "spider": "scores of exact sums",
+    "spider-boost": "scores of exact sums",
+    "spider-fixed": "scores of exact sums",
+}
+KEY = jax.random.key(0)
+X, Y = toy_records()
+W = jnp.zeros(P)
+
+
+def lowered(function, platform):
+    """The program for a device of this kind; JAX's silent cut of 64-bit integers is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Explicitly requested dtype")
+        return export.export(jax.jit(function), platforms=[platform])(KEY).mlir_module()
+
+
+def has_float64(module):
+    return re.search(r"tensor<[^>]*f64>", module) is not None
+
+
+def holds_none(function, platform):
+    module = lowered(function, platform)
+    assert not has_float64(module)
+    assert "callback" not in module
+    # Planted: the search would see one.
+    assert has_float64(module + "%0 = stablehlo.add %1, %2 : tensor<4xf64>")
+    return module
+
+
+def reduced_products(module):
+    """Products of float32 that a device may make in fewer digits than float32 has."""
+    products = [line for line in module.splitlines() if "dot_general" in line and "xf32>" in line]
+    return [line for line in products if "HIGHEST" not in line]
+
+
+def training(name, **more):
+    algorithm = toy(name, **more)
+    return lambda key: dpjax.solve(algorithm, (X, Y), key=key).params
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("name", sorted(set(FACTORIES) - set(IN_FLOAT64)))
+def test_no_training_holds_float64_or_products_of_fewer_digits(name, platform):
+    module = holds_none(training(name), platform)
+    # In a subspace the loss is differentiated as it is written, by products of its own.
+    assert len(reduced_products(module)) == (2 if name == "dp-subspace-tr" else 0)
+
+
+@pytest.mark.parametrize("name", sorted(IN_FLOAT64))
+def test_what_computes_in_float64_is_refused_by_a_tpu_alone(name):
+    with pytest.raises(ValueError, match="needs float64, which a TPU does not have"):
+        lowered(training(name), "tpu")
+    assert has_float64(lowered(training(name), "cuda"))
+
+
+def test_sums_in_any_order_are_refused_by_a_tpu():
+    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation="add_or_remove_one")
+    with pytest.raises(ValueError, match="zero_out"):
+        lowered(training("dp-gd", budget=budget), "tpu")
+
+
+def loss(w, example):
+    return jnp.logaddexp(0.0, -example[1] * (example[0] @ w))
+
+
+def chained(make):
+    """One update of a chain, of gradients a record."""
+
+    def update(key):
+        chain = make(key)
+        return chain.update(X[:, :P], chain.init(W), W)[0]
+
+    return update
+
+
+BLOCKS = {
+    "perturb": lambda key: mechanisms.perturb(key, W, 1.0),
+    "symmetric noise": lambda key: mechanisms.add_symmetric_gaussian(key, jnp.eye(P), 1.0),
+    "noisy argmax": lambda key: mechanisms.noisy_argmax(key, W, 1.0),
+    "tree noise": lambda key: mechanisms.prefix_noise(8, P, "tree").perturb(key, W, 1.0, 3),
+    "square-root noise": lambda key: mechanisms.prefix_noise(8, P).perturb(key, W, 1.0, 3),
+    "clipped_grad": lambda key: clipped_grad(loss, clip_norm=1.0)(W, (X, Y)),
+    "clipped_hessian": lambda key: clipped_hessian(loss, clip_norm=1.0)(W, (X, Y)),
+    "joint_clipped": lambda key: joint_clipped(loss, gradient_weight=1.0, hessian_weight=1.0)(
+        W, (X, Y)
+    ),
+    "clipped_grad_difference": lambda key: clipped_grad_difference(loss, smoothness=1.0)(
+        W, W + 1, (X, Y)
+    ),
+    "clip, add up and noise": chained(
+        lambda key: optax.chain(
+            transforms.clip_and_sum(1.0), transforms.add_gaussian_noise(1.0, key)
+        )
+    ),
+    "a tree's noise": chained(
+        lambda key: optax.chain(
+            transforms.clip_and_sum(1.0), transforms.add_tree_noise(1.0, key, horizon=8)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_no_building_block_holds_float64(name, platform):
+    holds_none(BLOCKS[name], platform)
