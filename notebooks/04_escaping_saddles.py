@@ -321,7 +321,7 @@ for kind, (color, marker, line) in KINDS.items():
     noise = dpjax.mechanisms.PrefixNoise(kind, HORIZON)
     predicted = noise.sensitivity * noise.stddevs()
     leaves = jnp.arange(HORIZON)
-    draw = jax.jit(lambda leaf, noise=noise: noise.increment(KEYS[0], leaf, (DRAWS,)))
+    draw = jax.jit(lambda leaf, noise=noise: noise.perturb(KEYS[0], jnp.zeros(DRAWS), 1.0, leaf))
     drawn = np.stack([np.asarray(draw(leaf)) for leaf in leaves])
     simulated = noise.sensitivity * np.cumsum(drawn, axis=0).std(axis=1)
     axes.plot(counts, predicted, color=color, linestyle=line, label=kind.replace("_", " "))

@@ -220,7 +220,7 @@ def test_what_is_accounted_is_the_matrix_of_the_integers_that_multiply(horizon, 
             return (one * jnp.eye(*shape)).astype(jnp.int64)
 
     monkeypatch.setattr(tree, "standard_normal", draws)
-    rows = [np.asarray(noise.increment(KEY, leaf, (horizon,))) for leaf in range(horizon)]
+    rows = [np.asarray(noise._increment(KEY, leaf, (horizon,))) for leaf in range(horizon)]
     matrix = np.stack(rows).astype(np.float64) * 2.0**-52
     largest = np.sqrt((np.linalg.inv(matrix) ** 2).sum(axis=0)).max()
     assert noise.sensitivity == pytest.approx(largest, rel=1e-11)

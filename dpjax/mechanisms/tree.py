@@ -117,7 +117,7 @@ class PrefixNoise:
         back = np.where(places >= 0, inverse[np.maximum(places, 0)], 0.0)
         return np.linalg.inv(norms[:, None] * back)
 
-    def increment(
+    def _increment(
         self, key: Key[Array, ""], leaf: Integer[Array, ""] | int, shape: tuple[int, ...]
     ) -> Integer[Array, "..."]:
         """Returns the noise on increment ``leaf`` at stddev 1, int64 multiples of 2^-52.
@@ -163,7 +163,7 @@ class PrefixNoise:
         inside = (jnp.asarray(leaf) >= 0) & (jnp.asarray(leaf) < self.horizon)
         scale = lattice.scale_of(jnp.where(inside, lattice.in_float32(stddev), jnp.nan))
         with jax.enable_x64(True):
-            noise = lattice.in_units(self.increment(key, leaf, value.shape), scale, _FRACTION)
+            noise = lattice.in_units(self._increment(key, leaf, value.shape), scale, _FRACTION)
             return lattice.release(value, noise, scale)
 
     def _from_square_root(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
