@@ -15,7 +15,7 @@ from dpjax.oracles.base import Records
 from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
 
 # No draw of ``standard_normal`` is larger.
-_REACH = 9.5
+_REACH = 10.1
 # Beside curvature, what the rounding of unit vectors to float32 may add to it.
 _ROUNDING = 1e-6
 
