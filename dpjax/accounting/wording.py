@@ -32,8 +32,8 @@ class ReleaseWords(NamedTuple):
     note: str = ""
     sums: str = (
         "clipped contributions are added in float32 within blocks of at most 128 rows, in float64 "
-        "within chunks of blocks, and as integers across chunks; the worst-case rounding error is "
-        "included in the sensitivity or bound above."
+        "(on a GPU or TPU as integers) within chunks of blocks, and as integers across chunks; the "
+        "worst-case rounding error is included in the sensitivity or bound above."
     )
 
     def sums_under(self, relation: Relation) -> str:

@@ -96,14 +96,27 @@ def take_step(
     hessian = objective.regularize_hessian(answer.hessian, wide)
     # Noise must not pass for negative curvature: lift the spectrum by its typical size.
     damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
-    move, multiplier = trust_region_step(gradient, damped, radius, subproblem)  # step 5
-    moved = unravel(flat + move)  # step 6
-    params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
+    move, info = minimize_model(gradient, damped, radius, subproblem)  # step 5
+    params = narrow(unravel(flat + move), state.params)  # step 6
+    return State(params, state.params, answer, info.multiplier, state.iteration + 1), info
+
+
+@jax.default_matmul_precision("highest")
+def minimize_model(
+    gradient: Array, hessian: Array, radius: Array, *solver: Solver
+) -> tuple[Array, Info]:
+    """Returns the step of ``trust_region_step``, whose arguments it has, and its metrics."""
+    move, multiplier = trust_region_step(gradient, hessian, radius, *solver)
     info = Info(
         gradient_norm=jnp.linalg.norm(gradient),
         multiplier=multiplier,
         radius=radius,
         step_norm=jnp.linalg.norm(move),
-        model_decrease=-(gradient @ move + move @ damped @ move / 2),
+        model_decrease=-(gradient @ move + move @ hessian @ move / 2),
     )
-    return State(params, state.params, answer, multiplier, state.iteration + 1), info
+    return move, info
+
+
+def narrow(wide: Params, params: Params) -> Params:
+    """Returns ``wide`` in the dtypes of ``params``, which ``widen`` had left."""
+    return jax.tree.map(lambda new, old: new.astype(old.dtype), wide, params)

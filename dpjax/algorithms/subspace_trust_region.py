@@ -15,9 +15,8 @@ from dpjax.algorithms import base
 from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import Single, check_smooth, refuse_paper
-from dpjax.algorithms.model_step import Info
+from dpjax.algorithms.model_step import Info, minimize_model, narrow
 from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
-from dpjax.linalg import trust_region_step
 from dpjax.objectives import Objective
 from dpjax.oracles import SubspaceQuery
 
@@ -75,24 +74,15 @@ class SubspaceTrustRegion(Single):
         flat, unravel = ravel_pytree(wide)
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
-        with jax.default_matmul_precision("highest"):
-            gradient, hessian = self._regularize(
-                answer.gradient, answer.hessian, flat, unravel, sketch
-            )
-            damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
-            radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
-            move, multiplier = trust_region_step(gradient, damped, radius)
-            moved = unravel(flat + move @ sketch)
-            params = jax.tree.map(lambda new, old: new.astype(old.dtype), moved, state.params)
-            info = Info(
-                gradient_norm=jnp.linalg.norm(gradient),
-                multiplier=multiplier,
-                radius=radius,
-                step_norm=jnp.linalg.norm(move),
-                model_decrease=-(gradient @ move + move @ damped @ move / 2),
-            )
-        return State(params, state.iteration + 1), info
+        noisy = answer.gradient, answer.hessian
+        gradient, hessian = self._regularize(*noisy, flat, unravel, sketch)
+        damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
+        radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
+        move, info = minimize_model(gradient, damped, radius)
+        moved = unravel(flat + jnp.matmul(move, sketch, precision="highest"))
+        return State(narrow(moved, state.params), state.iteration + 1), info
 
+    @jax.default_matmul_precision("highest")
     def _regularize(
         self, gradient: Array, hessian: Array, flat: Array, unravel, sketch: Array
     ) -> tuple[Array, Array]:

@@ -114,7 +114,7 @@ def clip_factors(
 
     Returns:
       (n,), of the rows' dtype; exactly 0 for a row with a non-finite entry, or one longer than
-      1e38 C (in float64 1e150 C); exactly 1 for a row within C times ``SLACK``.
+      8e37 C (in float64 1e175 C); exactly 1 for a row within C times ``SLACK``.
 
     Privacy: row i reads row i alone; no control flow depends on values.
 
@@ -130,7 +130,7 @@ def clip_factors(
         far += tree_sum(jnp.where(is_number, (units * _DOWN) ** 2, jnp.inf))
     norm = jnp.where(near < jnp.inf, jnp.sqrt(near), jnp.sqrt(far) / _DOWN)
     good = norm < jnp.inf
-    return _shrunk(norm, good if keep is None else good & keep)
+    return _shrunk(norm, good if keep is None else good & keep, dtype)
 
 
 def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
@@ -176,15 +176,16 @@ def factors(
             units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            result.append(lax.convert_element_type(_shrunk(jnp.sqrt(units), good), dtype))
+            result.append(_shrunk(jnp.sqrt(units), good, dtype))
         return result * (len(squares) if single else 1)
 
 
-def _shrunk(norm: Array, good: Array) -> Array:
+def _shrunk(norm: Array, good: Array, dtype: jnp.dtype) -> Array:
     """Returns the factors of vectors with these norms in units of C, 0 if not ``good``."""
     factors = jnp.where(good, jnp.minimum(1, SLACK / norm), 0)
     # Subnormal factors are coarse enough to exceed C where hardware keeps them.
-    return jnp.where(factors < float(jnp.finfo(jnp.float32).tiny), 0, factors)
+    factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
+    return lax.convert_element_type(factors, dtype)
 
 
 def bad(values: Float[Array, "n ..."]) -> Bool[Array, " n"]:

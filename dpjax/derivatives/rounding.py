@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Real
 
 BLOCK = 128
-"""Most rows that are added in float32; the blocks of a chunk are added in float64."""
+"""Most rows that are added in float32; blocks of a chunk are added in float64, or as integers."""
 CHUNK = SHARE
 """Most rows of a chunk, whose sum is rounded to a grid; chunks are added as integers."""
 
@@ -72,7 +72,8 @@ def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> fl
     Worst case over the order of additions: a sum of k terms of norm at most C, added in any order
     with unit roundoff u, errs by at most k u / (1 - k u) times k C. Rows are added in float32 in
     blocks of ``BLOCK``, and blocks in float64 in chunks of at most ``CHUNK`` rows. The sum of a
-    chunk is rounded to a grid; what lies above is a sum of integers, which is exact. If the
+    chunk is rounded to a grid, or off a CPU that of each block, of which one differs between
+    neighbours; what lies above is a sum of integers, which is exact. If the
     common rows keep their positions, one block and one chunk differ between neighbours and the
     others are the same bits; otherwise all do, and rows are added in float64 in each. The finished
     sum, of norm n C, is rounded to float64.

@@ -48,7 +48,7 @@ def perturb(
     """
     check_threefry(key)
     with jax.enable_x64(True):
-        scale = lattice.in_float32(stddev)
+        scale = stddev if isinstance(stddev, jax.Array) else lattice.in_float32(stddev)
         if jnp.broadcast_shapes(scale.shape, value.shape) != value.shape:
             # One draw at several scales tells the value: it is solved for.
             raise ValueError(

@@ -53,7 +53,7 @@ def noisy_argmax(
     check_threefry(key)
     with jax.enable_x64(True):
         noise = standard_gumbel(key, scores.shape)
-        unit = lattice.scale_of(jnp.asarray(scale, jnp.float32))
+        unit = lattice.scale_of(scale)
         grids, rest = lattice.split(scores, unit.exponent)
         rest = rest + lattice.in_units(noise, unit, FRACTION)
         grids, rest = lattice.carried(grids, rest)
@@ -71,12 +71,11 @@ def selection_error(count: int) -> float:
     """Returns a bound on the total variation between ``noisy_argmax`` and real arithmetic.
 
     Its scale is the one that is used, which is the given one or up to 2^-20 of it more. In units of
-    it each noisy score is wrong by at most e: the table by 2^-50, its 63 bits
-    by 2^-50 (they leave the tail open to a relative 2^-50 where no second word is read), the
-    product and at most three terms of a score by 2^-53 each. That a place wins then implies that it
-    wins in real arithmetic with its score raised by 2 e, which changes the logarithm of its
-    probability by 2 e at most, together below 2^-47. Tails are cut at 2^-64 a score. The bound is
-    eight times the sum.
+    it each noisy score is wrong by at most e: the table by 2^-50, its 63 bits by 2^-50 (they leave
+    the tail open to a relative 2^-50 where no second word is read), the product and at most three
+    terms of a score by 2^-53 each. That a place wins then implies that it wins in real arithmetic
+    with its score raised by 2 e, which changes the logarithm of its probability by 2 e at most,
+    together below 2^-47. Tails are cut at 2^-64 a score. The bound is eight times the sum.
 
     Args:
       count: number of scores.

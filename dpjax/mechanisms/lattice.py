@@ -56,18 +56,19 @@ class Split(NamedTuple):
     rest: Array
 
 
-def in_float32(stddev: Array | float) -> Array:
+def in_float32(stddev: Array | float) -> Any:
     """Returns |stddev| in float32, which is 0 for 0 alone, as 0 adds no noise.
 
     >>> print(in_float32(1e-300), in_float32(0.0))
     1.1754944e-38 0.0
     """
-    is_array = isinstance(stddev, jax.Array)
-    number: Any = stddev if is_array else np.asarray(stddev, np.float64)
-    if number.dtype == np.float64:
-        numbers: Any = jnp if is_array else np
-        number = numbers.where(number == 0, number, numbers.maximum(abs(number), TINY))
-    given = jnp.abs(lax.convert_element_type(number, jnp.float32))
+    if not isinstance(stddev, jax.Array):
+        size = np.abs(np.asarray(stddev, np.float64))
+        with np.errstate(over="ignore"):  # infinite, which no answer survives
+            return np.where(size == 0, 0, np.maximum(size, TINY)).astype(np.float32)
+    if stddev.dtype == jnp.float64:
+        stddev = jnp.where(stddev == 0, 0, jnp.maximum(jnp.abs(stddev), TINY))
+    given = jnp.abs(lax.convert_element_type(stddev, jnp.float32))
     # By its bits: processors take a subnormal number for 0.
     is_zero = lax.bitcast_convert_type(given, jnp.int32) == 0
     return jnp.where(is_zero, given, jnp.maximum(given, TINY))
