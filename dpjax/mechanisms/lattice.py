@@ -68,10 +68,11 @@ def in_float32(stddev: Array | float) -> Any:
             return np.where(size == 0, 0, np.maximum(size, TINY)).astype(np.float32)
     if stddev.dtype == jnp.float64:
         stddev = jnp.where(stddev == 0, 0, jnp.maximum(jnp.abs(stddev), TINY))
-    given = jnp.abs(lax.convert_element_type(stddev, jnp.float32))
-    # By its bits: processors take a subnormal number for 0.
-    is_zero = lax.bitcast_convert_type(given, jnp.int32) == 0
-    return jnp.where(is_zero, given, jnp.maximum(given, TINY))
+    # By its bits alone: processors take a subnormal number for 0.
+    bits = lax.bitcast_convert_type(lax.convert_element_type(stddev, jnp.float32), jnp.int32)
+    bits &= 0x7FFFFFFF
+    bits = jnp.where(bits == 0, 0, jnp.maximum(bits, 1 << 23))
+    return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def scale_of(stddev: Array | float) -> Scale:
