@@ -22,9 +22,6 @@ from dpjax.driver import ResumeMismatch, Watch, loop, progress
 from dpjax.training import evaluation
 from dpjax.transforms import holds_noise
 
-# Toy tables: noise drowns their gradients, as a warning then says.
-pytestmark = pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
-
 N, P, CLASSES, DELTA = 60, 4, 3, 1e-3
 BUDGET = dpjax.PrivacyBudget(20.0, DELTA)
 KEY = jax.random.wrap_key_data(np.array([314_159, 271_828], np.uint32), impl="threefry2x32")
@@ -538,6 +535,8 @@ def test_the_bar_names_the_epsilon_of_the_whole_run(capfd):
     assert f"held-out {100 * trained.exact_held_out['accuracy'][-1]:.1f} %" in shown
 
 
+# A toy table: noise drowns its gradients, as a warning then says.
+@pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 def test_another_epsilon_compiles_nothing():
     fitted(budget=dpjax.PrivacyBudget(1.0, DELTA))
     compiled = progress._advance._cache_size()

@@ -13,9 +13,6 @@ from dpjax.driver.loop import own_key
 from dpjax.mechanisms import base, seed_key, used_keys
 from dpjax.oracles import bind
 
-# Toy tables: noise drowns their gradients, as a warning then says.
-pytestmark = pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
-
 KEY = jax.random.key(7)
 TRAIN = pytest.mark.parametrize("train", [dpjax.solve, dpjax.run])
 
@@ -264,6 +261,8 @@ def fit(algorithm, data, key):
     ],
     ids=["solve", "run", "fit"],
 )
+# A toy table: noise drowns its gradients, as a warning then says.
+@pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 def test_c57_one_key_in_two_threads_trains_once(train, place, name, meeting):
     meeting(place, name)
     key = dpjax.random_key()

@@ -10,9 +10,6 @@ import dpjax
 from dpjax.cli import main
 from dpjax.datasets import check, encode_labels, load
 
-# Toy tables: noise drowns their gradients, as a warning then says.
-pytestmark = pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
-
 BOUNDS = {"age": [18, 90], "income": [0, 200]}
 TRUE = {"words": ("No", "Yes"), "booleans": ("False", "True"), "numbers": (0, 2)}
 

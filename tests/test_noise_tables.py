@@ -170,9 +170,11 @@ def counts_beyond(ends, second):
     return high
 
 
-def test_a_cell_of_the_grid_has_the_gaussians_probability_to_nine_deviations():
-    width, error = 2.0**-9, 2.0**-49
-    starts = np.round(np.linspace(0, 9, 200) / width) * width
+def test_a_cell_of_the_grid_has_the_gaussians_probability_to_the_last_octave():
+    # The table, and what rounding a product and three terms of a value adds.
+    width, error = 2.0**-9, 2.0**-50
+    assert error >= fixed_point.NORMAL_ERROR + 4 * 2.0**-53
+    starts = np.round(np.linspace(0, 9.93, 200) / width) * width
     ends = np.concatenate([starts, starts + width])
     ratios = {}
     for second in (True, False):
@@ -190,12 +192,12 @@ def test_a_cell_of_the_grid_has_the_gaussians_probability_to_nine_deviations():
                     for i in range(200)
                 ]
             )
-    # PRIVACY: the factor that is charged, a cell of [a, a + width).
+    # PRIVACY: the logarithm of the factor that the guarantee states, of a cell of [a, a + width).
     bits = np.where(starts < 4.0088, 63, 127)  # The end of the 14th octave.
     charged = 2 * error / width * np.exp((starts + width) * width)
     charged += 2 / (2.0**bits * 2 * stats.norm.pdf(starts + width) * width)
     assert (ratios[True] <= charged).all()
-    assert charged.max() <= 2.0**-38.5
+    assert charged.max() <= 2.0**-39
     # Planted: without second words there are too few numbers far out.
     beyond = starts > 5
     assert (ratios[False][~beyond & (starts < 4)] <= charged[~beyond & (starts < 4)]).all()
