@@ -20,7 +20,7 @@ import pytest
 from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, hash_chain
-from dpjax.algorithms.ending import WithAccuracy, WithCount
+from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
@@ -317,8 +317,8 @@ def quiet_in(owner, method):
 
 mutant("little noise on what a certificate asks")(quiet_in(TrustRegion, "certify"))
 mutant("little noise on the scores at the end")(quiet_in(Spider, "close"))
-mutant("little noise on the accuracy at the end")(quiet_in(WithAccuracy, "close"))
-mutant("little noise on the count at the end")(quiet_in(WithCount, "close"))
+mutant("little noise on the accuracy at the end")(quiet_in(_Ending, "close"))
+mutant("little noise on the count at the end")(quiet_in(_Ending, "close"))
 
 
 @mutant("a person counted once for each record")
@@ -333,7 +333,7 @@ def _(patch):
 
 @mutant("an accuracy that is not booked")
 def _(patch):
-    patch.setattr(WithAccuracy, "event", property(lambda self: self.algorithm.event))
+    patch.setattr(_Ending, "event", property(lambda self: self.algorithm.event))
 
 
 @mutant("a cap on the number of trainings that is not accounted")

@@ -761,7 +761,13 @@ def test_an_old_ledger_goes_on_by_its_own_rule(order, path):
     first = {"kind": "declaration", "format": "dpjax-ledger-1", "id": "0", "epsilon": 3.0}
     first |= {"delta": 1e-6, "relation": "zero_out", "renyi_order": order, "at": "2026-01-01"}
     booked = {"kind": "intent", "run": "old", "parent": None, "label": "l", "config": "c"}
-    booked |= {"relation": "zero_out", "releases": [], "cost": cost, "overflow": 0.0, "at": "then"}
+    booked |= {
+        "relation": "zero_out",
+        "releases": [{"mechanism": "gaussian"}],
+        "cost": cost,
+        "overflow": 0.0,
+        "at": "then",
+    }
     lines = hash_chain.line(first, "0" * 64)
     path.write_bytes(lines + hash_chain.line(booked, hash_chain.parse(lines).head))
     with Ledger.open(path) as ledger:
@@ -798,7 +804,12 @@ def test_a_crafted_cost_or_limit_is_damage(change, old, path):
     first |= {"delta": 1e-6, "relation": "zero_out", "renyi_order": None, "at": "then"}
     first |= {} if old else {"unsampled": False}
     booked = {"kind": "intent", "run": "old", "parent": None, "label": "l", "config": "c"}
-    booked |= {"relation": "zero_out", "releases": [], "overflow": 0.0, "at": "then"}
+    booked |= {
+        "relation": "zero_out",
+        "releases": [{"mechanism": "gaussian"}],
+        "overflow": 0.0,
+        "at": "then",
+    }
     booked |= {"cost": 0.1} if old else {"cost": [0.1, 0.1], "limits": FIXED}
     for more in ({}, change):
         lines = hash_chain.line(first, "0" * 64)

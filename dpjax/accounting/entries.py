@@ -1,4 +1,4 @@
-"""``Entry``: one run in a ledger; and which run of a plan, or of a crash, a new one is."""
+"""``Entry``: one run in a ledger; and where a new one stands in a plan, or what it resumes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -23,13 +23,19 @@ def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     parts = tuple(lines[0].get("parts") or ())
     for line in lines:
         read = all(isinstance(line.get(name), kind) for name, kind in _FIELDS[line["kind"]].items())
-        names = [line["releases"][0]["name"]] if line.get("config") == "outside" else []
+        names = outside_names(line)
         lists = [isinstance(one, list) for one in line.get("planned", ())]
+        read = read and line.get("releases") != []
         if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
             raise TypeError("a field is of another type")
         if line.get("part") not in (None, *parts) or ("config" in line) != ("parent" in line):
             raise ValueError("it names no part that is declared, or no parent")
     return parts
+
+
+def outside_names(line: dict[str, Any]) -> list[str]:
+    """Returns what another program released, if a line books that, in its own words."""
+    return [one["name"] for one in line.get("releases", ())[:1] if one["mechanism"] == "outside"]
 
 
 class Entry(NamedTuple):

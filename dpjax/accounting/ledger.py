@@ -15,7 +15,7 @@ from dpjax import _validate
 from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
-from dpjax.accounting.entries import Entry, check_lines, is_booked, place
+from dpjax.accounting.entries import Entry, check_lines, is_booked, outside_names, place
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, steps, used
 from dpjax.accounting.hash_chain import LedgerError
@@ -154,7 +154,7 @@ class Ledger(HasCard):
             raise _absent(path) from None
 
     def of(self, part: str | None) -> "Ledger":
-        """Returns this ledger for what reads one of its parts alone, or with None all of the data.
+        """Returns this ledger restricted to one part; None for all of the data.
 
         Parts spend side by side: of each is left what runs leave that read it or all of the data,
         and of all of the data the least of any part.
@@ -211,7 +211,7 @@ class Ledger(HasCard):
                 finished=ended.get(line["run"]),
                 draws=line.get("draws"),
                 plan=(line.get("plan") or [None])[0],
-                outside=line["releases"][0]["name"] if line["config"] == "outside" else None,
+                outside=next(iter(outside_names(line)), None),
                 part=line.get("part"),
             )
             for line in self._intents()
@@ -273,25 +273,24 @@ class Ledger(HasCard):
         Raises:
           ValueError: for an event of another relation, one without a place, or above the budget.
         """
-        return max(min(share["cost"]) for share in self._price(event).values())
+        return max(min(share["cost"]) for share in self._price(event)[1].values())
 
-    def _price(self, event: Event) -> dict[str, dict[str, Any]]:
-        """What a run takes of each part that it reads; nothing if a plan has paid for it."""
-        found, refused = {}, []
+    def _price(self, event: Event) -> tuple[list[Any] | None, dict[str, dict[str, Any]]]:
+        """The place in a plan that has paid for a run, and what the run takes of each part."""
+        plan, found, refused = place(self._lines.lines, event, self.part), {}, []
         for part in self._reads:
             limits, before = self._booked(part)
             try:
                 limits = limits if before else self.books.limits(event)
                 self.books.cost(event, limits)  # also a planned run may be one that no ledger books
-                paid = place(self._lines.lines, event, self.part)
-                cost = (0.0, 0.0) if paid else self.books.price(event, limits, before)
+                cost = (0.0, 0.0) if plan else self.books.price(event, limits, before)
                 fixed = {} if before or not self.books.both else {"limits": limits}
                 found[part] = {"cost": cost, **fixed}
             except ValueError as error:
                 refused.append(f"part {part!r}: {error}" if part else str(error))
         if refused:
             raise ValueError(f"{self.path}: {' '.join(refused)}")
-        return found
+        return plan, found
 
     def reserve(
         self,
@@ -347,7 +346,7 @@ class Ledger(HasCard):
                 raise ValueError(
                     f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
                 )
-            plan, shares = place(self._lines.lines, event, self.part), self._price(event)
+            plan, shares = self._price(event)
             for share in shares.values():
                 share["cost"] = self.books.written(share["cost"])
             found = {

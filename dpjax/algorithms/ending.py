@@ -49,7 +49,7 @@ def _of_training(name: str) -> Callable[..., Any]:
 
 @pytree_dataclass
 class _Ending(Accounted):
-    """A training, and one question when its steps are over."""
+    """A training, and one question when its steps are over; made by the functions below."""
 
     algorithm: base.Algorithm
     query: Query
@@ -72,7 +72,9 @@ class _Ending(Accounted):
         return compose([self.algorithm.event, self.query.event(1)])
 
     def init(self, params: Params) -> State:
-        return State(self.algorithm.init(params), None, jnp.full((), jnp.nan))
+        # Losses are finite where a training begins, also if it diverges.
+        start = params if isinstance(self.query, CountQuery) else None
+        return State(self.algorithm.init(params), start, jnp.full((), jnp.nan))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Any]:
         inner, info = self.algorithm.step(key, state.inner, ask)
@@ -85,20 +87,6 @@ class _Ending(Accounted):
 
     def answers(self, state: State) -> dict[str, Array]:
         return {**self.algorithm.answers(state.inner), self.query.name: state.answer}
-
-
-@pytree_dataclass
-class WithAccuracy(_Ending):
-    """Configuration of a training that ends with an estimate; made by ``with_accuracy``."""
-
-
-@pytree_dataclass
-class WithCount(_Ending):
-    """Configuration of a training that ends with a count; made by ``with_count``."""
-
-    def init(self, params: Params) -> State:
-        """Returns the state at ``params``, where losses are finite though a training diverges."""
-        return super().init(params)._replace(start=params)
 
 
 def with_accuracy(
@@ -142,8 +130,7 @@ def with_accuracy(
             f"epsilon of the accuracy must be below that of the budget, {budget.epsilon:g}, got "
             f"{share:g}; a tenth of it suffices for thousands of records."
         )
-    kinds = WithAccuracy, AccuracyQuery
-    return _with(kinds, make, budget, multiplier, share)
+    return _with(AccuracyQuery, make, budget, multiplier, share)
 
 
 def with_count(
@@ -183,12 +170,11 @@ def with_count(
     multiplier = gaussian_multiplier(budget, 1) / math.sqrt(share)
     alone = Event((Release("count", 1, noise_multiplier=multiplier),), budget.relation)
     spent = epsilon_of(alone, budget.delta, budget.relation)
-    kinds = WithCount, CountQuery
-    return _with(kinds, make, budget, multiplier, spent)
+    return _with(CountQuery, make, budget, multiplier, spent)
 
 
 def _with(
-    kinds: tuple[Any, Any],
+    kind: Callable[..., Query],
     make: Callable[[PrivacyBudget], base.Algorithm],
     budget: PrivacyBudget,
     multiplier: float,
@@ -200,13 +186,13 @@ def _with(
         algorithm = make(dataclasses.replace(budget, epsilon=spend))
         accountant = base.recount_accountant(algorithm.accountant)
         setting = algorithm.queries[0].setting.of_all
-        query = kinds[1](setting=setting, noise_multiplier=multiplier)
+        query = kind(setting=setting, noise_multiplier=multiplier)
         _check_room(algorithm, query.name)
-        ending = kinds[0](algorithm, query, base.Declared(budget.epsilon, budget.delta))
+        ending = _Ending(algorithm, query, base.Declared(budget.epsilon, budget.delta))
         if epsilon_of(ending.event, budget.delta, budget.relation, accountant) <= budget.epsilon:
             return cast(base.Algorithm, ending)  # the rest of which the training says
-    check_spent(ending.event, budget, accountant, f"lower what the {query.name} spends.")
-    raise AssertionError("a budget is kept or it is not")
+    check_spent(ending.event, budget, accountant, f"lower what the {query.name} spends.")  # raises
+    return cast(base.Algorithm, ending)
 
 
 def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:

@@ -148,11 +148,15 @@ class Solution(Predictions, HasCard):
         return found
 
     def _card(self) -> Card:
-        algorithm = self.algorithm
+        algorithm: Any = self.algorithm
         planned = number(algorithm.steps, "{:,}".format)
         messages = {status.value: status.message.rstrip(".") for status in Status}
+
+        def epsilon(_: Event) -> str:
+            return ceil(algorithm.epsilon())
+
         rows = (
-            ("epsilon", number(self.steps, lambda _: of_event(algorithm, self._epsilon_words))),
+            ("epsilon", number(self.steps, lambda _: of_event(algorithm, epsilon))),
             ("delta", number(algorithm.declared.delta, lambda delta: ceil(float(delta)))),
             ("relation", algorithm.relation),
             ("steps", number(self.steps, lambda taken: f"{int(taken):,} of {planned}")),
@@ -162,11 +166,6 @@ class Solution(Predictions, HasCard):
             ("unit of privacy", f"one {self.unit}"),
         )
         return Card(f"Solution by {algorithm.title}", rows, REPRODUCIBLE * self.reproducible)
-
-    def _epsilon_words(self, event: Event) -> str:
-        del event
-        words = ceil(self.algorithm.epsilon())  # pyright: ignore[reportArgumentType] # one run
-        return words
 
     def _each(self, read: Callable[[Any], Any], tree: Any = None) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.

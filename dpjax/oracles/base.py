@@ -61,7 +61,7 @@ class Query:
     ``answer`` and ``event`` are final.
 
     Args:
-      setting: objective, declared n, relation, sampler, and how noise is drawn.
+      setting: objective, declared n, relation and sampler.
       noise_multiplier: standard deviation of the noise divided by ``sensitivity``.
     """
 

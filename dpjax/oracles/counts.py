@@ -158,12 +158,19 @@ class CountQuery(_Fraction):
 
     Privacy: the Gaussian mechanism. A record, or a unit, counts 0 or 1 whatever it holds, wherever
       it lies, so one that is nulled, replaced, added or removed moves the number by 1 at most.
+      Under ``add_or_remove_one`` that rests, as sums do, on a record's part being bitwise the same
+      in every row.
     """
 
     @property
     def name(self) -> str:
         """What an algorithm asks by."""
         return "count"
+
+    @property
+    def gradients_per_record(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """One where gradients tell who counts, none where features do."""
+        return int(self.objective.linear is None and not isinstance(self.objective.loss, UnitLoss))
 
     def _have(self, params: Params, rows: Any) -> Array:
         if isinstance(rows, PreparedLinear):

@@ -82,7 +82,7 @@ class Tuned(HasCard):
 
     @property
     def releasable(self) -> bool:
-        """Whether the guarantee may be relied on: no key that a seed may make, no unsafe noise."""
+        """Whether the guarantee may be relied on: no key that a seed may make."""
         return self.solution.releasable
 
     def epsilon(self, delta: float | None = None) -> float:
