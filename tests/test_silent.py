@@ -222,6 +222,28 @@ REFUSED = {
     "estimator: one-hot labels": (lambda _: classifier(y=HOT), "Pass one column"),
     "estimator: complex features": (lambda _: classifier(X + 0j), "must hold real values"),
     "estimator: a target of dates": (lambda _: regression(y=DATES), "y must hold numbers"),
+    "estimator: a column of categories": (
+        lambda _: classifier(frame(c=frame(c=WORDS)["c"].astype("category"))), "got category in"),
+    "estimator: booleans of a frame for words": (
+        lambda _: classifier(y=frame(y=nullable("boolean"))[["y"]], classes=("No", "Yes")),
+        "declare classes of that kind"),
+    "estimator: one such cell missing": (
+        lambda _: classifier(y=frame(y=nullable("boolean").mask(ONES > 0))[["y"]],
+                             classes=("No", "Yes")), "declare classes of that kind"),
+    "load: two columns of one name": (
+        lambda _: load({1: X[:, 0], "1": X[:, 1], "y": Y}, label="y", bounds={"1": (-1, 1)},
+                       classes=(-1, 1)), "names '1' twice"),
+    "check: fewer units": (
+        lambda _: check(dpjax.Dataset(X, Y), unit=[1, 2]), "one entry for each record"),
+    "check: a cap without units": (
+        lambda _: check(dpjax.Dataset(X, Y), max_records=2), "max_records is for units"),
+    "check: a cap of none": (
+        lambda _: check(dpjax.Dataset(X, Y), unit=Y, max_records=0), "at least 1, got 0"),
+    "check: no records": (lambda _: check(dpjax.Dataset(X[:0], Y[:0])), "has no records"),
+    "check: no records of a schema": (
+        lambda _: check({"a": [], "y": []}, schema={
+            "label": {"column": "y", "classes": [0, 1]}, "columns": {"a": {"bounds": [0, 1]}}}),
+        "has no records"),
     "estimator: a target of two columns": (lambda _: regression(y=HOT), "Pass one column"),
 }  # fmt: skip
 
@@ -320,6 +342,25 @@ def test_of_two_labels_0_is_minus_1(way):
     assert np.isfinite(found).all()
     if way.startswith("solve"):
         assert not np.allclose(found, solved(y=np.where(ONES > 0, Y, np.nan)), atol=0.1)
+
+
+class Stubborn:
+    """A cell that raises whatever is asked of it."""
+
+    @property
+    def ndim(self):
+        raise RuntimeError("asked")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cell", [np.ma.masked, Stubborn(), np.timedelta64(1, "D"), DATES[1]])
+def test_no_cell_raises_warns_or_becomes_a_number_that_it_is_not(cell):
+    held = np.array([cell, 1, 0], object)
+    assert dpjax.datasets.encode_labels(list(held), classes=(0, 1))[1:].tolist() == [1, -1]
+    assert np.isnan(dpjax.datasets.encode_labels(list(held), classes=(0, 1))[0])
+    rows = load({"a": held, "y": [0, 1, 1]}, label="y", bounds={"a": [0, 1]}, classes=(0, 1)).x
+    assert np.isnan(rows[0]).all()
+    assert np.isfinite(rows[1:]).all()
 
 
 @pytest.mark.parametrize("dtype", ["Int64", "Float32", "boolean", "int64[pyarrow]"])

@@ -55,6 +55,7 @@ _FARTHEST = 12 * 100_000  # months from 1970 that datetime64[D] holds; no bounds
 _NUMERIC = re.compile(r"[-+]?[.,]?\d[\d,]*(\.\d*)?(e[-+]?\d+)?", re.IGNORECASE)
 _PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 _WRITTEN = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?", re.IGNORECASE)
+_NO_NUMBERS = complex, np.complexfloating, np.datetime64, np.timedelta64
 _MOST_DIGITS = 300  # of a whole number; Python neither reads nor prints thousands
 
 
@@ -197,9 +198,10 @@ def to_number(cell: Any) -> float:
     >>> to_number("1e3"), to_number(None)
     (1000.0, nan)
     """
-    if isinstance(cell, complex | np.complexfloating) or getattr(cell, "ndim", 0):
-        return np.nan
     try:
+        # NumPy would warn of a masked cell, and count a date's units.
+        if cell is np.ma.masked or isinstance(cell, _NO_NUMBERS) or getattr(cell, "ndim", 0):
+            return np.nan
         return float(cell)
     except Exception:  # a cell may be anything, and raise anything
         return np.nan

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,11 +25,11 @@ from dpjax.datasets.labels import (
     plain,
     stand_in_problems,
 )
-from dpjax.datasets.loaders import check_schema_alone, open_table
+from dpjax.datasets.loaders import check_schema_alone, check_units, open_table
 from dpjax.datasets.schema import Schema, check_unit
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import has_columns, is_table_path
-from dpjax.datasets.tables import Bounds, Table, read_ranges
+from dpjax.datasets.tables import Bounds, Table, check_size, read_ranges
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
 _MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
@@ -195,6 +196,7 @@ def check(
         options |= {"max_records": max_records, "unit_type": unit_type}
         check_schema_alone(name_or_path, options)
         return CheckReport(**exact_counts(name_or_path, Schema.read(schema)))
+    check_units(name_or_path, label, unit, max_records, unit_type)
     if isinstance(name_or_path, Dataset):
         if label is not None:
             raise ValueError("label is for a table: the labels of a Dataset are in y.")
@@ -228,7 +230,10 @@ def _of_arrays(
     if data.present is not None:
         x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
     beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(unit)}
-    source = Matrix("the data", x.reshape(len(x), -1), beside=beside)
+    source = Matrix("the data", x.reshape(len(x), math.prod(x.shape[1:])), beside=beside)
+    check_size(source)
+    if any(cells.shape != (len(x),) for cells in beside.values()):
+        raise ValueError("y and unit must have one entry for each record.")
     if classes is None:
         count = len((data.preprocessing and data.preprocessing.classes) or ())
         classes = range(count) if count > 2 else (-1, 1)

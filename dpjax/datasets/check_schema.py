@@ -15,7 +15,7 @@ from dpjax.datasets.encoders import Dates
 from dpjax.datasets.labels import Label, exact_stand_ins, label_text, stand_in_problems
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
 from dpjax.datasets.sources import open_source
-from dpjax.datasets.tables import preprocessing_of, table_name
+from dpjax.datasets.tables import check_size, preprocessing_of, table_name
 
 _SHOWN = 8  # levels named in one remark
 _NEARLY = 0.9  # of the cells: levels, or dates, are written in another way than is declared
@@ -43,6 +43,7 @@ def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
     breaks = schema.quoted_line_breaks
     source = open_source(table, schema.label.column, quoted_line_breaks=breaks).source
     check_table(schema, source)
+    check_size(source)
     tally = _Tally(schema)
     for block in source.blocks(*tally.wanted):
         tally.add(block)

@@ -52,7 +52,8 @@ class Matrix(Source):
     ) -> list[np.ndarray]:
         """Returns the cells of some rows, see ``Source.at``."""
         del numeric
-        block = self._array[index]
+        inside = any(name in self._places for name in wanted)
+        block: Any = self._array[index] if inside else None  # labels alone need no features
         return [
             self._beside[name][index] if name in self._beside else block[:, self._places[name]]
             for name in wanted

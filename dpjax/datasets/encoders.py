@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax.datasets.cells import EPOCH, MISSING, Kind, to_days, to_numbers
-from dpjax.datasets.labels import Label, check_possible, class_places, codes, label_text, places
+from dpjax.datasets.labels import Label, check_possible, class_places, encoded, label_text, places
 
 _NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
 _TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
@@ -283,8 +283,7 @@ class ClassLabel:
 
         Privacy: each depends on its own cell.
         """
-        numbers = np.array([*codes(self.classes), np.nan], np.float32)
-        return numbers[class_places(cells, self.classes)]
+        return encoded(cells, self.classes)
 
     def check_stored(self, kind: Kind, where: str) -> None:
         """Raises if no cell of a column that is stored so has a declared class."""

@@ -97,6 +97,11 @@ def encode_labels(
         return flat.reshape(y.shape)
     cells = cells_of(y)
     classes = declared_classes(classes, name, kind_of(y))
+    return encoded(cells, classes, from_zero)
+
+
+def encoded(cells: np.ndarray, classes: Sequence[Label], from_zero: bool = False) -> np.ndarray:
+    """Returns the number of each cell's class (n,) in float32, NaN for one that has none."""
     numbers = range(len(classes)) if from_zero else codes(classes)
     return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
 
@@ -325,8 +330,11 @@ def plain(cell: Any) -> Label | None:
     >>> plain(np.int64(3)), plain(b"no"), plain(float("nan"))
     (3, 'no', None)
     """
-    if getattr(cell, "ndim", None) == 0:
-        cell = cell.item()  # of a scalar of NumPy or JAX
+    try:
+        if cell is not np.ma.masked and getattr(cell, "ndim", None) == 0:
+            cell = cell.item()  # of a scalar of NumPy or JAX
+    except Exception:  # a cell may be anything, and raise anything
+        return None
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")
     if isinstance(cell, decimal.Decimal):

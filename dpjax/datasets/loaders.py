@@ -21,6 +21,7 @@ from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
 from dpjax.datasets.tables import Bounds, Table, Units, read_declared, read_table
+from dpjax.datasets.units import NOT_GROUPED
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -101,7 +102,14 @@ def load(
         options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
         check_schema_alone(name_or_path, options)
         return read_declared(name_or_path, Schema.read(schema), memory_limit)
-    _check_unit(name_or_path, label, unit, max_records, unit_type, memory_limit)
+    check_units(name_or_path, label, unit, max_records, unit_type)
+    if unit is not None and max_records is None:
+        raise ValueError(
+            f"max_records must say how many records one {unit} contributes at most, got None: "
+            "declare a number without looking at the data."
+        )
+    if unit is not None and memory_limit is not None:
+        raise ValueError(NOT_GROUPED)
     if isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if label is not None or bounds is not None or intercept or classes is not None:
             raise ValueError(
@@ -148,18 +156,18 @@ def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def _check_unit(
-    table: Any,
-    label: str | None,
-    unit: str | None,
-    max_records: int | None,
-    unit_type: str | None,
-    memory_limit: int | None,
+def check_units(
+    table: Any, label: str | None, unit: Any, max_records: int | None, unit_type: str | None
 ) -> None:
+    """Raises for options on units that do not go together, or with a table or ``Dataset``."""
     if unit is None:
         for name, given in (("max_records", max_records), ("unit_type", unit_type)):
             if given is not None:
                 raise ValueError(f"{name} is for units: name the column that tells them by unit.")
+        return
+    if max_records is not None:
+        _validate.positive_int("max_records", max_records)
+    if isinstance(table, Dataset):
         return
     if not _is_user_table(table):
         raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
@@ -168,16 +176,8 @@ def _check_unit(
             f"unit names a column, and those of {str(table)!r} have no names: save the table as "
             "CSV or Parquet, or group its arrays by dpjax.datasets.group."
         )
-    if max_records is None:
-        raise ValueError(
-            f"max_records must say how many records one {unit} contributes at most, got None: "
-            "declare a number without looking at the data."
-        )
-    _validate.positive_int("max_records", max_records)
     if unit == label:
         raise ValueError(f"unit and label are both {unit!r}: a label does not tell units apart.")
-    if memory_limit is not None:
-        raise ValueError("records on disk cannot be grouped: leave memory_limit out.")
 
 
 def open_table(

@@ -10,7 +10,7 @@ import numpy as np
 from dpjax.datasets import columnar
 from dpjax.datasets.cells import cells_of, kind_of, stated
 from dpjax.datasets.columnar import Matrix
-from dpjax.datasets.csv_files import CsvFile, few
+from dpjax.datasets.csv_files import CsvFile, check_unique, few
 from dpjax.datasets.npz_files import open_archive, read_features
 from dpjax.datasets.source import Opened, Source
 
@@ -40,6 +40,9 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
     >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
     ({'age': 'age', '2': 2}, None)
+
+    Raises:
+      ValueError: if two names are equal as text.
     """
     if isinstance(table, Mapping):
         names: Any = list(table)
@@ -47,7 +50,10 @@ def column_keys(table: Any) -> dict[str, Any] | None:
         names = table.dtype.names
     else:
         names = getattr(table, "column_names", getattr(table, "columns", None))
-    return None if names is None else {str(name): name for name in names}
+    if names is None:
+        return None
+    check_unique("the table", [*map(str, names)])
+    return {str(name): name for name in names}
 
 
 def existing(table: Any) -> pathlib.Path:

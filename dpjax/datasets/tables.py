@@ -20,7 +20,7 @@ from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.schema import Schema, check_table, check_unit, undeclared_line_breaks
 from dpjax.datasets.source import Opened, Source
 from dpjax.datasets.sources import is_table_path, open_source
-from dpjax.datasets.units import group
+from dpjax.datasets.units import NOT_GROUPED, group
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
@@ -196,7 +196,7 @@ def _dataset(
     owners = None
     if opened.on_disk:
         if units is not None:
-            raise ValueError("records on disk cannot be grouped: leave memory_limit out.")
+            raise ValueError(NOT_GROUPED)
         x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
         asked = [label.column], {label.column} if label.numeric else set()
         y = Rows(_Encoded(source, asked, lambda cells: label.encode(*cells), ()))

@@ -12,6 +12,8 @@ from dpjax._typing import PyTree
 from dpjax.datasets.base import Dataset, check_arrays
 from dpjax.datasets.cells import cells_of, check_names, kind_of, stated, unit_name
 
+NOT_GROUPED = "records on disk cannot be grouped: leave memory_limit out."
+
 
 def group(
     data: Dataset | PyTree,
@@ -67,7 +69,7 @@ def group(
     check_arrays("data", data)
     leaves = jax.tree.leaves(data)
     if any(isinstance(leaf, Rows) for leaf in leaves):
-        raise ValueError("records on disk cannot be grouped: load them first.")
+        raise ValueError(NOT_GROUPED)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in leaves}
     if len(lengths) != 1 or -1 in lengths:
         raise ValueError("all leaves of the data must have the same number of rows.")

@@ -13,8 +13,8 @@ from scipy import sparse
 from sklearn.utils import column_or_1d
 
 from dpjax.datasets.cells import Kind, cells_of, check_unmasked, kind_of, to_numbers
-from dpjax.datasets.labels import check_labels, class_places, declared_classes
-from dpjax.datasets.labels import codes as codes_of
+from dpjax.datasets.encoders import NumberLabel
+from dpjax.datasets.labels import check_labels, declared_classes, encoded
 from dpjax.datasets.sources import Frame, column_keys
 
 _NUMBERS = (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED)  # kinds of which a cell may be a number
@@ -58,13 +58,15 @@ def features(x: Any) -> np.ndarray:
             f"X must not be empty: found array with 0 {lacking}(s) (shape={shape}) while a minimum "
             "of 1 is required."
         )
-    frame = Frame(x, column_keys(x) or {}) if hasattr(x, "columns") else None
+    frame = _frame(x)
     kinds = {"X": kind} if frame is None else frame.kinds
     for name, kind in kinds.items():
-        if kind not in _NUMBERS:
+        words = frame is not None and frame.stated[name] == "category"
+        if words or kind not in _NUMBERS:
             where = "" if frame is None else f" in its column {name!r}"
+            held = "category" if words else kind.value
             raise ValueError(
-                f"X must hold numbers, got {kind.value}{where}: leave such a column out, or put "
+                f"X must hold numbers, got {held}{where}: leave such a column out, or put "
                 "numbers in its place, such as days since a fixed date, or 0 and 1 for two words."
             )
     if array.dtype.kind in "biuf":
@@ -81,6 +83,10 @@ def labels(y: Any) -> Labels:
       ValueError: for another shape than (n,) or an array of (n, 1), or a complex dtype.
       TypeError: for a sparse matrix.
     """
+    frame = _frame(y)
+    if frame is not None and len(frame.names) == 1:  # its one dtype, whatever a cell lacks
+        (cells,) = frame.at(slice(None), frame.names)
+        return Labels(cells, frame.kinds[frame.names[0]])
     array, kind = _read("y", y)
     # A column of lists is not for granted: one longer list would make objects of all the others.
     column = array.ndim == 2 and array.shape[1] == 1 and not _is_bare(y)
@@ -106,11 +112,7 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     given = labels(y)
     if given.kind not in (*_NUMBERS, Kind.WORDS):
         raise ValueError(f"y must hold numbers, got {given.kind.value}.")
-    cells = to_numbers(given.cells)
-    middle, half = (low + high) / 2, (high - low) / 2
-    with np.errstate(all="ignore"):
-        inside = (cells >= low) & (cells <= high)
-        return np.where(inside, np.clip((cells - middle) / half, -1, 1), np.nan).astype(np.float32)
+    return NumberLabel("y", low, high).encode(given.cells)
 
 
 def declared_labels(classes: Sequence[Any]) -> np.ndarray:
@@ -144,7 +146,11 @@ def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
     array([ 1., nan, -1., nan], dtype=float32)
     """
     known = declared_classes(classes.tolist(), "y", y.kind)
-    return np.array([*codes_of(known), np.nan], np.float32)[class_places(y.cells, known)]
+    return encoded(y.cells, known)
+
+
+def _frame(data: Any) -> Frame | None:
+    return Frame(data, column_keys(data) or {}) if hasattr(data, "columns") else None
 
 
 def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
