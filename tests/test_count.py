@@ -106,6 +106,11 @@ def test_a_record_moves_the_number_by_one_at_most(way, relation):
         assert whole - count(np.delete(X, 5, 0), np.delete(y, 5)) == 1
     assert moved <= {0.0, -1.0} and -1.0 in moved
     query = query_of(WAYS[way][0], relation)
+    if relation == "add_or_remove_one" and not query.in_any_row:
+        # A gradient that is finite in one row may not be in another.
+        with pytest.raises(ValueError, match=r"move the count by more than rounding"):
+            query.event(1)
+        return
     (release,) = query.event(1).releases
     assert query.sensitivity == 1 / N == release.sensitivity and release.stddev == 2 / N
 

@@ -14,7 +14,13 @@ from dpjax.derivatives.per_example import (
     clipped_hessian,
     joint_clipped,
 )
-from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack, sum_slack
+from dpjax.derivatives.rounding import (
+    keeps_positions,
+    most_rows,
+    rounding_slack,
+    shift_slack,
+    sum_slack,
+)
 from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
 __all__ = [
@@ -38,6 +44,7 @@ __all__ = [
     "most_rows",
     "ridge_minimum",
     "rounding_slack",
+    "shift_slack",
     "subspace_clipped",
     "sum_slack",
 ]

@@ -43,7 +43,7 @@ _REPRODUCIBLE = (
 )
 _CLAIM = "-differentially private."
 _ORDER = (
-    "Assumptions: a record's contribution is bitwise the same in every row, as adding a record "
+    "Assumptions: a record's contribution is {same} in every row, as adding a record "
     "shifts later ones; no sum has more than {rows:,} rows, up to which rounding error is charged."
 )
 _COMPOSED = LawWords(
@@ -149,7 +149,9 @@ def statement(
     order = ""
     if algorithm.relation == "add_or_remove_one":
         rows = min(query.charged_rows for query in algorithm.queries)
-        order = f"{_filled(_ORDER.format(rows=rows))}\n"
+        exact = all(query.in_any_row for query in algorithm.queries)
+        same = "bitwise the same" if exact else "the same to 2^-22 of the bound, which is charged,"
+        order = f"{_filled(_ORDER.format(same=same, rows=rows))}\n"
     title = algorithm.title[:1].upper() + algorithm.title[1:]
     return Guarantee(f"""\
 {warning}{title} is ({ceil(spent)}, {ceil(delta)})-differentially private.

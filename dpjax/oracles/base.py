@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, PyTree, Relation, is_own
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
 from dpjax.accounting.wording import ReleaseWords
-from dpjax.derivatives import flatten, keeps_positions, most_rows, sum_slack
+from dpjax.derivatives import flatten, keeps_positions, most_rows, shift_slack, sum_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
@@ -75,6 +75,7 @@ class Query:
     gradients_per_record: ClassVar[int] = 1
     """How many gradients of each record in its batch one answer computes."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
+    _jumps: ClassVar[bool] = False  # where a loss rounds otherwise: differences cancel, counts jump
     _additions: ClassVar[int] = 0  # of finished sums in float64, where they make up an answer
 
     @property
@@ -372,6 +373,12 @@ class Query:
             from another number of records.
         """
         self.setting.check_sampler(self.sampler)
+        if self._jumps and self.any_order and not self.in_any_row:
+            raise ValueError(
+                f"under {self.relation!r} a record shifts those behind it, and of a loss without a "
+                f"closed form all of these may then move the {self.name} by more than "
+                "rounding. Use relation='zero_out'."
+            )
         released = (
             dataclasses.replace(release, words=self._words_of(release))
             for release in self.releases(count)
@@ -402,14 +409,21 @@ class Query:
     @property
     def charged_rows(self) -> int:
         """The number of rows up to which rounding in a sum is charged."""
-        return most_rows(self.sampler.capacity, self.relation)
+        return most_rows(self.sampler.capacity, self.relation, self.in_any_row)
+
+    @property
+    def in_any_row(self) -> bool:
+        """Whether a record's contribution is the same bits in any row: in closed form, float64."""
+        return is_own(self) and self.objective.linear is not None
 
     def _slack_of(self, rows: int) -> float:
-        charged = most_rows(rows, self.relation)
+        charged = most_rows(rows, self.relation, self.in_any_row)
+        shifted = 0.0 if self.in_any_row else shift_slack(charged, self.relation)
         # A query from elsewhere may add row by row, by ``accumulate``.
         more = self._additions if is_own(self) else charged
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.
-        return sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
+        rounded = sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
+        return rounded + shifted
 
     def _on_sum(self, bound: Array | float) -> Array | float:
         return self.sampler.sum_scale(bound, self.relation, self.slack)

@@ -26,6 +26,7 @@ class _Fraction(Query):
 
     reads = FullBatch
     gradients_per_record = 0
+    _jumps = True
 
     @property
     def words(self) -> ReleaseWords:
@@ -159,7 +160,7 @@ class CountQuery(_Fraction):
     Privacy: the Gaussian mechanism. A record, or a unit, counts 0 or 1 whatever it holds, wherever
       it lies, so one that is nulled, replaced, added or removed moves the number by 1 at most.
       Under ``add_or_remove_one`` that rests, as sums do, on a record's part being bitwise the same
-      in every row.
+      in every row, and a loss without a closed form is refused.
     """
 
     @property

@@ -39,6 +39,7 @@ class DifferenceQuery(Query):
     smoothness: Array | float
 
     gradients_per_record = 2  # here and at the anchor
+    _jumps = True
 
     @property
     def name(self) -> str:

@@ -55,7 +55,7 @@ class Draws:
         return not keeps_positions(self.relation)
 
     def slack(self, any_order: bool) -> float:
-        """Returns ``rounding.sum_slack`` for the sums of one draw.
+        """Returns ``rounding.sum_slack`` and ``rounding.shift_slack`` for the sums of one draw.
 
         Under ``add_or_remove_one`` n is private and may be more than was declared: there rounding
         is charged for twice the rows, and is within its bound up to twice the declared n.
@@ -66,12 +66,13 @@ class Draws:
 
         >>> from dpjax.sampling import full_batch
         >>> print(f"{Draws(full_batch(417), 'add_or_remove_one').slack(any_order=True):.5f}")
-        0.00010
+        0.00030
         """
         rows = (
             self.sampler.capacity if keeps_positions(self.relation) else 2 * self.sampler.capacity
         )
-        return rounding.sum_slack(rows, self.relation, any_order)
+        slack = rounding.sum_slack(rows, self.relation, any_order)
+        return slack + rounding.shift_slack(rows, self.relation)
 
     def moved(self, record_norm: float) -> float:
         """Returns what the noise multiplier is relative to, on the mean, see ``Sampler.scale``."""
