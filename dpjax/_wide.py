@@ -94,9 +94,9 @@ def float64(value: Array | float) -> Array:
 def _refused(*_: Any) -> Any:
     raise ValueError(
         "this training needs float64, which a TPU does not have: ball noise, private Newton, "
-        "selections, minimizers and Spider's scores, all under add_or_remove_one, networks and "
-        "units of several records. Run it on a CPU or GPU, or declare relation='zero_out' and one "
-        "of the other algorithms (docs/accelerators.md)."
+        "selections, minimizers, sums of Spider's estimates, all under add_or_remove_one, networks "
+        "by book-keeping or layer, and units of several records. Run it on a CPU or GPU, or "
+        "declare relation='zero_out' and one of the other algorithms (docs/accelerators.md)."
     )
 
 

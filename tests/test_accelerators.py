@@ -17,6 +17,8 @@ from dpjax.derivatives import (
     clipped_hessian,
     joint_clipped,
 )
+from dpjax.driver import self_test
+from dpjax.mechanisms import fixed_point
 from tests.factories import FACTORIES, P, toy, toy_records
 
 # Those that compute in float64 on exact sums, or draw their noise in it.
@@ -131,3 +133,35 @@ BLOCKS = {
 @pytest.mark.parametrize("name", BLOCKS)
 def test_no_building_block_holds_float64(name, platform):
     holds_none(BLOCKS[name], platform)
+
+
+def test_a_device_whose_integers_are_wrong_is_refused_before_anything_is_spent(monkeypatch):
+    holds_none(self_test._parts, "tpu")
+    assert self_test.checksum() == self_test.KNOWN
+    monkeypatch.setattr(jax, "default_backend", lambda: "made-up")
+    self_test._check_one.cache_clear()
+    dpjax.solve(toy("dp-gd"), (X, Y), seed=0)
+    # Planted: shifts that are wrong by one bit, as of a compiler's fault.
+    monkeypatch.setattr(fixed_point, "_shifted", lambda high, low, count: (high << count, low))
+    self_test._check_one.cache_clear()
+    jax.clear_caches()
+    with pytest.raises(RuntimeError, match="this made-up does not compute the integers"):
+        dpjax.solve(toy("dp-gd"), (X, Y), seed=0)
+    jax.clear_caches()
+    self_test._check_one.cache_clear()
+
+
+def layers(params, x):
+    return jnp.tanh(x @ params["in"]) @ params["out"]
+
+
+def test_the_gradients_of_a_network_are_held_on_a_tpu():
+    params = {"in": jnp.ones((P, 500)), "out": jnp.ones((500, 2))}
+    total = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0)
+    module = holds_none(lambda key: total(params, (X, Y > 0)), "tpu")
+    assert f"{500 * (P + 2)}xf32" in module
+    # Elsewhere they are not: their norms are made in float64, without them.
+    assert has_float64(lowered(lambda key: total(params, (X, Y > 0)), "cuda"))
+    by_layer = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0, per_layer=True)
+    with pytest.raises(ValueError, match="networks by book-keeping or layer"):
+        lowered(lambda key: by_layer(params, (X, Y > 0)), "tpu")

@@ -137,7 +137,7 @@ def test_the_integers_of_a_block_are_those_of_python(bound):
     power, inverse = summand._grid()
     with jax.enable_x64(True):
         inverse = jnp.broadcast_to(inverse, parts.shape[1:])
-        coarse, fine = jax.jit(integers._in_integers)(jnp.asarray(parts), inverse)
+        coarse, fine = jax.jit(integers.of_blocks)(jnp.asarray(parts), inverse)
         found = [int(c) * 2**30 + int(f) for c, f in zip(coarse, fine, strict=True)]
     unit = Fraction(float(power)) / 2**60
     for column, got in zip(parts.T, found, strict=True):

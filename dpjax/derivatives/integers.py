@@ -86,7 +86,7 @@ class Summand(NamedTuple):
             both = _in_float64(parts, inverse)
         else:
             parts = parts.astype(jnp.float32)
-            both = lax.platform_dependent(parts, inverse, cpu=_in_float64, default=_in_integers)
+            both = lax.platform_dependent(parts, inverse, cpu=_in_float64, default=of_blocks)
         return _plus(total[0], both[0]), _plus(total[1], both[1])
 
     def finish(self, total: Total) -> Expansion:
@@ -133,7 +133,7 @@ def _in_float64(parts: Array, inverse: Array) -> tuple[Array, Array]:
         return coarse.astype(jnp.int64), fine.astype(jnp.int64)
 
 
-def _in_integers(parts: Array, inverse: Array) -> tuple[Array, Array]:
+def of_blocks(parts: Array, inverse: Array) -> tuple[Array, Array]:
     """The sums of both integers of every block, without float64: exact but for the last digit."""
     # Below 2^-66 float32 could not hold the sum's last digits: there no record contributes.
     inverse = jnp.where(inverse < 2.0**66, inverse, 0)

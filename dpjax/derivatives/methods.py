@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
@@ -56,15 +57,21 @@ def gradient_sum(
     if method == "per_example" and memory_limit is None:
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order)
     reading = bookkeeping.read(loss, params, batch, any_order)
-    if method == "auto":
-        method = "book_keeping" if reading.saves or per_layer else "per_example"
+    if method == "auto" and not (reading.saves or per_layer):
+        method = "per_example"
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
     rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
         return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
+    keeping = functools.partial(bookkeeping.gradient_sum, loss, any_order=any_order, rows=rows)
     if per_layer:
-        clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
-    return bookkeeping.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
+        return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
+    if method == "book_keeping":
+        return keeping(params, batch, mask, clip_norm)
+    # Norms without the gradients cancel, and need float64, which a TPU does not have.
+    most = rows_within(2 * (reading.plan.numbers + size), wide_dtype(params).itemsize, None)
+    whole = functools.partial(general.gradient_sum, loss, any_order=any_order, most=most)
+    return lax.platform_dependent(params, batch, mask, clip_norm, tpu=whole, default=keeping)
 
 
 def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:

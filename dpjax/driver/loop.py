@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from dpjax import _processes, _validate
 from dpjax._program import trace
-from dpjax._sharding import check_sums, everywhere, here, place, shares
+from dpjax._sharding import everywhere, here, place, shares
 from dpjax._streaming import finished, reading
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
@@ -21,6 +21,7 @@ from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
+from dpjax.driver.self_test import check_devices
 from dpjax.driver.solution import Solution, settled
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
 from dpjax.oracles import prepare_on_disk
@@ -181,7 +182,7 @@ def _trained(
     root = key_of_first(team, root)
     with _processes.reaching_others(team):
         records = on_device(place(examples, mesh))
-        check_sums(records, numbers_of(algorithm))
+        check_devices(records, numbers_of(algorithm))
         check_traced(root, records)
         with reading(records), claimed(root, ADVICE):
             if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):

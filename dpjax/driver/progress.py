@@ -14,7 +14,7 @@ import jax
 
 from dpjax import _processes
 from dpjax._bar import Bar
-from dpjax._sharding import check_sums, everywhere, here, place
+from dpjax._sharding import everywhere, here, place
 from dpjax._streaming import Streamed, reading, served
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
@@ -27,6 +27,7 @@ from dpjax.driver.asking import bind_records, bind_with_key
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
+from dpjax.driver.self_test import check_devices
 from dpjax.driver.solution import Solution, settled
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.oracles import prepare_on_disk
@@ -119,7 +120,7 @@ def run(
     known = seed is not None or (root is not None and guessable(root))
     with _processes.reaching_others(team):
         records = on_device(place(examples, mesh))
-        check_sums(records, loop.numbers_of(algorithm))
+        check_devices(records, loop.numbers_of(algorithm))
     kept = resume.Kept(checkpoint, ledger, label, part).named(data)
     with (
         _processes.reaching_others(team),

@@ -189,7 +189,7 @@ def _hash(key: Array, word: Array) -> tuple[Array, Array]:
         for j in range(4):
             a = a + b
             b = _rotate(b, rotations[i % 2, j]) ^ a
-        count = (i + 1).astype(jnp.uint32)
+        count = jnp.asarray(i + 1, jnp.uint32)
         return packed(a + schedule[(i + 1) % 3], b + schedule[(i + 2) % 3] + count)
 
     with jax.enable_x64(True):
