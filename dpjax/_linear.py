@@ -83,12 +83,10 @@ class Classes(Signs):
 
     @property
     def words(self) -> str:
-        """The labels that count."""
         return ", ".join(map(str, range(self.count)))
 
     @property
     def classes(self) -> int:
-        """How many labels there are."""
         return self.count
 
     @property
@@ -101,11 +99,9 @@ class Classes(Signs):
         return (y >= 0) & (y < self.count) & (y == jnp.floor(y))
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns 1."""
         return jnp.ones_like(y)
 
     def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns the labels."""
         return y
 
     def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
@@ -125,7 +121,6 @@ class Numbers(Signs):
 
     @property
     def words(self) -> str:
-        """The labels that count."""
         return "numbers from -1 to 1"
 
     @property
@@ -137,11 +132,9 @@ class Numbers(Signs):
         return jnp.abs(y) <= 1
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns 1."""
         return jnp.ones_like(y)
 
     def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns the labels."""
         return y
 
 

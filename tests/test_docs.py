@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import itertools
 import pathlib
 import pkgutil
@@ -217,3 +218,30 @@ def test_every_public_name_has_a_docstring():
             # Python itself gives data classes and named tuples their signature.
             bare = not text or text.startswith(f"{name}(")
             assert not bare if own else name in constants, f"{room}.{name}"
+
+
+def undocumented(module):
+    """Public methods without a docstring, their own or that of the method they override."""
+    for name, kind in vars(module).items():
+        own = isinstance(kind, type) and kind.__module__ == module.__name__
+        if not own or name.startswith("_"):
+            continue
+        for member, value in vars(kind).items():
+            written = isinstance(value, types.FunctionType | property | classmethod)
+            code = getattr(value, "__func__", getattr(value, "fget", value))
+            ours = str(getattr(code, "__module__", "")).startswith("dpjax")
+            public = written and ours and not member.startswith("_")
+            if public and not inspect.getdoc(getattr(kind, member)):
+                yield f"{kind.__qualname__}.{member}"
+
+
+def test_every_public_method_is_documented_by_itself_or_by_what_it_overrides():
+    names = [found.name for found in pkgutil.walk_packages(dpjax.__path__, "dpjax.")]
+    modules = [importlib.import_module(name) for name in names if "._" not in name]
+    assert len(modules) > 200
+    assert [each for module in modules for each in undocumented(module)] == []
+    # Planted.
+    planted = types.ModuleType("dpjax.planted")
+    exec("class Bare:\n    def method(self):\n        pass", vars(planted))
+    planted.Bare.method.__module__ = "dpjax.planted"
+    assert list(undocumented(planted)) == ["Bare.method"]

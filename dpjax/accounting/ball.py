@@ -170,14 +170,12 @@ class BallRelease(Release):
     )
 
     def describe(self) -> str:
-        """Returns the line of the guarantee about this release."""
         return (
             f"{super().describe()}; the noise is uniform in a ball of radius {self.radius:.4g} in "
             f"{self.dimension:,} dimensions"
         )
 
     def law_words(self, releases: Sequence[Release]) -> LawWords | None:
-        """Returns the text for an event of ball noise alone."""
         return _LAW if all(isinstance(release, BallRelease) for release in releases) else None
 
     def meaning(self, delta: float, data_size: int) -> str:
@@ -195,7 +193,6 @@ class BallRelease(Release):
         )
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         object.__setattr__(self, "dimension", _validate.positive_int("dimension", self.dimension))
         # It raises where the balls do not overlap.
         ball_delta(self.sensitivity, self.radius, self.dimension)
@@ -250,7 +247,6 @@ class BallRelease(Release):
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """An unsupported event: ``dp_accounting`` has none for it."""
         return dp_accounting.UnsupportedDpEvent()
 
 
@@ -267,11 +263,9 @@ class PoissonBallRelease(BallRelease, BatchRelease):
         return f"sensitivity {ceil(self.sensitivity)} if the record is drawn"
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums."""
         return poisson_words(self, data_size, relation)
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         BatchRelease.validate(self)
         BallRelease.validate(self)
 

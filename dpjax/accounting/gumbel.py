@@ -39,7 +39,6 @@ class SelectionRelease(Release):
     draw_error: ClassVar[str] = "rounding of scores, which may change the selected index"
 
     def describe(self) -> str:
-        """Returns the line of the guarantee about this release."""
         return (
             f"{self.name}: {times(self.count)}, the index of one candidate, chosen by the "
             f"exponential mechanism with pure epsilon {ceil(self.pure_epsilon)}, included in "
@@ -48,7 +47,6 @@ class SelectionRelease(Release):
         )
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         failure = _validate.non_negative("failure_probability", self.failure_probability)
         object.__setattr__(self, "failure_probability", failure)
 

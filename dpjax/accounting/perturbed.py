@@ -48,16 +48,13 @@ class PerturbationRelease(Release):
     )
 
     def law_words(self, releases: Sequence[Release]) -> LawWords:
-        """Returns the text for an event with this release."""
         del releases
         return _LAW
 
     def describe(self) -> str:
-        """Returns the line of the guarantee about this release."""
         return f"{super().describe()}; the tilt is a random linear term in the objective"
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         shift = _validate.non_negative("log_shift", self.log_shift)
         object.__setattr__(self, "log_shift", shift)
 
@@ -84,7 +81,6 @@ class PerturbationRelease(Release):
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """An unsupported event: ``dp_accounting`` has none for it."""
         return dp_accounting.UnsupportedDpEvent()
 
 

@@ -42,7 +42,6 @@ class BatchRelease(Release):
     is_subsampled: ClassVar[bool] = True
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         failure = _validate.non_negative("failure_probability", self.failure_probability)
         object.__setattr__(self, "failure_probability", failure)
         for field in ("max_batch_size", "data_size"):
@@ -78,7 +77,6 @@ class PoissonRelease(BatchRelease):
     draw_error: ClassVar[str] = POISSON_ERROR
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         super().validate()
         shift = _validate.non_negative("undrawn_shift", self.undrawn_shift)
         if shift > 1:
@@ -86,7 +84,6 @@ class PoissonRelease(BatchRelease):
         object.__setattr__(self, "undrawn_shift", shift)
 
     def describe(self) -> str:
-        """Returns the line of the guarantee about this release."""
         line = super().describe()
         if not self.undrawn_shift:
             return line
@@ -97,7 +94,6 @@ class PoissonRelease(BatchRelease):
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums."""
         return poisson_words(self, data_size, relation)
 
     @property
@@ -129,7 +125,6 @@ class PoissonRelease(BatchRelease):
         return (losses.poisson_swap if relation == "replace_one" else losses.poisson), numbers
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns the Renyi divergence at each order; none is known under ``replace_one``."""
         if self.undrawn_shift:
             raise ValueError(
                 f"no Renyi bound is implemented for {self.name!r}, to which records contribute "
@@ -153,7 +148,6 @@ class PoissonRelease(BatchRelease):
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """One release as a ``dp_accounting`` event."""
         q, multiplier = float(self.sampling_probability), float(self.noise_multiplier)
         if self.undrawn_shift:
             return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
@@ -219,7 +213,6 @@ class SubsetRelease(Subsets, BatchRelease):
         return losses.subset_swap, (self.sampling_probability, 2 / self.noise_multiplier)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns the Renyi divergence at each order."""
         del relation
         accountant = dp_accounting.rdp.RdpAccountant(
             orders.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -228,7 +221,6 @@ class SubsetRelease(Subsets, BatchRelease):
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
-        """One release as a ``dp_accounting`` event."""
         # The one accountant that knows it reads the multiplier over 2 C.
         halved = dp_accounting.GaussianDpEvent(float(self.noise_multiplier) / 2)
         return dp_accounting.SampledWithoutReplacementDpEvent(
@@ -297,7 +289,6 @@ class SinglePassRelease(Release):
                 )
 
     def describe(self) -> str:
-        """Returns the lines of the guarantee about this release, one for each part."""
         parts = self.parts()
         disjoint = (
             f"\n{' and '.join(part.name for part in parts)} use disjoint records, so the "
@@ -316,7 +307,6 @@ class SinglePassRelease(Release):
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums."""
         del relation
         return (
             f"one pass over the {data_size:,} declared records, in a random order that does not "
@@ -339,7 +329,6 @@ class SinglePassRelease(Release):
             )
 
     def scaled(self, factor: float) -> "SinglePassRelease":
-        """Returns the same pass with ``factor`` times the noise."""
         parts = tuple(part.scaled(factor) for part in self.disjoint_parts)
         multiplier = factor * self.noise_multiplier
         return dataclasses.replace(self, noise_multiplier=multiplier, disjoint_parts=parts)

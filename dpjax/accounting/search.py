@@ -109,7 +109,6 @@ class SearchRelease(Release):
         )
 
     def validate(self) -> None:
-        """Raises for a number out of range."""
         _validate.positive_int("settings", self.settings)
         object.__setattr__(self, "trials", self.number.mean)
         if self.count != 1:
@@ -119,7 +118,6 @@ class SearchRelease(Release):
                 raise ValueError("a training releases something, and no other search.")
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises where a release of a training has no accounting under a relation."""
         for release in self._released:
             release.check_relation(relation)
 
@@ -223,7 +221,6 @@ class SearchRelease(Release):
         return least[np.searchsorted(at, orders)]
 
     def describe(self) -> str:
-        """Returns the lines of the guarantee about the search and one training, an item each."""
         more = len(self.trainings) - 1
         one = (line for release in self.trainings[0] for line in release.describe().splitlines())
         lines = [
@@ -251,7 +248,6 @@ class SearchRelease(Release):
         )
 
     def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums."""
         words = {
             release.name.replace("_", " "): release.sampling_words(data_size, relation)
             for release in self.trainings[0]
@@ -261,7 +257,6 @@ class SearchRelease(Release):
         return "; ".join(f"{name}: {line}" for name, line in words.items())
 
     def law_words(self, releases: Sequence[Release]) -> LawWords:
-        """Returns the text for an event with this release."""
         del releases
         gaussian = all(release.is_gaussian for release in self._released)
         one = "exact" if gaussian else "that of its privacy loss distributions, rounded up"
@@ -278,7 +273,6 @@ class SearchRelease(Release):
         )
 
     def scaled(self, factor: float) -> "SearchRelease":
-        """Returns the same search with ``factor`` times the noise in every training."""
         trainings = tuple(
             tuple(release.scaled(factor) for release in releases) for releases in self.trainings
         )

@@ -198,7 +198,6 @@ class Descent(Single):
         return self.name
 
     def init(self, params: Params) -> State:
-        """Returns the first state, at ``params``."""
         wide, last = widen(params), None
         if self.bounds is not None:
             last = LastQuery(params, jax.tree.map(jnp.zeros_like, wide))

@@ -55,7 +55,6 @@ class MirrorDescent(Single):
     title = "DP-AccMD"
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``; from outside the ball, where its ray enters it."""
         flat, unravel = ravel_pytree(widen(params))
         length = jnp.sum(jnp.abs(flat)) if self.ball == "l1" else jnp.linalg.norm(flat)
         outside = length > self.radius

@@ -126,7 +126,6 @@ class Spider(base.Planned):
         return Evaluations(*map(sum, zip(*counted, strict=True)))
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``, before the first gradient."""
         wide = widen(params)
         dtype = jnp.result_type(*jax.tree.leaves(wide))
         zero, room = jnp.zeros((), jnp.int32), self._candidates

@@ -81,7 +81,6 @@ class Stagewise(Single):
     title = "DPageEM"
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``, without a displacement before it."""
         still = jax.tree.map(jnp.zeros_like, widen(params))
         zero = jnp.zeros((), jnp.int32)
         drawn = zero if self.rule.kind == "random" else None

@@ -69,7 +69,6 @@ class StochasticTrustRegion(base.Planned):
         return _event(self.stages, int(self.steps))
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
         return start(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:

@@ -64,7 +64,6 @@ class SubspaceTrustRegion(Single):
         return rows
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
         return State(params, jnp.array(0))
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:

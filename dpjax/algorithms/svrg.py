@@ -72,7 +72,6 @@ class Epochs(base.Planned):
         return theory.epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``, before the first epoch."""
         wide = widen(params)
         zero = jnp.zeros((), jnp.int32)
         return State(params, params, jax.tree.map(jnp.zeros_like, wide), wide, zero, zero)
@@ -168,7 +167,6 @@ class PrintedVarianceReduced(Single, Epochs):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return f"{super().title} (exact anchor, secret)"
 
     @property

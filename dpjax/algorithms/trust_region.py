@@ -64,7 +64,6 @@ class TrustRegion(base.Planned):
         return compose(query.event(count) for query in self.queries)
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
         return start(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:

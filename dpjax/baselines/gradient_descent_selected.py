@@ -71,7 +71,6 @@ class SelectedGradientDescent(base.Planned):
         return compose([self.query.event(int(self.steps)), self.selection.event(1)])
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``, without candidates."""
         room, wide = self.selection.candidates, widen(params)
 
         def stacked(leaf: Array) -> Array:

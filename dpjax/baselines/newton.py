@@ -56,7 +56,6 @@ class Newton(base.Planned):
         return compose(query.event(int(self.steps)) for query in self.queries)
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``."""
         return State(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:

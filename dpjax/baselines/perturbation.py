@@ -39,7 +39,6 @@ class Perturbation(Single):
     title: str = static()
 
     def init(self, params: Params) -> State:
-        """Returns the state at ``params``; the minimum does not depend on it."""
         return State(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:

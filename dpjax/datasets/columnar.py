@@ -50,7 +50,6 @@ class Matrix(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        """Returns the cells of some rows, see ``Source.at``."""
         del numeric
         inside = any(name in self._places for name in wanted)
         block: Any = self._array[index] if inside else None  # labels alone need no features
@@ -113,7 +112,6 @@ class ParquetFile(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        """Returns the cells of some rows, see ``Source.at``."""
         asked = tuple(wanted), frozenset(numeric)
         if asked not in self._asked:
             self._asked[asked] = _Columns(self._file, self._ends, *asked)

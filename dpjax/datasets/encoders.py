@@ -113,7 +113,6 @@ class Numeric(Column):
     stored: ClassVar[set[Kind]] = _NUMBERS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        """Returns the feature (n, 1), see ``Column.encode``."""
         values = self.values(cells)
         if self.missing is not None:
             values[np.isnan(values)] = self.missing
@@ -125,12 +124,10 @@ class Numeric(Column):
         return to_numbers(cells)
 
     def declaration(self) -> dict[str, Any]:
-        """Returns what declares it."""
         missing = {} if self.missing is None else {"missing": self.missing}
         return {"bounds": [self.low, self.high], **missing}
 
     def exact_outside(self, cells: np.ndarray) -> int:
-        """NOT PRIVATE: returns how many cells are clamped to the declared range."""
         values = self.values(cells)
         return int(((values < self.low) | (values > self.high)).sum())
 
@@ -153,7 +150,6 @@ class Dates(Numeric):
         return to_days(cells)
 
     def declaration(self) -> dict[str, Any]:
-        """Returns what declares it, dates as ISO text."""
         missing = {} if self.missing is None else {"missing": _iso(self.missing)}
         return {"bounds": [_iso(self.low), _iso(self.high)], **missing}
 
@@ -180,7 +176,6 @@ class Categorical(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the indicators."""
         levels = (*self.levels, *(("other",) if self.other else ()))
         return tuple(f"{self.name}={level}" for level in levels)
 
@@ -195,16 +190,13 @@ class Categorical(Column):
         return rows
 
     def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so has a valid value."""
         super().check_stored(kind, where)
         _check_levels("levels", self.levels, self.name, kind, where)
 
     def declaration(self) -> dict[str, Any]:
-        """Returns what declares it."""
         return {"levels": list(self.levels), **({"other": True} if self.other else {})}
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
-        """NOT PRIVATE: returns how many cells hold each level that is not declared."""
         return _undeclared(cells, places(cells, self.levels))
 
 
@@ -223,21 +215,17 @@ class Ordinal(Column):
     stored: ClassVar[set[Kind]] = _OF_LEVELS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        """Returns the feature (n, 1), see ``Column.encode``."""
         spaced = np.append(np.linspace(low, 1.0, len(self.order)), np.nan)
         return spaced[places(cells, self.order)][:, None]
 
     def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so has a valid value."""
         super().check_stored(kind, where)
         _check_levels("order", self.order, self.name, kind, where)
 
     def declaration(self) -> dict[str, Any]:
-        """Returns what declares it."""
         return {"order": list(self.order)}
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
-        """NOT PRIVATE: returns how many cells hold each level that is not declared."""
         return _undeclared(cells, places(cells, self.order))
 
 
@@ -247,7 +235,6 @@ class Ignored(Column):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """No name."""
         return ()
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
@@ -256,7 +243,6 @@ class Ignored(Column):
         return np.zeros((len(cells), 0))
 
     def declaration(self) -> dict[str, Any]:
-        """Returns what declares it."""
         return {"ignore": True}
 
 

@@ -92,7 +92,6 @@ class Frame(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        """Returns the cells of some rows, see ``Source.at``."""
         del numeric
         return [self._cells(name)[index] for name in wanted]
 

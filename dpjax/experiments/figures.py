@@ -79,7 +79,6 @@ class Lines(Panel):
     least: float = 1e-6
 
     def draw(self, axes: Any, results: Results) -> None:
-        """Draws the rows of one problem."""
         table, sign = results.where(**self.where), -1 if self.percent else 1
         # The legend lists the lines as they lie.
         labels = best_first(table, self.y, sign)[::-sign]
@@ -227,7 +226,6 @@ class Front(Panel):
     """Where means are cut, as less is rounding of float32 parameters."""
 
     def draw(self, axes: Any, results: Results) -> None:
-        """Draws the rows of one problem."""
         table = results.where(**self.where)
         labels = best_first(table, self.y)
         means = np.array([max(table.mean(self.y, method=m), self.least) for m in labels])
@@ -301,7 +299,6 @@ class Dots(Panel):
     xscale: Literal["linear", "log"] = "log"
 
     def draw(self, axes: Any, results: Results) -> None:
-        """Draws the rows of one problem."""
         epsilons, last = results.each("epsilon"), results.each("epsilon")[-1]
         ranks = {m: (-results.mean("exact_escaped", method=m),
                      results.median("exact_gap", method=m, epsilon=last))

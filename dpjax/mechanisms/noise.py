@@ -118,7 +118,6 @@ class Gaussian(Noise):
     """
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
-        """Returns ``value`` with noise, see ``perturb``."""
         return perturb(key, value, stddev)
 
     def alone(self, key: Array, shape: tuple[int, ...], stddev: Any, dtype: jnp.dtype) -> Expansion:
@@ -158,7 +157,6 @@ class SymmetricGaussian(Gaussian):
     isometric: bool = True
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
-        """Returns ``value`` with noise, see ``add_symmetric_gaussian``."""
         return add_symmetric_gaussian(key, value, stddev, self.isometric)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
@@ -245,7 +243,6 @@ class Ball(Noise):
     mechanism: ClassVar[str] = "ball"
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
-        """Returns ``value`` with noise, see ``add_ball``."""
         return self._add(key, value, stddev)
 
     def add_tree(self, key_of: Callable[[int], Array], tree: PyTree, stddev: Any) -> PyTree:

@@ -59,11 +59,9 @@ class L2Ball(_Domain):
         object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
 
     def project(self, params: Params) -> Params:
-        """Returns the nearest point of the ball."""
         return optax.projections.projection_l2_ball(params, self.radius)
 
     def excess(self, params: Params) -> Array:
-        """Returns the Minkowski norm minus 1."""
         return self.norm(params) - 1
 
     def norm(self, params: Params) -> Array:
@@ -100,11 +98,9 @@ class L1Ball(_Domain):
         object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
 
     def project(self, params: Params) -> Params:
-        """Returns the nearest point of the ball."""
         return optax.projections.projection_l1_ball(params, self.radius)
 
     def excess(self, params: Params) -> Array:
-        """Returns the Minkowski norm minus 1."""
         return self.norm(params) - 1
 
     def norm(self, params: Params) -> Array:
@@ -151,7 +147,6 @@ class Box(_Domain):
             raise ValueError(f"lower must be below upper, got {self.lower!r} and {self.upper!r}.")
 
     def project(self, params: Params) -> Params:
-        """Returns the nearest point of the box."""
         return optax.projections.projection_box(params, self.lower, self.upper)
 
     def excess(self, params: Params) -> Array:
@@ -174,7 +169,6 @@ class Simplex(_Domain):
         object.__setattr__(self, "total", _validate.positive("total", self.total))
 
     def project(self, params: Params) -> Params:
-        """Returns the nearest point of the simplex."""
         return optax.projections.projection_simplex(params, self.total)
 
     def excess(self, params: Params) -> Array:

@@ -33,11 +33,9 @@ class Residual(LinearLoss):
         raise NotImplementedError
 
     def value(self, score: Array, label: Array) -> Array:
-        """Returns psi of one record."""
         return self.of_residual(score - label)[0]
 
     def derivatives(self, score: Array, label: Array) -> tuple[Array, Array]:
-        """Returns psi' and psi'' of one record."""
         return self.of_residual(score - label)[1:]
 
     @property

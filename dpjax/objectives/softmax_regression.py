@@ -43,7 +43,6 @@ class Softmax(LinearLoss):
         return self.classes
 
     def value(self, score: Array, label: Array) -> Array:
-        """Returns the cross-entropy of one record, shape ()."""
         return jax.nn.logsumexp(score) - jnp.sum(score * self._indicator(label, score))
 
     def derivatives(self, score: Array, label: Array) -> tuple[Array, Array]:

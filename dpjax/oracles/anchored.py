@@ -40,7 +40,6 @@ class AnchoredQuery(Query):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "anchored"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -64,7 +63,6 @@ class AnchoredQuery(Query):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The gradient alone."""
         return (("gradient", float(self.stddev)),)
 
     def releases(self, count: int) -> tuple[Release, ...]:

@@ -35,7 +35,6 @@ class BallQuery(GradientQuery):
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(noise="means of clipped contributions, with noise uniform in a ball")
 
     @property

@@ -110,7 +110,6 @@ class AccuracyQuery(_Fraction):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "accuracy"
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
@@ -165,7 +164,6 @@ class CountQuery(_Fraction):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "count"
 
     @property

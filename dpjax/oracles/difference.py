@@ -43,12 +43,10 @@ class DifferenceQuery(Query):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "difference"
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
             note=(
                 "a record contributes its gradient at the iterate minus its gradient at the "
@@ -67,7 +65,6 @@ class DifferenceQuery(Query):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The difference alone, with the noise far from the anchor."""
         return (("difference", float(self.stddev)),)
 
     @property

@@ -61,7 +61,6 @@ class EstimateQuery(Query):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "estimate"
 
     @property
@@ -81,13 +80,11 @@ class EstimateQuery(Query):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The independent draws that noise is made of; where it is not correlated, a gradient's."""
         name = "gradient" if self.correlation.is_independent else "independent draws"
         return ((name, float(self.stddev)),)
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         if self.correlation.is_independent:
             return ReleaseWords(
                 note=(
@@ -198,16 +195,13 @@ class EstimateQuery(Query):
         return (noise.nothing_seen(flatten(params)[0].size),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the standard deviation of the noise's draws, see ``stddev_at``."""
         refresh, size, anchor = (public[name] for name in ("refresh", "size", "anchor"))
         return (self.stddev_at(refresh, size, params, anchor),)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> Params:
-        """Returns the noisy increment, a pytree like ``params``."""
         return flatten(params)[1](noisy[0], as_sum=True)
 
     def parts_of(self, answer: Params) -> tuple[Array, ...]:
-        """Returns the noisy increment, (p,)."""
         return (ravel_pytree(answer)[0],)
 
     def _difference(self, limit: Any) -> ClippedGradDifference:

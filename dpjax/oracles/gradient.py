@@ -26,22 +26,18 @@ class GradientQuery(Query):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "gradient"
 
     @property
     def purpose(self) -> str:
-        """What the key of the noise is derived for, whatever the name."""
         return "gradient"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        """The clip norm."""
         del params, public
         return self.clip_norm
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The gradient alone."""
         return (("gradient", float(self.stddev)),)
 
     def exact(
@@ -93,7 +89,6 @@ class AnchorQuery(GradientQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "anchor"
 
     def is_asked(self, *, renew: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -40,11 +40,9 @@ class HessianQuery(Query):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "hessian"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        """The clip norm."""
         del params, public
         return self.clip_norm
 
@@ -60,12 +58,10 @@ class HessianQuery(Query):
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(note=OFF_DIAGONAL if self.isometric else "")
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The Hessian alone, by the noise on a diagonal entry."""
         return (("hessian", float(self.stddev)),)
 
     def exact(
@@ -84,12 +80,10 @@ class HessianQuery(Query):
         return ((self.name, SymmetricGaussian(isometric=self.isometric)),)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
-        """Returns the noisy mean Hessian, (p, p)."""
         del params
         return noisy[0] / self.divisor
 
     def parts_of(self, answer: Array) -> tuple[Array, ...]:
-        """Returns the noisy sum."""
         return (answer * self.divisor,)
 
 
@@ -118,7 +112,6 @@ class JointQuery(Query):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return self.label
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -130,7 +123,6 @@ class JointQuery(Query):
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(note=OFF_DIAGONAL)
 
     @property
@@ -145,7 +137,6 @@ class JointQuery(Query):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """Gradient and Hessian, the latter by the noise on a diagonal entry."""
         return (
             ("gradient", float(self.stddev)),
             ("hessian", float(self.hessian_stddev)),
@@ -169,15 +160,12 @@ class JointQuery(Query):
         return (("gradient", Gaussian()), ("hessian", SymmetricGaussian()))
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the scales of the noise on both sums."""
         del params, public
         return tuple(map(self._noise_on_sum, (self.gradient_weight, self.hessian_weight)))
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
-        """Returns the noisy means of the flattened parameters."""
         del params
         return SecondOrderAnswer(*(total / self.divisor for total in noisy))
 
     def parts_of(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:
-        """Returns the noisy sums."""
         return tuple(mean * self.divisor for mean in answer)

@@ -65,12 +65,10 @@ class MinimizerQuery(ValueQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "minimizer"
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return MINIMIZER_WORDS
 
     @property
@@ -93,7 +91,6 @@ class MinimizerQuery(ValueQuery):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The minimiser alone."""
         return (("minimizer", float(self.stddev)),)
 
     def exact(

@@ -62,7 +62,6 @@ class NewtonQuery(ValueQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "newton_direction"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -78,12 +77,10 @@ class NewtonQuery(ValueQuery):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The direction alone, for a gradient of norm 1."""
         return (("direction", float(self.stddev)),)
 
     @property
     def purpose(self) -> str:
-        """What the key of the noise is derived for."""
         return "direction"
 
     def exact(

@@ -47,7 +47,6 @@ class ObjectiveQuery(MinimizerQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "perturbed_minimizer"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -75,7 +74,6 @@ class ObjectiveQuery(MinimizerQuery):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The tilt alone."""
         return (("tilt", float(self.stddev)),)
 
     def releases(self, count: int) -> tuple[Release, ...]:
@@ -110,7 +108,6 @@ class ObjectiveQuery(MinimizerQuery):
         return tilted, hidden
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the standard deviation of the noise on the minimiser."""
         del params, public
         return (self.output_stddev,)
 

@@ -54,12 +54,10 @@ class ScoreQuery(ValueQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "scores"
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
             noise=(
                 "norms of mean gradients and smallest eigenvalues of mean Hessians, with Gaussian "
@@ -86,7 +84,6 @@ class ScoreQuery(ValueQuery):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """Both kinds of numbers, in their own units."""
         stddev = float(self.stddev)
         return (
             ("gradient norm", stddev * float(self.clip_norm)),
@@ -127,12 +124,10 @@ class ScoreQuery(ValueQuery):
         return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> Scores:
-        """Returns the noisy scores in their own units."""
         del params
         return Scores(*(self._units.astype(noisy[0].dtype)[:, None] * noisy[0]))
 
     def parts_of(self, answer: Scores) -> tuple[Array, ...]:
-        """Returns the noisy scores in units of the clip norms, (2, K)."""
         return (jnp.stack(answer) / self._units[:, None],)
 
     @property

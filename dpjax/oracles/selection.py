@@ -58,12 +58,10 @@ class SelectionQuery(ValueQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "selection"
 
     @property
     def words(self) -> ReleaseWords:
-        """What the guarantee says of a release beside its numbers."""
         return ReleaseWords(
             noise="an index, chosen with Gumbel noise on scores that are not released",
             sums=(
@@ -85,7 +83,6 @@ class SelectionQuery(ValueQuery):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """The score alone."""
         return (("score", float(self.noise_multiplier) * float(self.sensitivity)),)
 
     def releases(self, count: int) -> tuple[Release, ...]:
@@ -102,7 +99,6 @@ class SelectionQuery(ValueQuery):
         return jnp.asarray(public["filled"]) > 0
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the scale of the noise on a score."""
         del params, public
         return (self.gumbel_scale,)
 

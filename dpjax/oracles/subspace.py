@@ -23,7 +23,6 @@ class SubspaceQuery(JointQuery):
 
     @property
     def name(self) -> str:
-        """What an algorithm asks by."""
         return "subspace_gradient_and_hessian"
 
     @property

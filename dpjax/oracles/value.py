@@ -10,17 +10,14 @@ class ValueQuery(Query):
     """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        """Returns the standard deviation of the noise on the value."""
         del params, public
         return (self.stddev,)
 
     def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
-        """Returns the noisy value."""
         del params
         return noisy[0]
 
     def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
-        """Returns the noisy value."""
         return (answer,)
 
     def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:

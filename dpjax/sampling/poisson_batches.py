@@ -86,7 +86,6 @@ class Poisson(Sampler):
         return tail + gaps.gap_error(self.table, self.capacity)
 
     def mixture(self, drawn: Array, undrawn: Array) -> Array:
-        """Returns the log of a mean over both draws; see ``Sampler``."""
         q = self.expected / self.data_size
         return jnp.logaddexp(jnp.log1p(-q) + undrawn, jnp.log(q) + drawn)
 

@@ -159,6 +159,5 @@ class KnownOrder(SinglePass):
     order: Array = dataclasses.field(kw_only=True)
 
     def prepare(self, key: Array, records: PyTree) -> Ordered:
-        """Returns the records in that order."""
         del key
         return Ordered(records, self.order)

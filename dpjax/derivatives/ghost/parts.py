@@ -148,7 +148,6 @@ class Materialized(Part):
         )
 
     def finish(self, total: Array) -> Array:
-        """Returns the sum in the parameter's shape."""
         if not self._as_matrix:
             return total.reshape(self.leaf_shape)
         return super().finish(total.reshape(self.rule.inputs, self.rule.outputs))
