@@ -19,6 +19,7 @@ import pytest
 import dpjax
 from dpjax.cli import main
 from dpjax.datasets import Preprocessing, check, group, load
+from dpjax.datasets.cells import unit_name
 from dpjax.estimators import DPLinearRegression, DPLogisticRegression
 from tests.factories import N, P, quiet, toy, toy_records
 
@@ -352,8 +353,36 @@ class Stubborn:
         raise RuntimeError("asked")
 
 
+class UndecodedBytes(bytes):
+    """A cell of bytes that cannot be read."""
+
+    def decode(self, *_):
+        raise RuntimeError("asked")
+
+
+class OwnFloat(float):
+    """A number of another class."""
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [(OwnFloat(7), "7"), (UndecodedBytes(b"7"), ""), (Stubborn(), "")],
+    ids=["float", "bytes", "object"],
+)
+def test_no_cell_of_units_raises(cell, name):
+    assert unit_name(cell, "number") == name
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("cell", [np.ma.masked, Stubborn(), np.timedelta64(1, "D"), DATES[1]])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *(np.ma.masked, np.ma.array(1.0, mask=True), Stubborn(), UndecodedBytes(b"1")),
+        *(np.timedelta64(1, "D"), np.timedelta64(1, "ns"), np.timedelta64(1), DATES[1]),
+        *(np.datetime64(1, "ns"), np.array(1, "M8[ns]"), 1 + 0j, np.complex64(1)),
+    ],
+    ids=lambda cell: type(cell).__name__,
+)
 def test_no_cell_raises_warns_or_becomes_a_number_that_it_is_not(cell):
     held = np.array([cell, 1, 0], object)
     assert dpjax.datasets.encode_labels(list(held), classes=(0, 1))[1:].tolist() == [1, -1]

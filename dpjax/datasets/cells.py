@@ -55,7 +55,6 @@ _FARTHEST = 12 * 100_000  # months from 1970 that datetime64[D] holds; no bounds
 _NUMERIC = re.compile(r"[-+]?[.,]?\d[\d,]*(\.\d*)?(e[-+]?\d+)?", re.IGNORECASE)
 _PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 _WRITTEN = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?", re.IGNORECASE)
-_NO_NUMBERS = complex, np.complexfloating, np.datetime64, np.timedelta64
 _MOST_DIGITS = 300  # of a whole number; Python neither reads nor prints thousands
 
 
@@ -133,6 +132,13 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     >>> unit_name("+007", "number"), unit_name("ann", "number"), unit_name("007", "text")
     ('7', '', '007')
     """
+    try:
+        return _unit_name(cell, unit_type)
+    except Exception:  # a cell may be anything, and raise anything
+        return ""
+
+
+def _unit_name(cell: Any, unit_type: str | None) -> str:
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
     if isinstance(cell, np.datetime64):
@@ -148,7 +154,8 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
             return ""
         cell = int(text) if text.lstrip("+-").isdecimal() else float(text)
     if isinstance(cell, float | np.floating) and unit_type != "text":
-        largest = 2.0 ** (np.finfo(cell).nmant + 1)  # from there on, other integers round to it
+        kind = type(cell) if isinstance(cell, np.floating) else float
+        largest = 2.0 ** (np.finfo(kind).nmant + 1)  # from there on, other integers round to it
         cell = int(cell) if abs(cell) < largest and cell == np.floor(cell) else None
     if isinstance(cell, decimal.Decimal) and cell.is_finite() and cell.adjusted() < _MOST_DIGITS:
         cell = int(cell) if cell == cell.to_integral_value() else None
@@ -192,6 +199,12 @@ def cells_of(column: Any) -> np.ndarray:
     return np.fromiter(column, dtype=object)
 
 
+def is_no_number(cell: Any) -> bool:
+    """Whether NumPy would make a number of a cell that is none: masked, complex, of dates."""
+    kind = getattr(getattr(cell, "dtype", None), "kind", None)
+    return isinstance(cell, np.ma.MaskedArray | complex) or kind in ("m", "M", "c", "V")
+
+
 def to_number(cell: Any) -> float:
     """Returns a cell as a float, NaN if it is not a number.
 
@@ -199,10 +212,7 @@ def to_number(cell: Any) -> float:
     (1000.0, nan)
     """
     try:
-        # NumPy would warn of a masked cell, and count a date's units.
-        if cell is np.ma.masked or isinstance(cell, _NO_NUMBERS) or getattr(cell, "ndim", 0):
-            return np.nan
-        return float(cell)
+        return np.nan if is_no_number(cell) or getattr(cell, "ndim", 0) else float(cell)
     except Exception:  # a cell may be anything, and raise anything
         return np.nan
 
@@ -254,7 +264,7 @@ def to_day(cell: Any) -> float:
         if cell.tzinfo is not None:
             cell = cell.astimezone(datetime.UTC).replace(tzinfo=None)
         return float((cell - EPOCH) / _DAY)
-    except (TypeError, ValueError, OverflowError):  # also of pandas, whose NaT is a date
+    except Exception:  # a cell may be anything; of pandas also NaT is a date
         return np.nan
 
 

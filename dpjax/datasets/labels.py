@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import Kind, cells_of, kind_of, to_number
+from dpjax.datasets.cells import Kind, cells_of, is_no_number, kind_of, to_number
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
@@ -331,10 +331,14 @@ def plain(cell: Any) -> Label | None:
     (3, 'no', None)
     """
     try:
-        if cell is not np.ma.masked and getattr(cell, "ndim", None) == 0:
-            cell = cell.item()  # of a scalar of NumPy or JAX
+        return None if is_no_number(cell) else _plain(cell)
     except Exception:  # a cell may be anything, and raise anything
         return None
+
+
+def _plain(cell: Any) -> Label | None:
+    if getattr(cell, "ndim", None) == 0:
+        cell = cell.item()  # of a scalar of NumPy or JAX
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")
     if isinstance(cell, decimal.Decimal):

@@ -91,6 +91,11 @@ class ClippedGradDifference:
         The other arguments as in ``clipped_grad``; rounding is included.
         """
         bound = self._of_distance(distance, lambda short, a, b: a if short else b)
+        if not rounding.keeps_positions(relation) and linear_of(self.loss) is None:
+            raise ValueError(
+                f"under {relation!r} a record shifts those behind it, whose gradients may then "
+                "round otherwise, and their differences by more than is small. Use 'zero_out'."
+            )
         return rounding.sum_sensitivity(min(bound, self.limit), relation, rows, self.any_order)
 
     def _of_distance(self, distance: Any, where: Any) -> Any:

@@ -69,7 +69,8 @@ def gradient_sum(
     if method == "book_keeping":
         return keeping(params, batch, mask, clip_norm)
     # Norms without the gradients cancel, and need float64, which a TPU does not have.
-    most = rows_within(2 * (reading.plan.numbers + size), wide_dtype(params).itemsize, None)
+    needed = 2 * (reading.plan.numbers + size) * wide_dtype(params).itemsize
+    most = max(1, min(MEMORY_LIMIT, memory_limit or MEMORY_LIMIT) // needed)
     whole = functools.partial(general.gradient_sum, loss, any_order=any_order, most=most)
     return lax.platform_dependent(params, batch, mask, clip_norm, tpu=whole, default=keeping)
 

@@ -87,8 +87,8 @@ def shift_slack(rows: int, relation: Relation) -> float:
         raise ValueError(
             f"under {relation!r} a record shifts those behind it, and of a loss without a closed "
             f"form all of these may then round otherwise: with {rows:,} rows (twice those "
-            f"declared) by {slack:.1%} of one record's part, where {_MOST_SHIFTED:.0%} is charged "
-            "at most. Use relation='zero_out', or batches."
+            f"declared) by {slack:.2%} of one record's part, where {_MOST_SHIFTED:.0%} is charged "
+            "at most. Use relation='zero_out', or read fewer at a time."
         )
     return slack
 

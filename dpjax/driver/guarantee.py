@@ -3,7 +3,7 @@
 import importlib.metadata
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 
@@ -16,6 +16,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets.labels import Classes, null_labels
 from dpjax.driver.remarks import remarks
+from dpjax.oracles import Query
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": (
@@ -44,7 +45,7 @@ _REPRODUCIBLE = (
 _CLAIM = "-differentially private."
 _ORDER = (
     "Assumptions: a record's contribution is {same} in every row, as adding a record "
-    "shifts later ones; no sum has more than {rows:,} rows, up to which rounding error is charged."
+    "shifts later ones; no sum has more rows than rounding error is charged for, {rows}{most}."
 )
 _COMPOSED = LawWords(
     accounting=LOSSES,
@@ -102,6 +103,20 @@ def split_warning(text: str) -> tuple[str, str]:
     return "".join(lines[:at]).strip(), "".join(lines[at:])
 
 
+def _shifts(queries: Sequence[Query]) -> str:
+    """What is assumed where a record that is added shifts others."""
+    exact = all(query.in_any_row for query in queries)
+    rows = {f"{query.charged_rows:,}": query.name.replace("_", " ") for query in queries}
+    named = (f"{count} for the {name}" * (len(rows) > 1) or count for count, name in rows.items())
+    # Of more records a batch has more slots, and may round otherwise without the one that is added.
+    drawn = not exact and any(not query.sampler.reads_all for query in queries)
+    return _ORDER.format(
+        same="bitwise the same" if exact else "the same to 2^-22 of the bound, which is charged,",
+        rows=", ".join(named),
+        most=f"; there are at most the declared {queries[0].data_size:,} records" * drawn,
+    )
+
+
 def statement(
     algorithm: Algorithm,
     unit: str,
@@ -148,10 +163,7 @@ def statement(
         accepted += f"{_filled(_PART.format(part=part, unit=unit))}\n"
     order = ""
     if algorithm.relation == "add_or_remove_one":
-        rows = min(query.charged_rows for query in algorithm.queries)
-        exact = all(query.in_any_row for query in algorithm.queries)
-        same = "bitwise the same" if exact else "the same to 2^-22 of the bound, which is charged,"
-        order = f"{_filled(_ORDER.format(same=same, rows=rows))}\n"
+        order = f"{_filled(_shifts(algorithm.queries))}\n"
     title = algorithm.title[:1].upper() + algorithm.title[1:]
     return Guarantee(f"""\
 {warning}{title} is ({ceil(spent)}, {ceil(delta)})-differentially private.

@@ -66,9 +66,10 @@ def in_float32(stddev: Array | float) -> Any:
         size = np.abs(np.asarray(stddev, np.float64))
         with np.errstate(over="ignore"):  # infinite, which no answer survives
             return np.where(size == 0, 0, np.maximum(size, TINY)).astype(np.float32)
-    if stddev.dtype == jnp.float64:
-        stddev = jnp.where(stddev == 0, 0, jnp.maximum(jnp.abs(stddev), TINY))
     # By its bits alone: processors take a subnormal number for 0.
+    if stddev.dtype == jnp.float64:
+        is_zero = lax.bitcast_convert_type(stddev, jnp.int64) << 1 == 0
+        stddev = jnp.where(is_zero, 0, jnp.maximum(jnp.abs(stddev), TINY))
     bits = lax.bitcast_convert_type(lax.convert_element_type(stddev, jnp.float32), jnp.int32)
     bits &= 0x7FFFFFFF
     bits = jnp.where(bits == 0, 0, jnp.maximum(bits, 1 << 23))

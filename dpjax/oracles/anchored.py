@@ -8,7 +8,7 @@ import jax
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.accounting import Release
-from dpjax.derivatives import clipped_grad
+from dpjax.derivatives import clipped_grad, most_rows
 from dpjax.oracles.base import Query, Records
 
 
@@ -46,6 +46,11 @@ class AnchoredQuery(Query):
         """What a drawn record adds to B times the release at most."""
         del params, public
         return (2 + self._share) * self.clip_norm
+
+    @property
+    def charged_rows(self) -> int:
+        """Of the sum at the anchor; a batch has no more rows than it."""
+        return most_rows(self.data_size, self.relation, self.in_any_row)
 
     @property
     def idle(self) -> Array | float:

@@ -375,9 +375,9 @@ class Query:
         self.setting.check_sampler(self.sampler)
         if self._jumps and self.any_order and not self.in_any_row:
             raise ValueError(
-                f"under {self.relation!r} a record shifts those behind it, and of a loss without a "
-                f"closed form all of these may then move the {self.name} by more than "
-                "rounding. Use relation='zero_out'."
+                f"under {self.relation!r} a record shifts those behind it, and where the loss has "
+                f"no closed form all of these may then move the {self.name} by more than rounding. "
+                "Use relation='zero_out'."
             )
         released = (
             dataclasses.replace(release, words=self._words_of(release))

@@ -153,6 +153,12 @@ def adaptive_clip_and_noise(
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
     draws = Draws(sampler, relation)
+    if draws.any_order:
+        raise ValueError(
+            f"under {relation!r} a record shifts those behind it, whose norms may then round to "
+            "the other side of the clip norm, so that the count jumps. Use relation='zero_out', or "
+            "noisy_mean with a fixed clip norm."
+        )
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
