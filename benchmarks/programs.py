@@ -135,17 +135,22 @@ def chain(noise):
     """One update of an optax chain on gradients a record, and its arguments."""
 
     def update(words, gradients):
-        made = optax.chain(
-            dpjax.transforms.clip_and_sum(1.0), noise(jax.random.wrap_key_data(words))
-        )
+        made = noise(jax.random.wrap_key_data(words))
         return made.update(gradients, made.init(gradients[0]), gradients[0])[0]
 
     return update, (np.zeros(2, np.uint32), np.zeros((N, P), np.float32))
 
 
 CHAINS = {
-    "a chain, Gaussian noise": lambda key: dpjax.transforms.add_gaussian_noise(1.0, key),
-    "a chain, tree noise": lambda key: dpjax.transforms.add_tree_noise(1.0, key, horizon=8),
+    "a chain, Gaussian noise": lambda key: optax.chain(
+        dpjax.transforms.clip_and_sum(1.0), dpjax.transforms.add_gaussian_noise(1.0, key)
+    ),
+    "a chain, adaptive clipping": lambda key: dpjax.transforms.adaptive_clip_and_noise(
+        1.0, noise_multiplier=1.0, sampler=dpjax.sampling.full_batch(N), key=key
+    ),
+    "a chain, tree noise": lambda key: optax.chain(
+        dpjax.transforms.clip_and_sum(1.0), dpjax.transforms.add_tree_noise(1.0, key, horizon=8)
+    ),
 }
 
 

@@ -121,6 +121,11 @@ BLOCKS = {
             transforms.clip_and_sum(1.0), transforms.add_gaussian_noise(1.0, key)
         )
     ),
+    "adaptive clipping": chained(
+        lambda key: transforms.adaptive_clip_and_noise(
+            1.0, noise_multiplier=1.0, sampler=dpjax.sampling.full_batch(len(Y)), key=key
+        )
+    ),
     "a tree's noise": chained(
         lambda key: optax.chain(
             transforms.clip_and_sum(1.0), transforms.add_tree_noise(1.0, key, horizon=8)

@@ -3,12 +3,11 @@
 import math
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax._wide import float64, on_device
+from dpjax._wide import on_device
 from dpjax.accounting import Event
 from dpjax.mechanisms import as_key, derive
 from dpjax.mechanisms.noise import Gaussian
@@ -46,7 +45,7 @@ def gradient_multiplier(noise_multiplier: float, count_stddev: float) -> float:
     One record's part is the vector (g / C, b) of the gradient, |g| <= C, and of b = 1/2 where it
     was not clipped, -1/2 else. With noise z_g on the first and sigma_b on the second its length
     in standard deviations is at most sqrt(1 / z_g^2 + 1 / (2 sigma_b)^2), and two such vectors are
-    at most twice that apart, under every relation. Both together are *one* Gaussian mechanism of
+    at most twice that apart where rows stay in place. Both together are *one* Gaussian mechanism of
     multiplier z if that root is 1 / z.
 
     Args:
@@ -128,7 +127,8 @@ def adaptive_clip_and_noise(
 
     Raises:
       ValueError: for a number out of range, a count that alone spends all, a bad key, or a sampler
-        that has no accounting under the relation; by ``update`` as ``clip_and_sum``.
+        that has no accounting under the relation; under ``add_or_remove_one``, where norms of
+        shifted records may round to the other side of C; by ``update`` as ``clip_and_sum``.
 
     Privacy: a step is one Gaussian mechanism on the joint vector of gradient over C and count, on
       one draw, of multiplier z: see ``gradient_multiplier``. C is a function of earlier releases. A
@@ -162,7 +162,7 @@ def adaptive_clip_and_noise(
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
-    one, slack = draws.moved(1.0), draws.slack(draws.any_order)
+    one, slack = draws.moved(1.0), draws.slack(any_order=False)
     moved = one * expected
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
@@ -191,9 +191,8 @@ def adaptive_clip_and_noise(
         check_rows(updates, params)
         draws.check(updates, mask)
         (key, taken), clip = state.noise, state.clip_norm
-        total, balance = clipped_sum(on_device(updates), (clip,), mask, draws.any_order)
-        with jax.enable_x64(True):  # in float32 the noise could be smaller than accounted
-            stddev = float64(clip) * float64(gradient_noise)
+        total, balance = clipped_sum(on_device(updates), (clip,), mask, any_order=False)
+        stddev = clip * gradient_noise  # noise is drawn with eight units of the last place more
         noisy = add_noise(Gaussian(), leaf_keys(state.noise, "adaptive_gradient"), total, stddev)
         own = derive(key, "adaptive_count", taken)
         count = add_noise(Gaussian(), lambda _: own, balance / 2, count_noise)
