@@ -27,7 +27,7 @@ from dpjax.derivatives import (
 )
 from dpjax.driver.guarantee import statement
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, Setting
+from dpjax.oracles import DifferenceQuery, GradientQuery, Setting
 from dpjax.sampling import gaps
 
 DECLARED = 200
@@ -196,11 +196,15 @@ def test_what_is_assumed_of_shifted_records_is_said():
     assert "bitwise the same in every row" in text and "charged for, 262,144." in text
     text = said("dp-svrg++", logistic, data_size=400_000, steps=None, batch_size=None)
     assert "charged for, 262,144 for the difference, 800,000 for the anchor." in text
-    text = said("dp-adam", general)
+    text = said("dp-adam", general, clip_norm=1.0)
     assert "the same to 2^-22 of the bound, which is charged, in every row" in text
     assert "there are at most the declared 40,000 records." in text
+    setting = Setting(
+        general, 400, "add_or_remove_one", sampling.poisson(9, 400, budget=BUDGET, count=4)
+    )
+    query = DifferenceQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0, smoothness=1.0)
     with pytest.raises(ValueError, match=r"may then move the difference by more than rounding"):
-        said("dp-svrg++", general, steps=None, batch_size=None)
+        query.event(4)
     for loss, refused in ((logistic, False), (logistic_by_hand, True)):
         total = clipped_grad_difference(loss, smoothness=1.0)
         with pytest.raises(ValueError, match="Use 'zero_out'") if refused else nullcontext():

@@ -377,7 +377,7 @@ def test_no_cell_of_units_raises(cell, name):
 @pytest.mark.parametrize(
     "cell",
     [
-        *(np.ma.masked, np.ma.array(1.0, mask=True), Stubborn(), UndecodedBytes(b"1")),
+        *(np.ma.masked, np.ma.array(1.0, mask=True), Stubborn(), UndecodedBytes(b"x")),
         *(np.timedelta64(1, "D"), np.timedelta64(1, "ns"), np.timedelta64(1), DATES[1]),
         *(np.datetime64(1, "ns"), np.array(1, "M8[ns]"), 1 + 0j, np.complex64(1)),
     ],

@@ -623,7 +623,7 @@ def test_the_count_is_part_of_the_guarantee_and_an_audit_finds_where_it_is_not()
     assert right.epsilon_curve < epsilon(own, 1e-5, "zero_out")
 
 
-@pytest.mark.parametrize("relation", ["zero_out", "add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
 @pytest.mark.parametrize("sampler", ["all", "poisson"])
 def test_both_noises_are_those_of_the_event(sampler, relation):
     """4,000 draws each: 15 % are 13 standard errors."""

@@ -95,6 +95,15 @@ def next_clip_norm(
     return jnp.clip(moved, _SMALLEST, _LARGEST).astype(jnp.float32)
 
 
+def _check_places(draws: Draws) -> None:
+    if draws.any_order:
+        raise ValueError(
+            f"under {draws.relation!r} a record shifts those behind it, whose norms may then round "
+            "to the other side of the clip norm, so that the count jumps. Use relation='zero_out', "
+            "or noisy_mean with a fixed clip norm."
+        )
+
+
 def adaptive_clip_and_noise(
     initial_clip_norm: float,
     *,
@@ -153,12 +162,7 @@ def adaptive_clip_and_noise(
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
     draws = Draws(sampler, relation)
-    if draws.any_order:
-        raise ValueError(
-            f"under {relation!r} a record shifts those behind it, whose norms may then round to "
-            "the other side of the clip norm, so that the count jumps. Use relation='zero_out', or "
-            "noisy_mean with a fixed clip norm."
-        )
+    _check_places(draws)
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
