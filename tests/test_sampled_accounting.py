@@ -429,7 +429,10 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         queries=[
             types.SimpleNamespace(
                 data_size=1000,
+                name="joint_step",
                 charged_rows=5_000,
+                in_any_row=True,
+                sampler=sampler,
                 components=(),
                 bound=lambda: 1.0,
                 divisor=50,
