@@ -37,8 +37,9 @@ class Poisson(Sampler):
       records has k ``capacity`` slots, k = ceil(n / ``data_size``). At k = 1 more are drawn with at
       most the exact tail of Binomial(``data_size``, q), at k >= 2 with ``gaps.crowd_probability``
       at most, and ``overflow`` is the larger. Where k >= 2 every record has its own coin, so that
-      what 64 bits miss of the gaps does not grow with n. The number of slots depends on n; no
-      answer depends on the number of slots. Its time and memory do, as they do on n.
+      what 64 bits miss of the gaps does not grow with n. The number of slots depends on n, and so
+      do time and memory; no answer does, but for rounding where a loss has no closed form: there n
+      is taken to be at most ``data_size``, as the guarantee says.
     """
 
     high: Array | np.uint32
