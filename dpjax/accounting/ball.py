@@ -223,7 +223,6 @@ class BallRelease(Release):
 
     @property
     def certain_delta(self) -> float:
-        """Probability that the ``count`` releases distinguish neighbours with certainty."""
         return self.certain_delta_at(1.0)
 
     def certain_delta_at(self, factor: float) -> float:
@@ -234,11 +233,9 @@ class BallRelease(Release):
         return ball_composition(delta * self.probability, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
-        """Returns None: ``certain_delta`` is the whole privacy loss."""
         del relation
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Raises ``ValueError``: no divergence is finite."""
         del orders, relation
         raise ValueError(
             f"ball noise, as of {self.name!r}, has no finite Renyi divergence: some answers "
@@ -271,7 +268,6 @@ class PoissonBallRelease(BallRelease, BatchRelease):
 
     @property
     def probability(self) -> float:
-        """The probability with which a record is in a batch."""
         return self.sampling_probability
 
 

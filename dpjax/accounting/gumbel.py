@@ -61,7 +61,6 @@ class SelectionRelease(Release):
 
     @property
     def growing_charge(self) -> float:
-        """0: see ``constant_charge``."""
         return 0.0
 
     @property

@@ -26,7 +26,6 @@ class OutsideRelease(Release):
     mechanism = "outside"
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
-        """Raises: none is read."""
         raise ValueError(f"no privacy loss distribution is read from {self.name}.")
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
@@ -38,7 +37,6 @@ class OutsideRelease(Release):
         return np.fmin.accumulate(found[::-1])[::-1][np.searchsorted(grid, orders)]
 
     def scaled(self, factor: float) -> Release:
-        """Returns the release: its noise was drawn."""
         del factor
         return self
 

@@ -61,7 +61,6 @@ class PerturbationRelease(Release):
     def whole_epsilon(
         self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str
     ) -> float:
-        """Returns the epsilon of an event with this release; see ``perturbed_epsilon``."""
         return perturbed_epsilon(self, releases, relation, delta, accountant)
 
     def whole_deltas(
@@ -75,7 +74,6 @@ class PerturbationRelease(Release):
         return np.array([perturbed_delta(own, relation, e - extra) for e in epsilons]) + 1e-9
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Raises ``ValueError``: no divergence is known."""
         del orders, relation
         raise ValueError("no Renyi bound is known for objective perturbation.")
 

@@ -265,7 +265,6 @@ class SinglePassRelease(Release):
 
     @property
     def records_words(self) -> str:
-        """Which records an answer uses."""
         return "each in at most one answer"
 
     def validate(self) -> None:
@@ -320,7 +319,6 @@ class SinglePassRelease(Release):
         return self.disjoint_parts or (self,)
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises under ``add_or_remove_one``."""
         if relation == "add_or_remove_one":
             raise ValueError(
                 "a single pass over records in order has no accounting under "

@@ -144,7 +144,6 @@ class SearchRelease(Release):
 
     @property
     def draw_error(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Why actual trainings may differ from accounted ones."""
         return "; ".join(dict.fromkeys(r.draw_error for r in self._released if r.draw_error))
 
     @property
@@ -155,11 +154,9 @@ class SearchRelease(Release):
 
     @property
     def ends_early(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether a training ends when its records are used up."""
         return any(release.ends_early for release in self._released)
 
     def parts(self) -> Sequence[Release]:
-        """Returns the releases of one training."""
         return self.trainings[0]
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
@@ -199,7 +196,6 @@ class SearchRelease(Release):
     def whole_deltas(
         self, releases: Sequence[Release], relation: Relation, epsilons: np.ndarray, scale: float
     ) -> np.ndarray:
-        """Returns the deltas of the search alone."""
         _check_alone(releases)
         one = self if scale == 1.0 else self.scaled(scale)
         return np.minimum(_best(one, relation).delta(np.asarray(epsilons, np.float64)), 1.0)
@@ -238,7 +234,6 @@ class SearchRelease(Release):
 
     @property
     def choice_words(self) -> str:
-        """How the training was chosen."""
         others = " Other settings have other noise." if len(self.trainings) > 1 else ""
         return (
             f"The settings were chosen by a private random search over {self.settings:,}: this "
@@ -280,7 +275,6 @@ class SearchRelease(Release):
         return dataclasses.replace(self, noise_multiplier=multiplier, trainings=trainings)
 
     def without_failures(self) -> "SearchRelease":
-        """Returns the same search with draws that never differ from the accounted."""
         trainings = tuple(
             tuple(release.without_failures() for release in releases) for releases in self.trainings
         )

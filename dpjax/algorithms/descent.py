@@ -229,7 +229,6 @@ class Descent(Single):
         return self.outputs.done(state.output)
 
     def output(self, state: State) -> Params:
-        """Returns what the output rule publishes."""
         return self.outputs.output(state.output, state.params)
 
     def certify(

@@ -206,7 +206,6 @@ class Spider(base.Planned):
         return state.size > self._last - state.used
 
     def stopped(self, state: State) -> Array:
-        """Returns that the records ran out."""
         del state
         return jnp.asarray(base.Status.EXHAUSTED)
 

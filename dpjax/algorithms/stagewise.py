@@ -108,7 +108,6 @@ class Stagewise(Single):
         return state.place >= self.steps
 
     def output(self, state: State) -> Params:
-        """Returns the last iterate taken, or the average."""
         return self.rule.output(state.output, state.params)
 
     def _rate(self, place: Array) -> Array:

@@ -97,7 +97,6 @@ class Epochs(base.Planned):
         return State(params, state.anchor, known, average, taken, state.length), info
 
     def output(self, state: State) -> Params:
-        """Returns the mean of the iterates of the last epoch."""
         return jax.tree.map(lambda mean, w: mean.astype(w.dtype), state.average, state.params)
 
     def _entered(self, state: State) -> tuple[State, Array]:

@@ -137,7 +137,6 @@ class Gaussian(Noise):
             return from_float64(float64(stddev) * drawn, dtype)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
-        """Returns the log-likelihood ratio of two Gaussians of one variance."""
         moved = (neighbour_mean - mean) / stddev
         return jnp.vdot(moved, (answer - (mean + neighbour_mean) / 2) / stddev)
 
@@ -160,7 +159,6 @@ class SymmetricGaussian(Gaussian):
         return add_symmetric_gaussian(key, value, stddev, self.isometric)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
-        """Returns the log-likelihood ratio, over all p^2 entries."""
         if not self.isometric:
             # The two entries off the diagonal are one draw: each counts half.
             stddev = stddev * jnp.sqrt(2.0 - jnp.eye(answer.shape[0]))
@@ -212,7 +210,6 @@ class Prefix(Gaussian):
         return tuple(jnp.where(alone, one, 0.0) for one in pair)  # pyright: ignore
 
     def nothing_seen(self, size: int) -> SegmentSeen:
-        """Returns the rows of a segment, all 0."""
         rows = jnp.zeros((self.of.horizon, size))
         return SegmentSeen(rows, rows)
 
@@ -281,7 +278,6 @@ class Gumbel(Noise):
         return noisy_argmax(key, value, stddev)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
-        """Returns the log-likelihood ratio of the chosen index."""
         here, there = (
             jax.nn.log_softmax(scores / lax.convert_element_type(stddev, scores.dtype))[answer]
             for scores in (mean, neighbour_mean)

@@ -65,7 +65,6 @@ class EstimateQuery(Query):
 
     @property
     def sampler(self) -> SinglePass:
-        """The places of the order that may be read."""
         return expect(SinglePass, self.setting.sampler, "EstimateQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -75,7 +74,6 @@ class EstimateQuery(Query):
 
     @property
     def divisor(self) -> Array | float:
-        """b, the declared batch of a gradient."""
         return self.batch_size * 1.0
 
     @property
@@ -190,7 +188,6 @@ class EstimateQuery(Query):
         return derive(key, self.name, public["segment"])
 
     def nothing_seen(self, params: Params) -> tuple[Any, ...]:
-        """Returns the rows of a segment, for audits."""
         ((_, noise),) = self.noises(leaf=0)
         return (noise.nothing_seen(flatten(params)[0].size),)
 

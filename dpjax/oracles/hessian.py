@@ -75,7 +75,6 @@ class HessianQuery(Query):
         return (clipped.wide(params, records, mask),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns symmetric noise, in the form that the query says."""
         del public
         return ((self.name, SymmetricGaussian(isometric=self.isometric)),)
 
@@ -155,7 +154,6 @@ class JointQuery(Query):
         ).wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns Gaussian noise for the gradient, symmetric noise for the Hessian."""
         del public
         return (("gradient", Gaussian()), ("hessian", SymmetricGaussian()))
 

@@ -73,7 +73,6 @@ class MinimizerQuery(ValueQuery):
 
     @property
     def gradients_per_record(self) -> int:
-        """One at every step towards the minimum."""
         return int(self.iterations)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:

@@ -65,7 +65,6 @@ class NewtonQuery(ValueQuery):
         return "newton_direction"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        """The clip norm over the squared floor."""
         del params, public
         return self.clip_norm / self.floor**2
 

@@ -50,7 +50,6 @@ class ObjectiveQuery(MinimizerQuery):
         return "perturbed_minimizer"
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        """One record's slope: G."""
         del params, public
         return self.objective.constants.lipschitz  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -77,7 +76,6 @@ class ObjectiveQuery(MinimizerQuery):
         return (("tilt", float(self.stddev)),)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns a perturbed objective and a Gaussian an answer."""
         smoothness = self.objective.constants.smoothness * (1 + _ROUNDING)  # pyright: ignore
         tilted = PerturbationRelease(
             self.name,

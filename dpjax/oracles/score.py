@@ -73,7 +73,6 @@ class ScoreQuery(ValueQuery):
 
     @property
     def sampler(self) -> SinglePass:
-        """The places that were kept for this."""
         return expect(SinglePass, self.setting.sampler, "ScoreQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> float:

@@ -86,11 +86,9 @@ class SelectionQuery(ValueQuery):
         return (("score", float(self.noise_multiplier) * float(self.sensitivity)),)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns one exponential mechanism an answer."""
         return (self._release(count, failure_probability=selection_error(self.candidates)),)
 
     def evaluations(self, count: int) -> Evaluations:
-        """Returns no gradients: Hessians are not counted."""
         del count
         return Evaluations(0, 0)
 

@@ -27,7 +27,6 @@ class SubspaceQuery(JointQuery):
 
     @property
     def closed_form(self) -> bool:
-        """False: records are read as they are."""
         return False
 
     def exact(

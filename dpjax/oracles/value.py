@@ -21,6 +21,5 @@ class ValueQuery(Query):
         return (answer,)
 
     def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
-        """Returns none: the value of no record is not 0 in general."""
         del answer, params, public
         return []

@@ -222,12 +222,10 @@ class FullBatch(Sampler):
         return (records_moved(relation) + slack) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
-        """Returns all of ``n`` records; the key is not used."""
         del key
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, None]:
-        """Returns the records as they are; the key is not used."""
         del key
         return records, None
 

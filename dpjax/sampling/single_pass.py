@@ -110,12 +110,10 @@ class SinglePass(Sampler):
         return ordered(key, records)
 
     def told(self, key: Array) -> "KnownOrder":
-        """Returns the pass in the order that ``key`` gives."""
         order = ordered(key, jnp.zeros(self.data_size)).order
         return KnownOrder(self.data_size, self.first, self.last, order=order)
 
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
-        """Returns all records: a question reads its own window of them."""
         del key
         return records, None
 
