@@ -37,11 +37,13 @@ import dpjax
 from dpjax import _sharding
 from dpjax.baselines import EVERY
 from dpjax.driver import loop
+from dpjax.models import CNN, ResNet20
 
 N, P, STEPS = 64, 4, 6
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 FLOAT64 = re.compile(r"tensor<[^>]*f64>|\bf64\[")
 MANY, WIDTH = 2**20, 54
+SHARED = ("dp-gd", "dp-tr", "dp-str", "dp-subspace-tr", "dp-adam", "dp-svrg", "dp-svrg++")
 COLLECTIVES = re.compile(r" (all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
 
 
@@ -69,17 +71,6 @@ def records():
     return x / np.linalg.norm(x, axis=1, keepdims=True), np.sign(x[:, 0])
 
 
-class Convolutions(nn.Module):
-    """The network of 26,010 parameters on which private training is usually measured."""
-
-    @nn.compact
-    def __call__(self, x):
-        for features, size, padding in ((16, 8, "SAME"), (32, 4, "VALID")):
-            x = nn.relu(nn.Conv(features, (size, size), strides=2, padding=padding)(x))
-            x = nn.max_pool(x, (2, 2))
-        return nn.Dense(10)(nn.relu(nn.Dense(32)(x.reshape(-1))))
-
-
 class Attention(nn.Module):
     """One block of attention over 16 positions."""
 
@@ -90,26 +81,10 @@ class Attention(nn.Module):
         return nn.Dense(10)(x.mean(0))
 
 
-class Residual(nn.Module):
-    """ResNet-20 with group normalisation, as private training needs it."""
-
-    @nn.compact
-    def __call__(self, x):
-        x = nn.relu(nn.GroupNorm(8)(nn.Conv(16, (3, 3))(x)))
-        for features in (16, 32, 64):
-            for block in range(3):
-                strides = 2 if features > 16 and block == 0 else 1
-                y = nn.relu(nn.GroupNorm(8)(nn.Conv(features, (3, 3), strides)(x)))
-                y = nn.GroupNorm(8)(nn.Conv(features, (3, 3))(y))
-                x = x if x.shape == y.shape else nn.Conv(features, (1, 1), strides)(x)
-                x = nn.relu(x + y)
-        return nn.Dense(10)(x.mean((0, 1)))
-
-
 NETWORKS = {
-    "dp-adam, a CNN": (Convolutions(), (28, 28, 1)),
+    "dp-adam, a CNN": (CNN(), (28, 28)),
     "dp-adam, attention": (Attention(), (16, 32)),
-    "dp-adam, ResNet-20": (Residual(), (32, 32, 3)),
+    "dp-adam, ResNet-20": (ResNet20(), (32, 32, 3)),
 }
 
 
@@ -244,7 +219,7 @@ def main():
     if has_compiler and arguments.devices:
         print("\n| algorithm | MB on one TPU | on each of four | all-reduces | other collectives |")
         print("| --- | --- | --- | --- | --- |")
-        for name in arguments.names or ("dp-gd", "dp-tr", "dp-adam", "dp-svrg"):
+        for name in arguments.names or SHARED:
             (one, _, _), (each, reduces, others) = in_shares(name, 1), in_shares(name, 4)
             print(f"| {name} | {one:.0f} | {each:.0f} | {reduces} | {others} |", flush=True)
 

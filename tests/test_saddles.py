@@ -309,7 +309,7 @@ def test_the_trust_region_leaves_the_welsch_saddle_in_five_iterations(real_data)
     keys = jax.random.split(jax.random.key(0), 5)
     left = jax.vmap(lambda key: dpjax.solve(five, examples, key=key).params)(keys)
     escaped = jax.vmap(lambda w: diagnostics.exact_escape(objective, w, examples, landscape))(left)
-    assert escaped.sum() >= 4  # all five stay with probability 0.92
+    assert escaped.sum() >= 4  # all five leave with probability 0.92
 
 
 def test_only_the_network_predicts_labels():

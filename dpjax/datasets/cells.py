@@ -3,14 +3,18 @@
 import datetime
 import decimal
 import enum
+import functools
 import re
 import unicodedata
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets.arrow import arrow_cells
+
+T = TypeVar("T")
 
 
 class Kind(enum.Enum):
@@ -55,6 +59,7 @@ _FARTHEST = 12 * 100_000  # months from 1970 that datetime64[D] holds; no bounds
 _NUMERIC = re.compile(r"[-+]?[.,]?\d[\d,]*(\.\d*)?(e[-+]?\d+)?", re.IGNORECASE)
 _PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 _WRITTEN = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?", re.IGNORECASE)
+_OF_PYTHON = {str, float, int, bool}  # millions of cells are of these
 _MOST_DIGITS = 300  # of a whole number; Python neither reads nor prints thousands
 
 
@@ -84,12 +89,17 @@ def stated(column: Any) -> str:
     return str(dtype.value_type if encoded else dtype)
 
 
+def may_be_numbers(kind: Kind, dtype: str) -> bool:
+    """Returns whether a column may hold numbers, by its dtype alone; categories may not."""
+    return dtype != "category" and kind in (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED)
+
+
 def check_numbers(name: str, kind: Kind, dtype: str) -> None:
     """Raises if a column is stored as what is no number, by its dtype alone.
 
     >>> check_numbers("age", Kind.NUMBERS, "int64")
     """
-    if dtype == "category" or kind in (Kind.DATES, Kind.WORDS, Kind.OTHER):
+    if not may_be_numbers(kind, dtype):
         raise ValueError(
             f"the column {name!r} must hold one number for each record, got {dtype}: convert it, "
             "remove it, or declare its levels in a schema."
@@ -115,6 +125,23 @@ def check_names(said: str, kind: Kind, dtype: str, unit_type: str | None = None)
         )
 
 
+def never_raises(default: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorates a function of a cell, which may raise anything: an error would tell of the cell."""
+
+    def decorated(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def guarded(cell: Any, *more: Any) -> T:
+            try:
+                return function(cell, *more)
+            except Exception:  # a cell may be anything
+                return default
+
+        return guarded
+
+    return decorated
+
+
+@never_raises("")
 def unit_name(cell: Any, unit_type: str | None = None) -> str:
     """Returns the name that a cell gives to a unit, as text; "" if it is none.
 
@@ -132,13 +159,6 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     >>> unit_name("+007", "number"), unit_name("ann", "number"), unit_name("007", "text")
     ('7', '', '007')
     """
-    try:
-        return _unit_name(cell, unit_type)
-    except Exception:  # a cell may be anything, and raise anything
-        return ""
-
-
-def _unit_name(cell: Any, unit_type: str | None) -> str:
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
     if isinstance(cell, np.datetime64):
@@ -200,21 +220,22 @@ def cells_of(column: Any) -> np.ndarray:
 
 
 def is_no_number(cell: Any) -> bool:
-    """Whether NumPy would make a number of a cell that is none: masked, complex, of dates."""
-    kind = getattr(getattr(cell, "dtype", None), "kind", None)
-    return isinstance(cell, np.ma.MaskedArray | complex) or kind in ("m", "M", "c", "V")
+    """Whether a cell is none that NumPy would make a number of: masked, complex, date, array."""
+    if type(cell) in _OF_PYTHON:
+        return False
+    kind = getattr(getattr(cell, "dtype", None), "kind", "")
+    none = isinstance(cell, (np.ma.MaskedArray, complex)) or getattr(cell, "ndim", 0) > 0
+    return none or kind in tuple("mMcV")
 
 
+@never_raises(np.nan)
 def to_number(cell: Any) -> float:
     """Returns a cell as a float, NaN if it is not a number.
 
     >>> to_number("1e3"), to_number(None)
     (1000.0, nan)
     """
-    try:
-        return np.nan if is_no_number(cell) or getattr(cell, "ndim", 0) else float(cell)
-    except Exception:  # a cell may be anything, and raise anything
-        return np.nan
+    return np.nan if is_no_number(cell) else float(cell)
 
 
 def to_numbers(cells: np.ndarray) -> np.ndarray:
@@ -247,25 +268,23 @@ def to_days(cells: np.ndarray) -> np.ndarray:
     return np.fromiter(map(to_day, cells), np.float64, len(cells))
 
 
+@never_raises(np.nan)
 def to_day(cell: Any) -> float:
     """Returns a date as days since 1970-01-01, NaN if it is none.
 
     >>> to_day(datetime.date(1970, 1, 11))
     10.0
     """
-    try:
-        if isinstance(cell, np.datetime64):
-            return float(_days_of(np.array([cell]))[0])
-        if isinstance(cell, str):
-            cell = datetime.datetime.fromisoformat(cell.strip())
-        if not isinstance(cell, datetime.datetime):
-            days = cell.toordinal() - EPOCH.toordinal() if isinstance(cell, datetime.date) else None
-            return np.nan if days is None else float(days)
-        if cell.tzinfo is not None:
-            cell = cell.astimezone(datetime.UTC).replace(tzinfo=None)
-        return float((cell - EPOCH) / _DAY)
-    except Exception:  # a cell may be anything; of pandas also NaT is a date
-        return np.nan
+    if isinstance(cell, np.datetime64):
+        return float(_days_of(np.array([cell]))[0])
+    if isinstance(cell, str):
+        cell = datetime.datetime.fromisoformat(cell.strip())
+    if not isinstance(cell, datetime.datetime):
+        days = cell.toordinal() - EPOCH.toordinal() if isinstance(cell, datetime.date) else None
+        return np.nan if days is None else float(days)
+    if cell.tzinfo is not None:
+        cell = cell.astimezone(datetime.UTC).replace(tzinfo=None)
+    return float((cell - EPOCH) / _DAY)
 
 
 def _days_of(cells: np.ndarray) -> np.ndarray:

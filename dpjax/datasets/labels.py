@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import Kind, cells_of, is_no_number, kind_of, to_number
+from dpjax.datasets.cells import Kind, cells_of, is_no_number, kind_of, never_raises, to_number
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
@@ -324,19 +324,15 @@ def label_text(cell: Any) -> str:
     return str(int(value)) if value == value // 1 else str(value)
 
 
+@never_raises(None)
 def plain(cell: Any) -> Label | None:
     """Returns a label as a value of Python; None for what is missing, or no label.
 
     >>> plain(np.int64(3)), plain(b"no"), plain(float("nan"))
     (3, 'no', None)
     """
-    try:
-        return None if is_no_number(cell) else _plain(cell)
-    except Exception:  # a cell may be anything, and raise anything
+    if is_no_number(cell):
         return None
-
-
-def _plain(cell: Any) -> Label | None:
     if getattr(cell, "ndim", None) == 0:
         cell = cell.item()  # of a scalar of NumPy or JAX
     if isinstance(cell, bytes):

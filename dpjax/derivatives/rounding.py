@@ -70,24 +70,24 @@ def most_rows(declared: int, relation: Relation, in_any_row: bool = True) -> int
     return max(_SPARE * declared, _AT_LEAST * in_any_row)
 
 
-def shift_slack(rows: int, relation: Relation) -> float:
+def shift_slack(rows: int, relation: Relation, most: float = _MOST_SHIFTED) -> float:
     """Returns what contributions change by that neighbours have in other rows, in clip norms.
 
     Compiled code may add up a loss otherwise in the last rows of a batch. Each contribution is
     assumed to change by at most 2^-22 of the clip norm.
 
     Raises:
-      ValueError: if that is more than 2 % of what one record adds.
+      ValueError: if that is more than ``most``, 2 %, of what one record adds.
 
     >>> shift_slack(1_000, "zero_out"), shift_slack(2**12, "add_or_remove_one") == 2**-10
     (0.0, True)
     """
     slack = 0.0 if keeps_positions(relation) else rows * _SHIFTED
-    if slack > _MOST_SHIFTED:
+    if slack > most:
         raise ValueError(
             f"under {relation!r} a record shifts those behind it, and of a loss without a closed "
             f"form all of these may then round otherwise: with {rows:,} rows (twice those "
-            f"declared) by {slack:.2%} of one record's part, where {_MOST_SHIFTED:.0%} is charged "
+            f"declared) by {slack:.2%} of one record's part, where {most:.0%} is charged "
             "at most. Use relation='zero_out', or read fewer at a time."
         )
     return slack
@@ -196,8 +196,8 @@ def sum_sensitivity(
     >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
     0.5031
     """
-    shifted = 0.0 if keeps_positions(relation) else rows * _SHIFTED
-    return clip_norm * (records_moved(relation) + sum_slack(rows, relation, any_order) + shifted)
+    slack = sum_slack(rows, relation, any_order) + shift_slack(rows, relation, math.inf)
+    return clip_norm * (records_moved(relation) + slack)
 
 
 def _error(additions: int, unit: float) -> float:

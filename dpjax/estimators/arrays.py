@@ -12,12 +12,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import column_or_1d
 
-from dpjax.datasets.cells import Kind, cells_of, check_unmasked, kind_of, to_numbers
+from dpjax.datasets.cells import Kind, cells_of, check_unmasked, kind_of, may_be_numbers, to_numbers
 from dpjax.datasets.encoders import NumberLabel
 from dpjax.datasets.labels import check_labels, declared_classes, encoded
 from dpjax.datasets.sources import Frame, column_keys
-
-_NUMBERS = (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED)  # kinds of which a cell may be a number
 
 
 class Labels(NamedTuple):
@@ -59,12 +57,11 @@ def features(x: Any) -> np.ndarray:
             "of 1 is required."
         )
     frame = _frame(x)
-    kinds = {"X": kind} if frame is None else frame.kinds
+    kinds, dtypes = ({"X": kind}, {}) if frame is None else (frame.kinds, frame.stated)
     for name, kind in kinds.items():
-        words = frame is not None and frame.stated[name] == "category"
-        if words or kind not in _NUMBERS:
+        if not may_be_numbers(kind, dtype := dtypes.get(name, "")):
             where = "" if frame is None else f" in its column {name!r}"
-            held = "category" if words else kind.value
+            held = "category" if dtype == "category" else kind.value
             raise ValueError(
                 f"X must hold numbers, got {held}{where}: leave such a column out, or put "
                 "numbers in its place, such as days since a fixed date, or 0 and 1 for two words."
@@ -110,7 +107,7 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     array([-1.,  0.,  1., nan, nan], dtype=float32)
     """
     given = labels(y)
-    if given.kind not in (*_NUMBERS, Kind.WORDS):
+    if given.kind != Kind.WORDS and not may_be_numbers(given.kind, ""):
         raise ValueError(f"y must hold numbers, got {given.kind.value}.")
     return NumberLabel("y", low, high).encode(given.cells)
 

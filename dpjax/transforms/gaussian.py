@@ -125,7 +125,8 @@ def noisy_mean(
 
     Privacy: releases one sum of clipped gradients a step with Gaussian noise; the mean is over
       ``sampler.expected``, and that and all that follows is post-processing. The caller answers for
-      the batches being draws of ``sampler``, one draw a step.
+      the batches being draws of ``sampler``, one draw a step, and under ``add_or_remove_one`` for
+      there being at most as many records as are declared: more have other batches.
 
     Reference: Abadi et al. (2016), algorithm 1.
 
