@@ -369,6 +369,7 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
+        noise_draws=sum(part.count * part.noise_draws for part in passes),
         disjoint_parts=tuple(passes),
     )
 

@@ -52,8 +52,10 @@ def calibrated_query(
     if batch_size is None:
         batch_size = _default_batch(n)
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    setting = problem.setting.drawn_by(sampler)
     if multiplier is None:
-        multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler)
-    query = kind(setting=problem.setting.drawn_by(sampler), noise_multiplier=multiplier, **fields)
+        draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
+        multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
+    query = kind(setting=setting, noise_multiplier=multiplier, **fields)
     problem.check_spent(query.event(steps))
     return query

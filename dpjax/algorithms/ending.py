@@ -124,7 +124,7 @@ def with_accuracy(
     ['gradient_and_hessian', 'accuracy']
     """
     share = _validate.positive("epsilon of the accuracy", epsilon)
-    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1)
+    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1, noise_draws=1)
     if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1):
         raise ValueError(
             f"epsilon of the accuracy must be below that of the budget, {budget.epsilon:g}, got "
@@ -168,7 +168,7 @@ def with_count(
     """
     share = _validate.open_unit("share of the count", share)
     multiplier = gaussian_multiplier(budget, 1) / math.sqrt(share)
-    alone = Event((Release("count", 1, noise_multiplier=multiplier),), budget.relation)
+    alone = Event((Release("count", 1, multiplier, noise_draws=1),), budget.relation)
     spent = epsilon_of(alone, budget.delta, budget.relation)
     return _with(CountQuery, make, budget, multiplier, spent)
 

@@ -185,7 +185,8 @@ def _queries(
     candidates = _candidates(settings, problem.dimension)
     train, last = single_passes(n, _kept(settings, candidates, n))
     noise = _noise(settings, problem)
-    multiplier = _multiplier(problem, noise)
+    draws = problem.dimension * n + 2 * candidates  # of an increment for each record, and scores
+    multiplier = _multiplier(problem, noise, draws)
     moved = train.sum_scale(1.0, relation)
     loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
@@ -303,11 +304,11 @@ def _noise(settings: Settings, problem: base.Problem) -> PrefixNoise:
     return prefix_noise(horizon, problem.dimension, kind)
 
 
-def _multiplier(problem: base.Problem, noise: PrefixNoise) -> float:
+def _multiplier(problem: base.Problem, noise: PrefixNoise, draws: int) -> float:
     """Standard deviation over the sensitivity of all that one record enters."""
     budget = problem.budget
     if problem.accountant != "paper":
-        return gaussian_multiplier(budget, 1, problem.accountant)
+        return gaussian_multiplier(budget, 1, problem.accountant, noise_draws=draws)
     # Theorem 2.2: sigma = 4 s sqrt(ln K ln(1 / delta)) / epsilon on every node.
     logs = math.log(max(noise.horizon, 2)) * math.log(1 / budget.delta)
     return round_up(4 * math.sqrt(logs) / budget.epsilon / noise.sensitivity)

@@ -212,7 +212,8 @@ def split_queries(
 ) -> tuple[AnchorQuery, DifferenceQuery]:
     """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
     budget, n = problem.budget, problem.data_size
-    anchors = gaussian_multiplier(budget, epochs, problem.accountant)
+    draws = problem.dimension
+    anchors = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
     anchors = round_up(anchors / math.sqrt(asked.anchor_share))
     anchor = AnchorQuery(
         setting=problem.setting, noise_multiplier=anchors, clip_norm=asked.clip_norm

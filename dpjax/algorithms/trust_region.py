@@ -310,7 +310,7 @@ def _queries(
     if release == "joint":
         clip, hessian_clip, free = joint_weights(objective, *clips)
         unclipped = unclipped and free
-        multiplier = gaussian_multiplier(budget, count, problem.accountant)
+        multiplier = _joint_multiplier(problem, count)
         query = JointQuery(
             setting=problem.setting,
             noise_multiplier=multiplier,
@@ -323,7 +323,7 @@ def _queries(
     if problem.accountant == "paper":
         for_gradient, for_hessian = _paper_multipliers(problem, count)
     else:
-        joint = gaussian_multiplier(budget, count, problem.accountant)
+        joint = _joint_multiplier(problem, count)
         share = _gradient_share(clip, hessian_clip, radius)
         for_gradient = round_up(joint / math.sqrt(share))
         for_hessian = round_up(joint / math.sqrt(1 - share))
@@ -335,6 +335,11 @@ def _queries(
         isometric=problem.accountant != "paper",
     )
     return (gradient, hessian), unclipped
+
+
+def _joint_multiplier(problem: base.Problem, count: int) -> float:
+    draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
+    return gaussian_multiplier(problem.budget, count, problem.accountant, noise_draws=draws)
 
 
 def joint_weights(

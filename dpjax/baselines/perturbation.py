@@ -99,7 +99,7 @@ def output_perturbation(
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
         setting=exact_setting(problem, objective),
-        noise_multiplier=gaussian_multiplier(budget, 1, accountant),
+        noise_multiplier=gaussian_multiplier(budget, 1, accountant, noise_draws=problem.dimension),
         iterations=iterations_of(objective, short),
     )
     return one_release(problem, query, "output perturbation")

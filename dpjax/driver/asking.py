@@ -16,6 +16,7 @@ from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.noise import Gaussian
 from dpjax.oracles import Query, bind, check_query, only_where
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
@@ -197,6 +198,8 @@ class Asked(NamedTuple):
     """Of the query."""
     conditional: bool
     """Whether records are read only where a condition holds, see ``Query.is_asked``."""
+    noise_draws: int = 0
+    """How many numbers of Gaussian noise an answer has, where that is counted."""
 
 
 class Questions(NamedTuple):
@@ -242,34 +245,25 @@ def questions(
     return found[-1]
 
 
-def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
-    """Returns how many numbers of noise a run draws at most: coordinates times answers."""
-    sizes: dict[str, int] = {}
+class _Counting(Asking):
+    """Notes how many numbers of Gaussian noise an answer of each query has."""
 
-    class Counting(Asking):
-        def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
-            answer = super().__call__(query, params, **public)
-            key, records, held = self._bound.key, self._bound.records, self._remembered
-            more = {"memory": held[query.name]} if query.name in held else {}
-            more |= public | query.inner_noise(key, records, params)
-            parts = over_shares(
-                lambda r, m, p, more: query.exact(r, p, m, **more),
-                *query._drawn(key, records),
-                params,
-                more,
-            )
-            sizes[query.name] = sum(math.prod(part.shape) for part in parts)
-            return answer
-
-    rows = algorithm.queries[0].data_size  # how many there are may be private
-    records = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((rows, *jnp.shape(leaf)[1:]), jnp.result_type(leaf)),
-        examples,
-    )
-    asked = questions(algorithm, records, params, Counting)
-    steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers = [(each.name, steps) for each in asked.step] + [(each.name, 1) for each in asked.end]
-    return sum(sizes[name] * times for name, times in answers)
+    def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
+        answer = super().__call__(query, params, **public)
+        key, records, held = self._bound.key, self._bound.records, self._remembered
+        more = {"memory": held[query.name]} if query.name in held else {}
+        more |= public | query.inner_noise(key, records, params)
+        parts = over_shares(
+            lambda r, m, p, more: query.exact(r, p, m, **more),
+            *query._drawn(key, records),
+            params,
+            more,
+        )
+        laws = [noise.mechanism == Gaussian.mechanism for _, noise in query.noises(**public)]
+        sizes = [math.prod(part.shape) for part in parts]
+        draws = sum(size for size, gaussian in zip(sizes, laws, strict=True) if gaussian)
+        self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)
+        return answer
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
@@ -289,13 +283,13 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
         check_query(query)
     if not foreign and all(map(is_own, _algorithms_in(algorithm))):
         return
-    asked = questions(algorithm, examples, params)
+    asked = questions(algorithm, examples, params, _Counting)
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         check_counts(algorithm, asked)
 
 
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:
-    """Raises if more is asked than ``algorithm.event`` counts; on the host.
+    """Raises if more is asked, or more noise is drawn, than ``algorithm.event`` counts.
 
     What a query is asked conditionally is not counted, for how often the condition holds cannot be
     seen here: there the event is believed.
@@ -312,10 +306,11 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         for part in release.parts():
             booked[part.name] += part.count
     steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers = collections.Counter[str]()
+    answers, draws = collections.Counter[str](), 0
     for every, times in ((asked.step, steps), (asked.end, 1)):
-        for name, conditional in every:
-            answers[name] += 0 if conditional else times
+        for one in every:
+            answers[one.name] += 0 if one.conditional else times
+            draws += 0 if one.conditional else times * one.noise_draws
     for query in algorithm.queries:
         if not (times := answers[query.name]):
             continue
@@ -328,6 +323,12 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
                     f"{needed.name!r}: the guarantee would not hold. Let the event of "
                     f"{type(algorithm).__name__} count {needed.count}, and calibrate with it."
                 )
+    if draws > (charged := algorithm.event.noise_draws):
+        raise ValueError(
+            f"{type(algorithm).__name__} adds {draws:,} numbers of noise, and its epsilon is "
+            f"charged for {charged:,}: make its queries with Setting(..., dimension=P) for P "
+            "parameters, or define noise_draws, how many an answer has."
+        )
 
 
 def _algorithms_in(algorithm: Any) -> Iterator[Any]:

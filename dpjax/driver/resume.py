@@ -20,7 +20,6 @@ from dpjax.accounting import Ledger, LedgerError
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
-from dpjax.driver.asking import noise_draws
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
 from dpjax.driver.loop import Carry, describe, unpack
@@ -103,7 +102,6 @@ class Journal:
       label: the caller's word for the data.
       reproducible: whether the key may come from a seed.
       team: the processes of the run.
-      draws: its noise draws, for the ledger.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -118,10 +116,9 @@ class Journal:
         label: str,
         reproducible: bool,
         team: Team,
-        draws: int | None = None,
     ):
         self._algorithm, self._folder, self._ledger, self._team = algorithm, folder, ledger, team
-        self._checkpoint, self._label, self._draws = checkpoint, label, draws
+        self._checkpoint, self._label = checkpoint, label
         self.reproducible = reproducible
         self._carry: Carry | None = None
         self._written = 0.0
@@ -170,7 +167,6 @@ class Journal:
                 label=self._label,
                 config_hash=self._checkpoint.manifest["config"],
                 resumed=resumed,
-                draws=self._draws,
             )
 
     def save(self, carry: Carry) -> None:
@@ -260,10 +256,8 @@ def journal(
         held = Checkpoint(begun.run_id, key, begun.step, begun.leaves, manifest)
         # In the other processes there is nowhere to write.
         folder, ledger = (ours[0].folder, ours[0].ledger) if ours else (None, None)
-        draws = None if ledger is None else noise_draws(algorithm, examples, params)
-        written = Journal(
-            algorithm, held, folder, ledger, kept.label or "", begun.reproducible, team, draws
-        )
+        label = kept.label or ""
+        written = Journal(algorithm, held, folder, ledger, label, begun.reproducible, team)
         try:
             yield written
         except KeyboardInterrupt:

@@ -48,7 +48,8 @@ class BallQuery(GradientQuery):
         Raises:
           ValueError: for balls that do not overlap.
         """
-        return (self._release(count, dimension=self.dimension),)
+        # In float64, taken to be exact.
+        return (self._release(count, dimension=self.dimension, noise_draws=0),)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

@@ -44,6 +44,10 @@ class _Fraction(Query):
     def components(self) -> tuple[tuple[str, float], ...]:
         return ((self.name, float(self.stddev)),)
 
+    @property
+    def noise_draws(self) -> int:
+        return 1
+
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:

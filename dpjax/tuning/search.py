@@ -22,7 +22,6 @@ from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import check_data, loop, root_key
-from dpjax.driver.asking import noise_draws
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
 from dpjax.driver.resume import Kept, unless_unwritable
@@ -256,7 +255,6 @@ def _booked(chosen: SearchPlan, kept: Kept, examples: PyTree, params: Params) ->
             run_id=run_id,
             event=chosen.event,
             label=kept.label or "",
-            draws=number.cap * noise_draws(chosen.algorithms[0], examples, params),
             config_hash=sha256(configuration, repr(chosen.settings), repr(number)),
         )
         yield
