@@ -12,6 +12,7 @@ import numpy as np
 from dpjax._typing import Relation
 from dpjax.accounting import events
 from dpjax.accounting.budget import PrivacyBudget
+from dpjax.accounting.noise_draws import NUMBERS
 
 _LARGEST = 2.0**100
 
@@ -126,7 +127,7 @@ def gaussian_multiplier(
     count: int,
     accountant: str = "pld",
     sampler: Sampler | None = None,
-    noise_draws: int = 0,
+    noise_draws: int = NUMBERS,
 ) -> float:
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
 
@@ -135,7 +136,7 @@ def gaussian_multiplier(
       count: number of releases of equal multiplier.
       accountant: as in ``epsilon``.
       sampler: draws the records of each release; None if every release reads all of them.
-      noise_draws: of each release, see ``Release``.
+      noise_draws: numbers in each release, by default up to 2^24; see ``Release``.
 
     Returns:
       Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's

@@ -24,6 +24,8 @@ import numpy as np
 
 RATIO = 2.0**-39
 """eta; ``benchmarks/noise_tables.py`` proves it."""
+NUMBERS = 2**24
+"""Numbers of noise in one release, where nobody says how many."""
 _TAIL = 2.0**-75
 # beta; at 2^-100 it is nothing beside the tails of as few as 2^-25 of one number.
 _LOG_BETA = 100 * math.log(2)

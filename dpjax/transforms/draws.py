@@ -117,7 +117,8 @@ def event_of(
       sampler: that reads the records of each, and so says what a release of them is.
       relation: what neighbouring means.
       sensitivity: what the noise multiplier is relative to, in the units of ``components``.
-      **own: ``noise_multiplier``, ``components``, and what else ``Sampler.released`` takes.
+      **own: ``noise_multiplier``, ``noise_draws``, ``components``, and what else
+        ``Sampler.released`` takes.
 
     Raises:
       ValueError: if the sampler has no accounting for the noise or under the relation.
