@@ -226,8 +226,8 @@ def questions(
     >>> algorithm = dpjax.dp_gradient_descent(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
     >>> asked = questions(algorithm, (jnp.ones((50, 2)), jnp.ones(50)), jnp.zeros(2))
-    >>> asked
-    Questions(step=(Asked(name='gradient', conditional=False),), end=())
+    >>> [one.name for one in asked.step], asked.end
+    (['gradient'], ())
     """
     found = []
 
