@@ -149,13 +149,10 @@ def test_the_version_is_the_same_everywhere():
     assert f"## [{version}] - {re.search(r'date-released: (.*)', citation)[1]}" in changelog
 
 
-def cited_titles(citation):
-    return re.findall(r"^  - type: article\n    title: \"?(.*?)\"?$", citation, re.MULTILINE)
-
-
 def test_the_papers_that_are_cited_are_those_of_the_page():
     listed = (DOCS / "papers.md").read_text().partition("## References")[2]
-    titles = cited_titles((ROOT / "CITATION.cff").read_text())
+    citation = (ROOT / "CITATION.cff").read_text()
+    titles = re.findall(r'^  - type: article\n    title: "?(.*?)"?$', citation, re.MULTILINE)
     assert len(titles) == listed.count("\n- ") == 5
     assert all(title in listed for title in titles)
 
