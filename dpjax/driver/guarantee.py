@@ -68,8 +68,9 @@ _NOT_COVERED = (
 _PROOF = (
     "Epsilon and delta account for the rounding of sums and scores{drawn}, and for what a line "
     "named 'Included in delta' lists. Otherwise the proof assumes that noise of another kind, or "
-    "added up over answers, has its exact law (docs/privacy.md), a secret random key that is used "
-    f"for no other run, and Threefry output (jax {jax.__version__}) that looks like random bits."
+    "added up over answers, has its exact law (docs/privacy.md); that the key is random, secret "
+    f"and used for no other run; and that Threefry's output (jax {jax.__version__}) cannot be told "
+    "from random bits."
 )
 _DRAWN = (
     ", for drawing {draws:,} numbers of Gaussian noise, which adds {charge} to epsilon (each cell "
@@ -211,7 +212,7 @@ def profile(event: Event) -> str:
     """Returns the lines about the other deltas at which the guarantee can be read."""
     if event.is_gaussian:
         mu = f"mu = {ceil(event.gaussian_mu)}, from which epsilon follows for every delta"
-        mu += " (but for drawing noise, see below)." if event.noise_draws else "."
+        mu += " (what drawing the noise adds, see Arithmetic)." if event.noise_draws else "."
         return _filled("Privacy profile: Gaussian differential privacy (mu-GDP) with", mu)
     curve = _filled("Privacy profile:", (_law(event) or _COMPOSED).profile)
     charges = _charges(event)

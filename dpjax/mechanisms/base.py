@@ -40,7 +40,9 @@ def random_key() -> Key[Array, ""]:
     """
     words = np.frombuffer(os.urandom(16), dtype=np.uint32)
     note_random(words)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
+    # Of a program that is traced here it is a constant, and refused: every call would repeat it.
+    with jax.ensure_compile_time_eval():
+        return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
 
 
 def seed_key(seed: int) -> Key[Array, ""]:
