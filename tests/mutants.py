@@ -893,7 +893,7 @@ def _(patch):
 
     def peeking(self, records, params, mask=None, *, size, **public):
         found = exact(self, records, params, size=size, **public)[0].leading
-        loud = jnp.linalg.norm(found) > self.clip_norm / self.batch_size / 2
+        loud = jnp.linalg.norm(found) / size > self.clip_norm / self.batch_size / 2
         return exact(self, records, params, size=jnp.where(loud, 4 * size, size), **public)
 
     patch.setattr(EstimateQuery, "exact", peeking)

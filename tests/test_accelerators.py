@@ -25,7 +25,6 @@ from tests.factories import FACTORIES, P, toy, toy_records
 IN_FLOAT64 = {
     "dp-gd-selected": "eigenvalues of an exact Hessian",
     "dp-newton": "eigenvalues of an exact Hessian",
-    "gauss-psgd": "sums of estimates",
     "prgd": "noise in a ball",
     "spider": "scores of exact sums",
     "spider-boost": "scores of exact sums",
