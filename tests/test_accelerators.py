@@ -18,6 +18,7 @@ from dpjax.derivatives import (
     joint_clipped,
 )
 from dpjax.driver import self_test
+from dpjax.driver.guarantee import statement
 from dpjax.mechanisms import fixed_point
 from tests.factories import FACTORIES, P, toy, toy_records
 
@@ -79,6 +80,33 @@ def test_what_computes_in_float64_is_refused_by_a_tpu_alone(name):
     with pytest.raises(ValueError, match="needs float64, which a TPU does not have"):
         lowered(training(name), "tpu")
     assert has_float64(lowered(training(name), "cuda"))
+
+
+# What they take on a TPU instead of exact eigenvalues, and say.
+BY_RELEASED_VALUES = {
+    "dp-gd-selected": ("(by released gradients)", ["gradient"]),
+    "spider": ("(last iterate)", ["estimate"]),
+    "spider-boost": ("(last iterate)", ["estimate"]),
+    "spider-fixed": ("(last iterate)", ["estimate"]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BY_RELEASED_VALUES))
+def test_a_default_output_needs_no_float64_on_a_tpu_and_says_which_it_is(name, monkeypatch):
+    said, released = BY_RELEASED_VALUES[name]
+    here = toy(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "tpu")
+        there = toy(name)
+    assert said in there.title and said in statement(there, "row") and said not in here.title
+    # Nothing is spent on what is not asked: no gradient is noisier for it, or no record kept.
+    assert [query.name for query in there.queries] == released and len(here.queries) == 2
+    assert 0.999 < there.epsilon(1e-4) <= 1
+    noise, before = (algorithm.queries[0].noise_multiplier for algorithm in (there, here))
+    rows, kept = (algorithm.queries[0].sampler.capacity for algorithm in (there, here))
+    assert (noise < before and rows == kept) or (noise == before and rows == len(Y) > kept)
+    for platform in ("tpu", "cuda"):
+        holds_none(lambda key: dpjax.solve(there, (X, Y), key=key).params, platform)
 
 
 def test_sums_in_any_order_are_refused_by_a_tpu():
