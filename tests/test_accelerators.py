@@ -187,13 +187,16 @@ def layers(params, x):
     return jnp.tanh(x @ params["in"]) @ params["out"]
 
 
-def test_the_gradients_of_a_network_are_held_on_a_tpu():
+def test_the_gradients_of_a_network_are_held_outside_of_a_cpu():
     params = {"in": jnp.ones((P, 500)), "out": jnp.ones((500, 2))}
     total = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0)
-    module = holds_none(lambda key: total(params, (X, Y > 0)), "tpu")
-    assert f"{500 * (P + 2)}xf32" in module
-    # Elsewhere they are not: their norms are made in float64, without them.
-    assert has_float64(lowered(lambda key: total(params, (X, Y > 0)), "cuda"))
-    by_layer = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0, per_layer=True)
-    with pytest.raises(ValueError, match="networks by book-keeping or layer"):
-        lowered(lambda key: by_layer(params, (X, Y > 0)), "tpu")
+    for platform in ("tpu", "cuda"):
+        module = holds_none(lambda key: total(params, (X, Y > 0)), platform)
+        assert f"{500 * (P + 2)}xf32" in module
+    # On it they are not: their norms are made in float64, without them.
+    assert has_float64(lowered(lambda key: total(params, (X, Y > 0)), "cpu"))
+    for asked in ({"per_layer": True}, {"method": "book_keeping"}):
+        named = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0, **asked)
+        assert has_float64(lowered(lambda key, named=named: named(params, (X, Y > 0)), "cuda"))
+        with pytest.raises(ValueError, match="networks by book-keeping or layer"):
+            lowered(lambda key, named=named: named(params, (X, Y > 0)), "tpu")
