@@ -20,7 +20,7 @@ from dpjax.derivatives import (
 from dpjax.driver import self_test
 from dpjax.driver.guarantee import statement
 from dpjax.mechanisms import fixed_point
-from tests.factories import FACTORIES, P, toy, toy_records
+from tests.factories import EXAMPLES, FACTORIES, P, toy, toy_records
 
 # Those that compute in float64 on exact sums, or draw their noise in it.
 IN_FLOAT64 = {
@@ -80,6 +80,16 @@ def test_what_computes_in_float64_is_refused_by_a_tpu_alone(name):
     with pytest.raises(ValueError, match="needs float64, which a TPU does not have"):
         lowered(training(name), "tpu")
     assert has_float64(lowered(training(name), "cuda"))
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("name", ["dp-tr", "dp-svrg"])
+def test_units_of_several_records_hold_no_float64_outside_of_a_cpu(name, platform, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    objective = dpjax.objectives.OBJECTIVES[EXAMPLES[name].objective]().of_units()
+    algorithm = toy(name, objective=objective, data_size=len(Y) // 2)
+    units = (X.reshape(-1, 2, P), Y.reshape(-1, 2)), jnp.ones((len(Y) // 2, 2), bool)
+    holds_none(lambda key: dpjax.solve(algorithm, units, key=key).params, platform)
 
 
 # What they take on a TPU instead of exact eigenvalues, and say.
