@@ -91,22 +91,14 @@ def float64(value: Array | float) -> Array:
         return _needs_float64.bind(lax.convert_element_type(value, jnp.float64))
 
 
-def has_float64() -> bool:
-    """Returns whether JAX's default device has float64: every one but a TPU.
-
-    >>> has_float64()
-    True
-    """
-    return jax.default_backend() != "tpu"
-
-
 def _refused(*_: Any) -> Any:
     raise ValueError(
         "this training needs float64, which a TPU does not have: ball noise, private Newton, "
-        "minimizers, Spider's scores (candidates=0 takes the last iterate), private selection "
-        "(selection_epsilon=0 takes released gradients), all under add_or_remove_one, networks by "
-        "book-keeping or layer, and units of several records. Run it on a CPU or GPU, or declare "
-        "relation='zero_out' and what is not in this list (docs/accelerators.md)."
+        "minimizers, an exact anchor, Spider's scores (candidates=0 takes the last iterate), "
+        "private selection (selection_epsilon=0 takes released gradients), accumulate, networks by "
+        "book-keeping or layer, all under add_or_remove_one, and units of several records unless "
+        "the TPU is JAX's default device. Run it on a CPU or GPU, or declare relation='zero_out' "
+        "and what is not in this list (docs/accelerators.md)."
     )
 
 

@@ -119,10 +119,20 @@ def test_a_default_output_needs_no_float64_on_a_tpu_and_says_which_it_is(name, m
         holds_none(lambda key: dpjax.solve(there, (X, Y), key=key).params, platform)
 
 
-def test_sums_in_any_order_are_refused_by_a_tpu():
-    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation="add_or_remove_one")
-    with pytest.raises(ValueError, match="zero_out"):
-        lowered(training("dp-gd", budget=budget), "tpu")
+ASKED_IN_FLOAT64 = {
+    "add_or_remove_one": ("dp-gd", {"budget": dpjax.PrivacyBudget(1, 1e-4, "add_or_remove_one")}),
+    "an exact anchor": ("dp-svrg", {"anchor": "exact"}),
+    "scores": ("spider", {"candidates": 2}),
+    "selection_epsilon": ("dp-gd-selected", {"selection_epsilon": 0.1}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED_IN_FLOAT64)
+def test_what_is_asked_for_in_float64_is_refused_by_a_tpu_that_names_it(asked, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    name, settings = ASKED_IN_FLOAT64[asked]
+    with pytest.raises(ValueError, match=asked):
+        lowered(training(name, **settings), "tpu")
 
 
 def loss(w, example):

@@ -4,10 +4,10 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+import jax
 from scipy import stats
 
 from dpjax import _validate
-from dpjax._wide import has_float64
 from dpjax.accounting import gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
@@ -249,8 +249,8 @@ def _constants(objective: Objective, settings: Settings) -> Constants:
 
 def _candidates(settings: Settings, dimension: int) -> int:
     if settings.candidates is None:
-        # Scores are eigenvalues of exact sums.
-        return _CANDIDATES if dimension <= _LARGEST and has_float64() else 0
+        has_float64 = jax.default_backend() != "tpu"  # for eigenvalues of exact sums
+        return _CANDIDATES if dimension <= _LARGEST and has_float64 else 0
     if settings.candidates == 0:
         return 0
     return _validate.positive_int("candidates", settings.candidates)

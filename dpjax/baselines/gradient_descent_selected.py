@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import has_float64
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
@@ -223,7 +222,9 @@ def dp_gradient_descent_with_selection(
     tolerances = _tolerances(objective, alpha, hessian_lipschitz)
     candidates = _validate.positive_int("candidates", candidates)
     selection = None
-    if has_float64() if selection_epsilon is None else selection_epsilon != 0:
+    if selection_epsilon is None and jax.default_backend() == "tpu":
+        selection_epsilon = 0.0
+    if selection_epsilon != 0:
         selection = SelectionQuery(
             setting=problem.setting,
             noise_multiplier=_selection_multiplier(budget, selection_epsilon),
