@@ -13,7 +13,7 @@ import dpjax
 from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import asking, loop
-from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.mechanisms import PrefixNoise, derive, lattice
 from dpjax.mechanisms.noise import Prefix
 from dpjax.mechanisms.tree import KINDS
 from dpjax.oracles import EstimateQuery, ScoreQuery, Setting
@@ -152,6 +152,36 @@ def test_the_noise_of_a_mean_is_that_of_its_sum_divided(kind):
             for divisor in (1, jnp.int32(size))
         )
         np.testing.assert_allclose(of_sum, mean, atol=2.0**-8 * 3)  # both grids
+
+
+@jax.jit
+def noise_on_sum(query, refresh, size, params):
+    """As the lattice has it, and the bound on what one record adds to a difference."""
+    public = {"refresh": refresh, "size": size, "anchor": jnp.zeros(P)}
+    ((_, noise),), (stddev,) = query.noises(leaf=0, **public), query.stddevs(params, **public)
+    with jax.enable_x64(True):
+        scale = lattice.scale_of(lattice.in_float32(stddev * noise.divisor))
+        bound = query._difference(query._limit(size)).bound(params, jnp.zeros(P))
+        return scale.mantissa, scale.exponent, bound
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rounding_brings_the_noise_of_a_sum_below_what_is_booked_for_its_mean(kind):
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        n = int(random.choice([1, 300, 10**6, 2**27 + 5]))
+        batch, size = map(int, random.integers(1, n + 1, 2))
+        clip, smooth, multiplier = (np.float32(10.0**k) for k in random.uniform(-3, 3, 3))
+        query = estimate(RELATIONS[n % 2], kind, n, float(multiplier), batch)
+        query = dataclasses.replace(query, clip_norm=float(clip), smoothness=float(smooth))
+        for refresh in (True, False):
+            params = jnp.full(P, float(clip) * random.normal())
+            mantissa, exponent, bound = noise_on_sum(query, refresh, size, params)
+            count, moved = (batch, float(clip)) if refresh else (size, float(bound))
+            needed = float(query.stddev) * count
+            if kind == "independent":  # and which is no louder for a difference than it must be
+                needed *= moved / count / (float(clip) / batch)
+            assert int(mantissa) * 2.0 ** (int(exponent) - 23) >= needed
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
