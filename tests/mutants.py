@@ -887,6 +887,15 @@ def _(patch):
     patch.setattr(EstimateQuery, "step_key", step_key)
 
 
+@mutant("noise for the mean on Spider's sum")
+def _(patch):
+    def add(self, key, value, stddev):
+        noisy = self.of.perturb(key, value, stddev, self.leaf)
+        return noisy / jnp.asarray(self.divisor, noisy.dtype)
+
+    patch.setattr(laws.Prefix, "add", add)
+
+
 @mutant("the batch follows un-noised values")
 def _(patch):
     exact = EstimateQuery.exact

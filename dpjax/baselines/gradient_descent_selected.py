@@ -1,7 +1,7 @@
 """DP-GD with selection (Wang, Chen and Xu 2019): noisy descent, then the best of its iterates."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -221,19 +221,14 @@ def dp_gradient_descent_with_selection(
     steps = _validate.positive_int("steps", steps)
     tolerances = _tolerances(objective, alpha, hessian_lipschitz)
     candidates = _validate.positive_int("candidates", candidates)
-    selection = None
-    if selection_epsilon is None and jax.default_backend() == "tpu":
-        selection_epsilon = 0.0
-    if selection_epsilon != 0:
-        selection = SelectionQuery(
-            setting=problem.setting,
-            noise_multiplier=_selection_multiplier(budget, selection_epsilon),
-            clip_norm=hessian_clip,
-            gradient_tolerance=tolerances[0],
-            curvature_tolerance=tolerances[1],
-            dimension=problem.dimension,
-            candidates=candidates,
-        )
+    selection = _selection(
+        problem,
+        selection_epsilon,
+        clip_norm=hessian_clip,
+        gradient_tolerance=tolerances[0],
+        curvature_tolerance=tolerances[1],
+        candidates=candidates,
+    )
     query = GradientQuery(
         setting=problem.setting,
         noise_multiplier=_gradient_multiplier(problem, steps, selection),
@@ -256,14 +251,24 @@ def dp_gradient_descent_with_selection(
     return made
 
 
-def _selection_multiplier(budget: PrivacyBudget, selection_epsilon: float | None) -> float:
-    share = min(budget.epsilon / 10, 1.0) if selection_epsilon is None else selection_epsilon
-    if _validate.positive("selection_epsilon", share) >= budget.epsilon:
+def _selection(
+    problem: base.Problem, selection_epsilon: float | None, **asked: Any
+) -> SelectionQuery | None:
+    """Returns the question at the end; None where released gradients alone decide."""
+    budget = problem.budget
+    if selection_epsilon is None and jax.default_backend() != "tpu":
+        selection_epsilon = min(budget.epsilon / 10, 1.0)
+    if not selection_epsilon:
+        return None
+    if _validate.positive("selection_epsilon", selection_epsilon) >= budget.epsilon:
         raise ValueError(
             f"selection_epsilon must be below the budget's epsilon={budget.epsilon:g}, "
-            f"got {share!r}; the gradients need the rest."
+            f"got {selection_epsilon!r}; the gradients need the rest."
         )
-    return round_up(gumbel_multiplier(share))
+    multiplier = round_up(gumbel_multiplier(selection_epsilon))
+    return SelectionQuery(
+        setting=problem.setting, noise_multiplier=multiplier, dimension=problem.dimension, **asked
+    )
 
 
 def _tolerances(
