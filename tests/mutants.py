@@ -897,13 +897,22 @@ def _(patch):
     patch.setattr(EstimateQuery, "step_key", step_key)
 
 
+@mutant("noise for the mean on Spider's sum")
+def _(patch):
+    def add(self, key, value, stddev):
+        noisy = self.of.perturb(key, value, stddev, self.leaf)
+        return noisy / jnp.asarray(self.divisor, noisy.dtype)
+
+    patch.setattr(laws.Prefix, "add", add)
+
+
 @mutant("the batch follows un-noised values")
 def _(patch):
     exact = EstimateQuery.exact
 
     def peeking(self, records, params, mask=None, *, size, **public):
         found = exact(self, records, params, size=size, **public)[0].leading
-        loud = jnp.linalg.norm(found) > self.clip_norm / self.batch_size / 2
+        loud = jnp.linalg.norm(found) / size > self.clip_norm / self.batch_size / 2
         return exact(self, records, params, size=jnp.where(loud, 4 * size, size), **public)
 
     patch.setattr(EstimateQuery, "exact", peeking)

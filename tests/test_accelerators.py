@@ -18,14 +18,14 @@ from dpjax.derivatives import (
     joint_clipped,
 )
 from dpjax.driver import self_test
+from dpjax.driver.guarantee import statement
 from dpjax.mechanisms import fixed_point
-from tests.factories import FACTORIES, P, toy, toy_records
+from tests.factories import EXAMPLES, FACTORIES, P, toy, toy_records
 
 # Those that compute in float64 on exact sums, or draw their noise in it.
 IN_FLOAT64 = {
     "dp-gd-selected": "eigenvalues of an exact Hessian",
     "dp-newton": "eigenvalues of an exact Hessian",
-    "gauss-psgd": "sums of estimates",
     "prgd": "noise in a ball",
     "spider": "scores of exact sums",
     "spider-boost": "scores of exact sums",
@@ -82,10 +82,57 @@ def test_what_computes_in_float64_is_refused_by_a_tpu_alone(name):
     assert has_float64(lowered(training(name), "cuda"))
 
 
-def test_sums_in_any_order_are_refused_by_a_tpu():
-    budget = dpjax.PrivacyBudget(1.0, 1e-4, relation="add_or_remove_one")
-    with pytest.raises(ValueError, match="zero_out"):
-        lowered(training("dp-gd", budget=budget), "tpu")
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("name", ["dp-tr", "dp-svrg"])
+def test_units_of_several_records_hold_no_float64_outside_of_a_cpu(name, platform, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    objective = dpjax.objectives.OBJECTIVES[EXAMPLES[name].objective]().of_units()
+    algorithm = toy(name, objective=objective, data_size=len(Y) // 2)
+    units = (X.reshape(-1, 2, P), Y.reshape(-1, 2)), jnp.ones((len(Y) // 2, 2), bool)
+    holds_none(lambda key: dpjax.solve(algorithm, units, key=key).params, platform)
+
+
+# What they take on a TPU instead of exact eigenvalues, and say.
+BY_RELEASED_VALUES = {
+    "dp-gd-selected": ("(by released gradients)", ["gradient"]),
+    "spider": ("(last iterate)", ["estimate"]),
+    "spider-boost": ("(last iterate)", ["estimate"]),
+    "spider-fixed": ("(last iterate)", ["estimate"]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BY_RELEASED_VALUES))
+def test_a_default_output_needs_no_float64_on_a_tpu_and_says_which_it_is(name, monkeypatch):
+    said, released = BY_RELEASED_VALUES[name]
+    here = toy(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "tpu")
+        there = toy(name)
+    assert said in there.title and said in statement(there, "row") and said not in here.title
+    # Nothing is spent on what is not asked: no gradient is noisier for it, or no record kept.
+    assert [query.name for query in there.queries] == released and len(here.queries) == 2
+    assert 0.999 < there.epsilon(1e-4) <= 1
+    noise, before = (algorithm.queries[0].noise_multiplier for algorithm in (there, here))
+    rows, kept = (algorithm.queries[0].sampler.capacity for algorithm in (there, here))
+    assert (noise < before and rows == kept) or (noise == before and rows == len(Y) > kept)
+    for platform in ("tpu", "cuda"):
+        holds_none(lambda key: dpjax.solve(there, (X, Y), key=key).params, platform)
+
+
+ASKED_IN_FLOAT64 = {
+    "add_or_remove_one": ("dp-gd", {"budget": dpjax.PrivacyBudget(1, 1e-4, "add_or_remove_one")}),
+    "an exact anchor": ("dp-svrg", {"anchor": "exact"}),
+    "scores": ("spider", {"candidates": 2}),
+    "selection_epsilon": ("dp-gd-selected", {"selection_epsilon": 0.1}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED_IN_FLOAT64)
+def test_what_is_asked_for_in_float64_is_refused_by_a_tpu_that_names_it(asked, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    name, settings = ASKED_IN_FLOAT64[asked]
+    with pytest.raises(ValueError, match=asked):
+        lowered(training(name, **settings), "tpu")
 
 
 def loss(w, example):
@@ -160,13 +207,16 @@ def layers(params, x):
     return jnp.tanh(x @ params["in"]) @ params["out"]
 
 
-def test_the_gradients_of_a_network_are_held_on_a_tpu():
+def test_the_gradients_of_a_network_are_held_outside_of_a_cpu():
     params = {"in": jnp.ones((P, 500)), "out": jnp.ones((500, 2))}
     total = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0)
-    module = holds_none(lambda key: total(params, (X, Y > 0)), "tpu")
-    assert f"{500 * (P + 2)}xf32" in module
-    # Elsewhere they are not: their norms are made in float64, without them.
-    assert has_float64(lowered(lambda key: total(params, (X, Y > 0)), "cuda"))
-    by_layer = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0, per_layer=True)
-    with pytest.raises(ValueError, match="networks by book-keeping or layer"):
-        lowered(lambda key: by_layer(params, (X, Y > 0)), "tpu")
+    for platform in ("tpu", "cuda"):
+        module = holds_none(lambda key: total(params, (X, Y > 0)), platform)
+        assert f"{500 * (P + 2)}xf32" in module
+    # On it they are not: their norms are made in float64, without them.
+    assert has_float64(lowered(lambda key: total(params, (X, Y > 0)), "cpu"))
+    for asked in ({"per_layer": True}, {"method": "book_keeping"}):
+        named = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0, **asked)
+        assert has_float64(lowered(lambda key, named=named: named(params, (X, Y > 0)), "cuda"))
+        with pytest.raises(ValueError, match="networks by book-keeping or layer"):
+            lowered(lambda key, named=named: named(params, (X, Y > 0)), "tpu")

@@ -327,6 +327,26 @@ def test_a_run_reads_hessians_once_and_all_steps_but_the_last_say_nothing():
     np.testing.assert_array_equal(algorithm.output(state), seen[4])
 
 
+@pytest.mark.parametrize(("steps", "chosen"), [(1, 0), (2, 1), (7, 2)])
+def test_at_epsilon_0_the_least_released_gradient_among_the_filled_is_selected(steps, chosen):
+    algorithm = dp_gradient_descent_with_selection(
+        dpjax.objectives.logistic(),
+        PrivacyBudget(1.0, DELTA),
+        data_size=N,
+        dimension=P,
+        steps=steps,
+        selection_epsilon=0.0,
+        candidates=3,
+    )
+    assert [release.name for release in algorithm.event.releases] == ["gradient"]
+    state = algorithm.init(jnp.zeros(P))
+    for step in range(steps):
+        # Falling, but a NaN where the last of five steps is.
+        gradient = jnp.full(P, 9.0 - step if step != 4 else jnp.nan)
+        state, _ = algorithm.step(None, state, lambda *_, g=gradient, **__: g)
+    assert int(state.chosen) == chosen
+
+
 def test_the_number_of_the_design():
     """PM 8: n = 35,000, M = 1/4, eps_s = 0.1, K = 40, replace-one: lambda_min errs by 1.9e-3."""
     algorithm = dp_gradient_descent_with_selection(
@@ -375,7 +395,7 @@ def test_a_saddle_is_not_chosen_where_a_minimum_is():
 
 
 BAD = {
-    "selection_epsilon 0": ({"selection_epsilon": 0.0}, "selection_epsilon must be"),
+    "selection_epsilon below 0": ({"selection_epsilon": -1.0}, "selection_epsilon must be"),
     "all of the budget": ({"selection_epsilon": 1.0}, "below the budget's epsilon=1, got 1.0"),
     "candidates 0": ({"candidates": 0}, "candidates must be at least 1"),
     "alpha 0": ({"alpha": 0.0}, "alpha must be"),
@@ -405,7 +425,8 @@ def test_bad_arguments(bad, message):
         )
 
 
-def test_the_certificate_holds_at_whatever_is_selected():
+@pytest.mark.parametrize("selection_epsilon", [None, 0.0])
+def test_the_certificate_holds_at_whatever_is_selected(selection_epsilon):
     """Chosen for its small noisy gradient, the bound of one iterate would fail too often."""
     n, steps, beta = 64, 12, 0.2
     random = np.random.default_rng(0)
@@ -422,6 +443,7 @@ def test_the_certificate_holds_at_whatever_is_selected():
         step_size=1e-3,
         beta=beta,
         alpha=1e-3,
+        selection_epsilon=selection_epsilon,
         candidates=steps,
     )
     data = dpjax.Dataset(x, y, unit="row", max_norm=1.0)

@@ -13,8 +13,11 @@ import dpjax
 from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import asking, loop
-from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.mechanisms import PrefixNoise, derive, lattice
+from dpjax.mechanisms.noise import Prefix
+from dpjax.mechanisms.tree import KINDS
 from dpjax.oracles import EstimateQuery, ScoreQuery, Setting
+from dpjax.oracles.estimate import ROWS
 from dpjax.sampling import Ordered, SinglePass, ordered
 
 N, P = 64, 4
@@ -111,6 +114,74 @@ def test_independent_noise_follows_what_a_difference_moves():
     assert stddevs[0] == pytest.approx(share * float(query.stddev), rel=1e-4)
     fresh = float(query.stddev_at(jnp.array(True), jnp.int32(4), near, near))
     assert fresh == pytest.approx(query.stddev, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, ROWS + 44])
+@pytest.mark.parametrize("clip", [1e-18, 0.7, 1e14])
+@pytest.mark.parametrize("refresh", [True, False])
+def test_micro_batches_add_up_to_the_same_bits_without_float64(monkeypatch, refresh, clip, n):
+    """Gradients are the records at 0, and 0 at the anchor."""
+    rows = (np.random.default_rng(0).normal(size=(n, P)) * clip).astype(np.float32)
+    query = estimate(n=n, batch=n, loss=lambda w, e: jnp.sum(e * (w + w**2 / (2 * clip))))
+    query = dataclasses.replace(query, clip_norm=clip)
+    public = {"anchor": jnp.full(P, -clip), "refresh": refresh, "start": 0, "size": n}
+
+    def summed():
+        (found,) = jax.jit(functools.partial(query.exact, **public))(rows, jnp.zeros(P))
+        return np.stack(found.terms).astype(np.float64).sum(0)
+
+    here = summed()
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *given, cpu=None, default: default(*given)
+    )
+    jax.clear_caches()
+    np.testing.assert_array_equal(summed(), here)
+    jax.clear_caches()
+    factors = np.minimum(1, clip * (1 - 2.0**-17) / np.linalg.norm(rows, axis=1, keepdims=True))
+    np.testing.assert_allclose(here, (factors * rows).sum(0), atol=1e-6 * clip * n)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_noise_of_a_mean_is_that_of_its_sum_divided(kind):
+    """So that increments of other sizes stay correlated: the segment's draws are in units of it."""
+    draws, key = PrefixNoise(kind, 8), jax.random.key(0)
+    sizes = (1, 3, 1000, 2**24 + 1)
+    for leaf, size in enumerate(sizes):
+        mean, of_sum = (
+            Prefix(of=draws, leaf=leaf, divisor=divisor).add(key, jnp.ones(P) * divisor, 3.0)
+            for divisor in (1, jnp.int32(size))
+        )
+        np.testing.assert_allclose(of_sum, mean, atol=2.0**-8 * 3)  # both grids
+
+
+@jax.jit
+def noise_on_sum(query, refresh, size, params):
+    """As the lattice has it, and the bound on what one record adds to a difference."""
+    public = {"refresh": refresh, "size": size, "anchor": jnp.zeros(P)}
+    ((_, noise),), (stddev,) = query.noises(leaf=0, **public), query.stddevs(params, **public)
+    with jax.enable_x64(True):
+        scale = lattice.scale_of(lattice.in_float32(stddev * noise.divisor))
+        bound = query._difference(query._limit(size)).bound(params, jnp.zeros(P))
+        return scale.mantissa, scale.exponent, bound
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rounding_brings_the_noise_of_a_sum_below_what_is_booked_for_its_mean(kind):
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        n = int(random.choice([1, 300, 10**6, 2**27 + 5]))
+        batch, size = map(int, random.integers(1, n + 1, 2))
+        clip, smooth, multiplier = (np.float32(10.0**k) for k in random.uniform(-3, 3, 3))
+        query = estimate(RELATIONS[n % 2], kind, n, float(multiplier), batch)
+        query = dataclasses.replace(query, clip_norm=float(clip), smoothness=float(smooth))
+        for refresh in (True, False):
+            params = jnp.full(P, float(clip) * random.normal())
+            mantissa, exponent, bound = noise_on_sum(query, refresh, size, params)
+            count, moved = (batch, float(clip)) if refresh else (size, float(bound))
+            needed = float(query.stddev) * count
+            if kind == "independent":  # and which is no louder for a difference than it must be
+                needed *= moved / count / (float(clip) / batch)
+            assert int(mantissa) * 2.0 ** (int(exponent) - 23) >= needed
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -271,6 +271,22 @@ def test_closed_form_and_general_path_agree(reduction):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("objective", [LOGISTIC, objectives.softmax(3)])
+def test_outside_of_a_cpu_units_are_held_and_their_sums_agree(objective, reduction, monkeypatch):
+    """Also of persons with one row, with none, and with rows that do not count."""
+    (x, y), present = units(30, 5, 3)
+    x, present = np.array(x), np.array(present)
+    x[2, 1:], x[3], present[4], present[5, 1:] = np.nan, np.inf, False, False
+    data, units_of = ((x, y), present), objective.of_units(reduction)
+    w = jnp.sin(jnp.arange(objective.parameters(3), dtype=jnp.float32))
+    here = all_sums.__wrapped__(units_of, w, data)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert not linear_units.can_prepare(units_of, data, False)
+    for found, expected in zip(all_sums.__wrapped__(units_of, w, data), here, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("objective", [objectives.softmax(3), objectives.huber(threshold=0.5)])
 def test_units_of_other_scores_agree_with_the_general_path(objective, reduction):
     (x, _), present = units(30, 5, 3)
@@ -396,6 +412,24 @@ def test_algorithms_train_on_persons_and_the_guarantee_says_so(name):
         LOGISTIC, dpjax.PrivacyBudget(2.0, 1e-5), data_size=data.size, dimension=4
     )
     assert algorithm.epsilon(1e-5) == row_level.epsilon(1e-5)
+
+
+def test_outside_of_a_cpu_as_many_persons_count_and_as_much_is_charged(monkeypatch):
+    data, budget = panel(300), dpjax.PrivacyBudget(4.0, 1e-5)
+    make = functools.partial(
+        dpjax.dp_gradient_descent, LOGISTIC.of_units(), data_size=300, dimension=4, steps=3
+    )
+    found = []
+    for backend in ("cpu", "tpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        jax.clear_caches()
+        algorithm = dpjax.with_count(make, budget)
+        solution = dpjax.solve(algorithm, data, seed=0)
+        found.append((solution, [query.slack for query in algorithm.queries]))
+    jax.clear_caches()
+    (here, charged), (there, charged_there) = found
+    assert charged == charged_there and here.counted == there.counted
+    np.testing.assert_allclose(here.params, there.params, rtol=1e-3, atol=1e-4)
 
 
 def test_the_closed_form_trains_as_the_general_path_does():

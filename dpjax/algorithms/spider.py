@@ -103,7 +103,7 @@ class Spider(base.Planned):
     @property
     def title(self) -> str:
         """Name for people."""
-        return self.name
+        return self.name if self.score is not None else f"{self.name} (last iterate)"
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -363,7 +363,7 @@ def stochastic_spider(
       candidates: how many iterates the output is chosen from, with a private certificate: the last
         that looks like an alpha-SOSP, else the nearest to one. A run that ``steps`` ends on a slope
         may so return a saddle it came from, if that is an alpha-SOSP. 0 for the last iterate, the
-        default above 512 parameters, else 8.
+        default above 512 parameters and on a TPU, where there is no float64 for scores; else 8.
       kept: share of the records that nothing but the choice reads.
       clip_norm: C, bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on one record's Hessian, for the choice; by default the smoothness.

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+import jax
 from scipy import stats
 
 from dpjax import _validate
@@ -249,7 +250,8 @@ def _constants(objective: Objective, settings: Settings) -> Constants:
 
 def _candidates(settings: Settings, dimension: int) -> int:
     if settings.candidates is None:
-        return _CANDIDATES if dimension <= _LARGEST else 0
+        has_float64 = jax.default_backend() != "tpu"  # for eigenvalues of exact sums
+        return _CANDIDATES if dimension <= _LARGEST and has_float64 else 0
     if settings.candidates == 0:
         return 0
     return _validate.positive_int("candidates", settings.candidates)

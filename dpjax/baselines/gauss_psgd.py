@@ -32,6 +32,11 @@ class GaussPSGD(Spider):
 
     escape_distance: Array | float = 1.0
 
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return self.name
+
     def done(self, state: State) -> Array:
         """Returns whether a point kept the iterate, or the records ran out."""
         return state.escape.ended | super().done(state)

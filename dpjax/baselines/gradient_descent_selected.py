@@ -1,7 +1,7 @@
 """DP-GD with selection (Wang, Chen and Xu 2019): noisy descent, then the best of its iterates."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,27 +51,32 @@ class SelectedGradientDescent(base.Planned):
     """Configuration; made by ``dp_gradient_descent_with_selection``."""
 
     query: GradientQuery
-    selection: SelectionQuery
+    selection: SelectionQuery | None
     step_size: Array | float
     bounds: NoiseBounds
     beta: Array | float
+    candidates: int = static()
     certified: bool = static()
     unclipped: bool = static()
 
-    title = "DP-GD with selection"
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return "DP-GD with selection" + " (by released gradients)" * (self.selection is None)
 
     @property
     def queries(self) -> tuple[Query, ...]:
         """A gradient query for every step, and the selection, asked once."""
-        return (self.query, self.selection)
+        return (self.query,) if self.selection is None else (self.query, self.selection)
 
     @property
     def event(self) -> Event:
-        """``steps`` noisy gradients and one selection."""
-        return compose([self.query.event(int(self.steps)), self.selection.event(1)])
+        """``steps`` noisy gradients and at most one selection."""
+        selected = [] if self.selection is None else [self.selection.event(1)]
+        return compose([self.query.event(int(self.steps)), *selected])
 
     def init(self, params: Params) -> State:
-        room, wide = self.selection.candidates, widen(params)
+        room, wide = self.candidates, widen(params)
 
         def stacked(leaf: Array) -> Array:
             return jnp.zeros((room, *leaf.shape), leaf.dtype)
@@ -93,7 +98,7 @@ class SelectedGradientDescent(base.Planned):
         norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
         # Candidates are spread evenly: of every span of steps the last one stays.
         horizon = jnp.minimum(jnp.asarray(self.steps, jnp.int32), self.max_steps)
-        filled = jnp.minimum(self.selection.candidates, horizon)
+        filled = jnp.minimum(self.candidates, horizon)
         place = state.taken * filled // horizon
 
         def put(every: Array, new: Array) -> Array:
@@ -102,13 +107,14 @@ class SelectedGradientDescent(base.Planned):
         points = jax.tree.map(put, state.points, state.params)
         norms = put(state.norms, norm)
         last = state.taken + 1 == horizon
-        # Asked about no candidate before the last step, it reads no record and says nothing.
-        chosen = ask(
-            self.selection,
-            points,
-            gradient_norms=norms,
-            filled=jnp.where(last, filled, 0),
-        )
+        if self.selection is None:
+            # One that is NaN is none.
+            known = (jnp.arange(self.candidates) < filled) & (norms >= 0)
+            chosen = jnp.argmin(jnp.where(known, norms, jnp.inf)).astype(jnp.int32)
+        else:
+            # Asked about no candidate before the last step, it reads no record and says nothing.
+            asked = jnp.where(last, filled, 0)
+            chosen = ask(self.selection, points, gradient_norms=norms, filled=asked)
         params = jax.tree.map(
             lambda w, g: w - (self.step_size * g).astype(w.dtype), state.params, whole
         )
@@ -167,7 +173,8 @@ def dp_gradient_descent_with_selection(
       alpha: tolerance of the second-order point, |gradient| <= alpha and lambda_min >=
         -sqrt(rho alpha).
       selection_epsilon: pure epsilon of the selection, below that of the budget; by default a tenth
-        of it and at most 1, which leaves about 97 % of the gradients' signal.
+        of it and at most 1, which leaves about 97 % of the gradients' signal. 0, the default on a
+        TPU, where there is no float64 for eigenvalues, selects by the released gradients alone.
       candidates: K, how many iterates to choose from, evenly spaced. Each costs one pass for its
         Hessian; the privacy cost is that of one, for any K.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
@@ -213,14 +220,14 @@ def dp_gradient_descent_with_selection(
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
     tolerances = _tolerances(objective, alpha, hessian_lipschitz)
-    selection = SelectionQuery(
-        setting=problem.setting,
-        noise_multiplier=_selection_multiplier(budget, selection_epsilon),
+    candidates = _validate.positive_int("candidates", candidates)
+    selection = _selection(
+        problem,
+        selection_epsilon,
         clip_norm=hessian_clip,
         gradient_tolerance=tolerances[0],
         curvature_tolerance=tolerances[1],
-        dimension=problem.dimension,
-        candidates=_validate.positive_int("candidates", candidates),
+        candidates=candidates,
     )
     query = GradientQuery(
         setting=problem.setting,
@@ -233,8 +240,9 @@ def dp_gradient_descent_with_selection(
         selection=selection,
         step_size=base.positive_leaf("step_size", step_size),
         # One of the candidates is certified, chosen by looking at the noise: all must hold at once.
-        bounds=noise_bounds(query, problem.dimension, beta / selection.candidates),
+        bounds=noise_bounds(query, problem.dimension, beta / candidates),
         beta=beta,
+        candidates=candidates,
         certified=certify is not None,
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         **problem.plan(steps),
@@ -243,14 +251,24 @@ def dp_gradient_descent_with_selection(
     return made
 
 
-def _selection_multiplier(budget: PrivacyBudget, selection_epsilon: float | None) -> float:
-    share = min(budget.epsilon / 10, 1.0) if selection_epsilon is None else selection_epsilon
-    if _validate.positive("selection_epsilon", share) >= budget.epsilon:
+def _selection(
+    problem: base.Problem, selection_epsilon: float | None, **asked: Any
+) -> SelectionQuery | None:
+    """Returns the question at the end; None where released gradients alone decide."""
+    budget = problem.budget
+    if selection_epsilon is None and jax.default_backend() != "tpu":
+        selection_epsilon = min(budget.epsilon / 10, 1.0)
+    if not selection_epsilon:
+        return None
+    if _validate.positive("selection_epsilon", selection_epsilon) >= budget.epsilon:
         raise ValueError(
             f"selection_epsilon must be below the budget's epsilon={budget.epsilon:g}, "
-            f"got {share!r}; the gradients need the rest."
+            f"got {selection_epsilon!r}; the gradients need the rest."
         )
-    return round_up(gumbel_multiplier(share))
+    multiplier = round_up(gumbel_multiplier(selection_epsilon))
+    return SelectionQuery(
+        setting=problem.setting, noise_multiplier=multiplier, dimension=problem.dimension, **asked
+    )
 
 
 def _tolerances(
@@ -270,13 +288,13 @@ def _tolerances(
     return alpha, base.positive_leaf("sqrt(hessian_lipschitz alpha)", math.sqrt(rho * alpha))
 
 
-def _gradient_multiplier(problem: base.Problem, steps: int, asked: SelectionQuery) -> float:
+def _gradient_multiplier(problem: base.Problem, steps: int, asked: SelectionQuery | None) -> float:
     if problem.accountant == "paper":
         return paper_multiplier(problem.budget, steps)
-    selection = asked.event(1)
+    selection = [] if asked is None else [asked.event(1)]
 
     def event(multiplier: float) -> Event:
         unit = GradientQuery(setting=problem.setting, noise_multiplier=multiplier, clip_norm=1.0)
-        return compose([unit.event(steps), selection])
+        return compose([unit.event(steps), *selection])
 
     return calibrate(event, problem.budget, problem.accountant)

@@ -72,7 +72,9 @@ class PreparedUnits:
 
 
 def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
-    """Returns whether sums over units have a closed form.
+    """Returns whether sums over units have a closed form, by float64 and so on a CPU alone.
+
+    Elsewhere the derivatives of each unit are held, and clipped by their own norm.
 
     Args:
       objective: with a loss of linear scores beneath its loss of a unit.
@@ -83,6 +85,8 @@ def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
     """
     loss = getattr(objective, "loss", objective)
     if isinstance(examples, Streamed) or any_order or not isinstance(loss, UnitLoss):
+        return False
+    if jax.default_backend() != "cpu":
         return False
     return loss.linear is not None and is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
 

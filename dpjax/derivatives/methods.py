@@ -68,11 +68,11 @@ def gradient_sum(
         return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
     if method == "book_keeping":
         return keeping(params, batch, mask, clip_norm)
-    # Norms without the gradients cancel, and need float64, which a TPU does not have.
+    # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
     needed = 2 * (reading.plan.numbers + size) * wide_dtype(params).itemsize
     most = max(1, min(MEMORY_LIMIT, memory_limit or MEMORY_LIMIT) // needed)
     whole = functools.partial(general.gradient_sum, loss, any_order=any_order, most=most)
-    return lax.platform_dependent(params, batch, mask, clip_norm, tpu=whole, default=keeping)
+    return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
 
 
 def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:

@@ -204,8 +204,8 @@ def clipped_grad(
       per_layer: clip each of the L leaves to C / sqrt(L), instead of the full gradient to C.
       method: ``"book_keeping"`` finds the layers of a network and clips without materialising
         per-example gradients where shapes allow it; ``"per_example"`` materialises all of them;
-        ``"auto"`` takes the cheaper for these shapes. A loss with a margin uses its closed form
-        instead.
+        ``"auto"`` takes the cheaper for these shapes on a CPU, and elsewhere materialises, as
+        norms without the gradients need float64. A loss with a margin uses its closed form instead.
       memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
         in pieces that fit; by default 1 GiB, or one record.
       any_order: add blocks in float64 too, for neighbours whose common rows lie elsewhere, as under

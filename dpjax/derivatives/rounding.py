@@ -37,9 +37,10 @@ _SHIFTED = 2.0**-22
 _MOST_SHIFTED = 0.02
 # Roundings beside the additions: the clip factor, its product, and the product inside the sum.
 _PRODUCTS = 3
-# Roundings of a finished sum in float64: both integers, their sum, a Hessian's symmetrization, and
-# what a query does to it before the noise.
-_FINISHING = 8
+FINISHING = 8
+"""Roundings of a finished sum, of 2^-53 each: both integers, their sum, a Hessian's symmetrization,
+and what a query does to it before the noise."""
+
 # Both neighbours' chunks are off the grid by half its spacing, in every number.
 _GRID = integers.SPACING * integers.MOST_NUMBERS**0.5
 
@@ -108,7 +109,8 @@ def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> fl
     Args:
       data_size: n, the largest number of rows in the sum.
       relation: of the budget.
-      additions: of finished sums in float64, where several make up the answer.
+      additions: roundings of 2^-53 of finished sums, where several make up the answer; their sum
+        may also be rounded to a grid of its own.
 
     Returns:
       The error bound, to be added to ``records_moved(relation)``.
@@ -120,7 +122,8 @@ def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> fl
     >>> print(f"{rounding_slack(35_000, 'add_or_remove_one'):.1e}")
     1.4e-09
     """
-    finished = 2 * _error(_FINISHING + additions, _WIDE_UNIT) * data_size
+    finished = 2 * _error(FINISHING + additions, _WIDE_UNIT) * data_size
+    finished += _GRID if additions else 0.0
     blocks = CHUNK // BLOCK
     if keeps_positions(relation):
         block = 2 * _error(BLOCK + _PRODUCTS, _UNIT) * BLOCK

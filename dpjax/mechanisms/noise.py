@@ -187,16 +187,21 @@ class Prefix(Gaussian):
     Args:
       of: the law of a whole segment.
       leaf: which increment, shape (); public.
+      divisor: of a value that is a sum, shape (); public. Answers and ``stddev`` are those of the
+        quotient.
 
-    Privacy: the key is the segment's, the same for all its increments.
+    Privacy: the key is the segment's, the same for all its increments. In units of its own noise a
+      sum moves as its mean does, and dividing it afterwards is post-processing.
     """
 
     of: PrefixNoise = dataclasses.field(kw_only=True)
     leaf: Any = dataclasses.field(kw_only=True)
+    divisor: Any = dataclasses.field(kw_only=True, default=1)
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the increment with its noise; ``stddev`` is that of the independent draws."""
-        return self.of.perturb(key, value, stddev, self.leaf)
+        noisy = self.of.perturb(key, value, stddev * self.divisor, self.leaf)
+        return noisy / jnp.asarray(self.divisor, noisy.dtype)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
@@ -222,8 +227,9 @@ class Prefix(Gaussian):
         by what it makes of the shifts.
         """
         residuals, shifts = (jnp.where(jnp.equal(self.leaf, 0), 0, rows) for rows in seen)
+        mean, moved = mean / self.divisor, (neighbour_mean - mean) / self.divisor
         residuals = residuals.at[self.leaf].set((answer - mean).ravel() / stddev)
-        shifts = shifts.at[self.leaf].set((neighbour_mean - mean).ravel() / stddev)
+        shifts = shifts.at[self.leaf].set(moved.ravel() / stddev)
         row = jnp.asarray(self.of.strategy(), residuals.dtype)[self.leaf]
         residual, shift = row @ residuals, row @ shifts
         return jnp.vdot(shift, residual - shift / 2), SegmentSeen(residuals, shifts)

@@ -76,7 +76,7 @@ class Query:
     """How many gradients of each record in its batch one answer computes."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
     _jumps: ClassVar[bool] = False  # where a loss rounds otherwise: differences cancel, counts jump
-    _additions: ClassVar[int] = 0  # of finished sums in float64, where they make up an answer
+    _additions: ClassVar[int] = 0  # roundings of finished sums, where they make up an answer
 
     @property
     def objective(self) -> Objective:

@@ -10,10 +10,12 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
+from dpjax._wide import Expansion
 from dpjax.accounting import Release
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
+from dpjax.derivatives.integers import Summand, Total
+from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
 from dpjax.oracles.base import Evaluations, Query, Records
@@ -58,6 +60,8 @@ class EstimateQuery(Query):
     smoothness: Array | float
     batch_size: Array | int
     correlation: PrefixNoise
+
+    _additions = FINISHING  # sums of micro-batches are finished, and then their sum
 
     @property
     def name(self) -> str:
@@ -137,7 +141,7 @@ class EstimateQuery(Query):
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
-        """Returns one increment, (p,). NOT PRIVATE.
+        """Returns the sum of one increment, (p,), which its noise divides. NOT PRIVATE.
 
         Args:
           records: see ``bind``; ``Ordered``, or in the order in which they stand.
@@ -159,28 +163,29 @@ class EstimateQuery(Query):
             self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
         )
         difference = self._difference(self._limit(size))
+
+        def fresh(batch: Any, mask: Array) -> Expansion:
+            return gradient.wide(params, batch, mask)
+
+        def change(batch: Any, mask: Array) -> Expansion:
+            return difference.wide(params, anchor, batch, mask)
+
+        window = self.sampler.window(rows, start, size, ROWS)
+        dtype = jax.eval_shape(fresh, *window).dtype
+        bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
+        summand = Summand(flatten(params)[0].shape, dtype, bound)
         # One of the two reads no micro-batch, so that it costs nothing.
-        fresh = self._sum(
-            rows,
-            (start, jnp.where(refresh, whole, 0)),
-            params,
-            lambda batch, mask: gradient.wide(params, batch, mask),
-        )
-        change = self._sum(
-            rows,
-            (start, jnp.where(refresh, 0, size)),
-            params,
-            lambda batch, mask: difference.wide(params, anchor, batch, mask),
-        )
-        with jax.enable_x64(True):
-            total = to_float64(fresh) + to_float64(change)
-            count = float64(jnp.where(refresh, whole, size))
-            mean = lax.div(total, lax.broadcast(count, total.shape))
-            return (from_float64(mean, fresh.leading.dtype),)
+        total = summand.zero()
+        total = self._add(summand, total, rows, (start, jnp.where(refresh, whole, 0)), fresh)
+        total = self._add(summand, total, rows, (start, jnp.where(refresh, 0, size)), change)
+        return (summand.finish(total),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns the noise of this increment, correlated with that of its segment."""
-        noise = Prefix(of=self.correlation, leaf=public["leaf"])
+        count = jnp.where(
+            public["refresh"], jnp.asarray(self.batch_size, jnp.int32), public["size"]
+        )
+        noise = Prefix(of=self.correlation, leaf=public["leaf"], divisor=count)
         return ((self.purpose, noise),)
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
@@ -189,7 +194,7 @@ class EstimateQuery(Query):
         return derive(key, self.name, public["segment"])
 
     def nothing_seen(self, params: Params) -> tuple[Any, ...]:
-        ((_, noise),) = self.noises(leaf=0)
+        ((_, noise),) = self.noises(leaf=0, refresh=True, size=1)
         return (noise.nothing_seen(flatten(params)[0].size),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
@@ -213,30 +218,23 @@ class EstimateQuery(Query):
             return math.inf
         return self.clip_norm * jnp.asarray(size) / self.batch_size
 
-    def _sum(
+    def _add(
         self,
+        summand: Summand,
+        total: Total,
         records: Ordered,
         span: tuple[Array, Array],
-        params: Params,
         compute: Callable[[Any, Array], Expansion],
-    ) -> Expansion:
+    ) -> Total:
+        """Returns ``total`` plus the sum over ``span``, as integers on the grid of its parts."""
         start, size = span
-        flat = flatten(params)[0]
-        window = self.sampler.window(records, start, size, ROWS)
-        dtype = jax.eval_shape(compute, *window).leading.dtype
 
-        def one(i: Array, total: Expansion) -> Expansion:
+        def one(i: Array, total: Total) -> Total:
             passed = i * ROWS
             batch, mask = self.sampler.window(records, start + passed, size - passed, ROWS)
-            part = compute(batch, mask)
-            with jax.enable_x64(True):
-                return from_float64(to_float64(total) + to_float64(part), dtype)
+            return summand.add(total, jnp.stack(compute(batch, mask).terms))
 
-        return lax.fori_loop(0, self._passes(size), one, zeros(flat.shape, dtype))
-
-    @property
-    def _additions(self) -> int:
-        return self._passes(self.sampler.capacity) + 1
+        return lax.fori_loop(0, self._passes(size), one, total)
 
     def _passes(self, size: Any) -> Any:
         """How many micro-batches are read for ``size`` records."""
