@@ -42,7 +42,6 @@ class Perturbation(Single):
         return State(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """The only step: the answer is what is published."""
         del key
         answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))

@@ -180,7 +180,6 @@ class Categorical(Column):
         return tuple(f"{self.name}={level}" for level in levels)
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        """Returns the indicators (n, k), see ``Column.encode``."""
         del low
         place = places(cells, self.levels)
         rows = np.zeros((len(cells), len(self.features)))
@@ -238,7 +237,6 @@ class Ignored(Column):
         return ()
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        """Returns no feature, (n, 0)."""
         del low
         return np.zeros((len(cells), 0))
 

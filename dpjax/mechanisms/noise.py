@@ -243,7 +243,6 @@ class Ball(Noise):
         return self._add(key, value, stddev)
 
     def add_tree(self, key_of: Callable[[int], Array], tree: PyTree, stddev: Any) -> PyTree:
-        """Returns ``tree`` with one draw from the ball of all its entries."""
         return self._add(key_of(0), tree, stddev)
 
     def _add(self, key: Array, tree: PyTree, stddev: Any) -> PyTree:

@@ -34,19 +34,16 @@ class Softmax(LinearLoss):
 
     @property
     def labels(self) -> Classes:
-        """0, 1, ..., K - 1."""
         return Classes(self.classes)
 
     @property
     def outputs(self) -> int:
-        """A score for each class."""
         return self.classes
 
     def value(self, score: Array, label: Array) -> Array:
         return jax.nn.logsumexp(score) - jnp.sum(score * self._indicator(label, score))
 
     def derivatives(self, score: Array, label: Array) -> tuple[Array, Array]:
-        """Returns s - e_y, (K,), and diag(s) - s s^T, (K, K), for s the softmax of the scores."""
         share = jax.nn.softmax(score)
         return share - self._indicator(label, score), jnp.diag(share) - jnp.outer(share, share)
 
@@ -57,7 +54,6 @@ class Softmax(LinearLoss):
 
     @property
     def at_zero(self) -> float:
-        """Log K, whatever the data."""
         return math.log(self.classes)
 
     @property

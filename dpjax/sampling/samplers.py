@@ -218,7 +218,6 @@ class FullBatch(Sampler):
         return self.data_size
 
     def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
-        """Returns the l2 sensitivity of the sum; arguments as in ``Sampler.scale``."""
         return (records_moved(relation) + slack) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
@@ -276,7 +275,6 @@ class FixedSize(Sampler):
         return min(self.size, self.data_size - self.size)
 
     def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
-        """Returns one record's part; arguments and errors as in ``Sampler.scale``."""
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' "
