@@ -37,9 +37,7 @@ class Team:
     """The processes of one training.
 
     Args:
-      size: how many.
       rank: of this process; 0 owns the key, the checkpoint and the ledger.
-      mesh: over which the records lie.
     """
 
     size: int = 1

@@ -214,11 +214,7 @@ def maker(
 ) -> Callable[..., Algorithm]:
     """Returns ``make(budget, **setting)`` of an algorithm, also for settings of its objective.
 
-    Args:
-      arguments: of the command; what they set is the same in every training.
-      data: of which the number of features counts.
-      name: of the algorithm.
-      size: the declared n.
+    What ``arguments`` set is the same in every training; of the data the number of features counts.
     """
     factory, fixed = algorithms()[name], _settings(arguments, name)
 

@@ -53,9 +53,6 @@ def find(archive: str) -> pathlib.Path | None:
 def downloaded(entry: Spec) -> bool:
     """Returns whether the publisher's files are in the cache.
 
-    Args:
-      entry: the data set.
-
     Returns:
       True if ``arrays`` needs no network although ``find`` returns None.
     """
@@ -67,9 +64,6 @@ def downloaded(entry: Spec) -> bool:
 
 def arrays(entry: Spec) -> dict[str, np.ndarray]:
     """Returns the arrays of a named data set, from this machine or from its publisher.
-
-    Args:
-      entry: the data set.
 
     Returns:
       Arrays by name, as in the archive.
@@ -117,9 +111,7 @@ def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns features and labels of a bzip2-compressed LIBSVM file, by scikit-learn.
 
-    Args:
-      path: lines of ``label index:value ...``, the index from 1.
-      features: number of columns, absent entries being 0.
+    Lines are ``label index:value ...``, the index from 1; absent entries are 0.
 
     Returns:
       x (n, features) float32 and y (n,) int8.

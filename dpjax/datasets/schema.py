@@ -198,10 +198,8 @@ def quoted(text: str) -> str:
 def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schema") -> Column:
     """Returns the column that a declaration says.
 
-    Args:
-      name: of the column.
-      declaration: as under ``[columns.NAME]``, or as ``Column.declaration`` returns it.
-      where: what the schema is called in errors.
+    A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
+    call the schema ``where``.
 
     Raises:
       ValueError: if it is not valid.

@@ -71,10 +71,6 @@ def existing(table: Any) -> pathlib.Path:
 class Frame(Source):
     """A data frame or a mapping of columns.
 
-    Args:
-      table: with named columns.
-      keys: the key of each column by its name, see ``column_keys``.
-
     Raises:
       ValueError: if it has no column.
     """
@@ -156,9 +152,7 @@ def open_source(
 def open_features(table: Any, columns: Sequence[str]) -> Source:
     """Returns the columns of a table that may have no labels; a CSV's as RFC 4180 parses them.
 
-    Args:
-      table: as for ``open_source``; or an array (n, p) in the order of the columns.
-      columns: the names of those that are needed.
+    The table is as for ``open_source``, or an array (n, p) in the order of the columns.
 
     Raises:
       FileNotFoundError: if there is no such file.

@@ -22,10 +22,7 @@ def map_examples(
 ) -> PyTree:
     """Returns ``function`` mapped over the examples, with results along a leading axis.
 
-    Args:
-      function: of one example.
-      examples: pytree with a leading axis of examples.
-      sequential: from ``vmap_mixes_examples``; compute one example after another.
+    ``sequential``, from ``vmap_mixes_examples``, computes one example after another.
 
     Privacy: NOT a mechanism; with ``sequential`` from ``vmap_mixes_examples``, the result for an
       example depends on that example alone.

@@ -184,11 +184,7 @@ def sum_sensitivity(
 ) -> Real[Array, ""] | float:
     """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
-    Args:
-      clip_norm: C, the bound on one record's contribution.
-      relation: the neighbouring relation.
-      rows: the largest number of rows in the sum, masked rows included.
-      any_order: as in ``sum_slack``.
+    ``rows`` is the largest number of rows in the sum, masked rows included.
 
     Raises:
       ValueError: for an unknown relation, or rows that are not an integer of at least 1.
@@ -236,10 +232,7 @@ def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -
 def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
     """Returns the outer products of rows summed over each block.
 
-    Args:
-      left: (blocks, rows, k).
-      right: (blocks, rows, l).
-      any_order: as in ``block_products``.
+    ``left`` is (blocks, rows, k) and ``right`` (blocks, rows, l).
 
     Returns:
       (blocks, k, l).

@@ -57,12 +57,8 @@ def check_alike(
 ) -> None:
     """Raises unless all processes of a training begin it alike; nothing is spent by then.
 
-    Args:
-      team: the processes.
-      chosen: returns the hash of the configuration.
-      examples: of which the shapes and dtypes count.
-      params: the starting point.
-      key: the root key; each process may hold its own of ``random_key``, of which one is taken.
+    ``chosen`` returns the hash of the configuration, and of examples shapes and dtypes count. Each
+    process may hold its own key of ``random_key``, of which one is taken.
 
     Raises:
       ValueError: with the names of what differs, in every process.

@@ -51,10 +51,8 @@ class Configuration(NamedTuple):
 def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Configuration:
     """Returns what is trained and how.
 
-    Args:
-      algorithm: numbers, structure, and functions, which count by what they compute.
-      examples: of which one row's shapes and dtypes are read, never how many there are.
-      params: of which shapes and dtypes are read.
+    Functions count by what they compute. Of examples one row's shapes and dtypes are read, never
+    how many there are, and of ``params`` shapes and dtypes.
 
     Raises:
       ValueError: for a loss that these examples and parameters do not fit, or a function that

@@ -283,11 +283,8 @@ def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Pa
 def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
     """Returns the key of a training of this configuration alone, made of the root key.
 
-    Args:
-      key: root key.
-      algorithm: what is trained; a function in it counts by its traced program.
-      examples: of which one row's shapes and dtypes count.
-      params: the public starting point.
+    A function in the algorithm counts by its traced program; of examples one row's shapes and
+    dtypes.
 
     Privacy: secret like the root key.
     """

@@ -85,11 +85,7 @@ class Squared(Residual):
 
 @dataclasses.dataclass(frozen=True)
 class Huber(Residual):
-    """r^2 / 2 up to the threshold d, and from there d (|r| - d / 2).
-
-    Args:
-      threshold: d.
-    """
+    """r^2 / 2 up to the threshold d, and from there d (|r| - d / 2)."""
 
     threshold: float
 

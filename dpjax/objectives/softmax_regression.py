@@ -24,11 +24,7 @@ _FREE_RATIO = 0.70718
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(LinearLoss):
-    """The cross-entropy -log softmax(s)_y of K scores.
-
-    Args:
-      classes: K.
-    """
+    """The cross-entropy -log softmax(s)_y of K scores."""
 
     classes: int
 

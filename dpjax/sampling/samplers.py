@@ -317,11 +317,6 @@ class FixedSize(Sampler):
 def expect(kind: type[_Kind], sampler: Sampler, name: str) -> _Kind:
     """Returns ``sampler``, or raises: a question may be accounted for under one kind alone.
 
-    Args:
-      kind: the class it must be of.
-      sampler: that was given.
-      name: of the question.
-
     Raises:
       ValueError: naming both kinds.
 

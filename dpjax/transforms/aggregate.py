@@ -150,11 +150,7 @@ def clipped_sum(
 ) -> tuple[PyTree, Array]:
     """Returns the sum of clipped rows, and how many more were within their bounds than were not.
 
-    Args:
-      rows: pytree of floating arrays (n, ...).
-      norms: one bound for all leaves together, or one for each.
-      mask: bool (n,), False for rows to leave out; None for all.
-      any_order: as in ``rounding.block_products``.
+    ``norms`` are one bound for all leaves together, or one for each.
 
     Returns:
       ``(sums, balance)``: a pytree like ``rows`` without their leading axis, at least float32; and

@@ -98,10 +98,6 @@ def public_score(score: Any) -> Any:
 def check_score(score: Any, params: Params) -> None:
     """Raises unless a public score is a pure function of the parameters that gives one number.
 
-    Args:
-      score: from ``public_score``.
-      params: the starting point.
-
     Raises:
       ValueError: for a score that calls Python while it runs, or gives no single number.
 

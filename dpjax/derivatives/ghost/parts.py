@@ -66,10 +66,8 @@ class Part:
     ) -> tuple[Array, ...]:
         """Returns the sanitized arrays behind norm and sum, along an axis of records.
 
-        Args:
-          cotangents: the derivatives of the loss in the probes, for each record.
-          residuals: of each layer, for each record.
-          dtype: of the result.
+        ``cotangents`` are derivatives of the loss in the probes, and ``residuals`` those of each
+        layer.
         """
         raise NotImplementedError
 
