@@ -93,11 +93,7 @@ class MappedFile:
         return found
 
     def read(self, start: int, out: np.ndarray) -> None:
-        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
-
-        Raises:
-          OSError: as ``rows``.
-        """
+        """Fills ``out`` with the rows from ``start`` on, without mapping their pages."""
         self.source_file.check()
         place = self._offset + start * self._source.strides[0]
         fill(out, self._file, place, self.source_file.path)

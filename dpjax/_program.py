@@ -72,9 +72,6 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
     Args:
       *traced: pairs of a function and the arguments it is traced with, arrays or their shapes.
 
-    Raises:
-      CallsPython: as ``trace``.
-
     >>> program_hash((lambda w: 2 * w, (1.0,))) == program_hash((lambda w: 3 * w, (1.0,)))
     False
     """

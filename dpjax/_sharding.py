@@ -181,9 +181,6 @@ def check_sums(records: PyTree, numbers: int) -> None:
     guarantee, and backends have returned some.
 
     Of other records nothing is checked; ``numbers`` is how many each device adds.
-
-    Raises:
-      RuntimeError: before anything is spent.
     """
     if not isinstance(records, Spread):
         return

@@ -212,9 +212,6 @@ class Problem(NamedTuple):
 
         ``least`` is the least noise of a release over the largest; ``advice`` says what the user
         can do about a budget that is exceeded.
-
-        Raises:
-          ValueError: naming the release, or the epsilon that the noise really gives.
         """
         check_noise(event, least)
         check_spent(event, self.budget, recount_accountant(self.accountant), advice)
@@ -310,9 +307,6 @@ def check_noise(event: Event, least: float = 1.0) -> None:
     """Raises if a standard deviation is lost in float32, so that no noise would be added.
 
     ``least`` is the least noise of a release over the largest, which the event has.
-
-    Raises:
-      ValueError: naming the release.
     """
     tiny = float(jnp.finfo(jnp.float32).tiny)
     for release in event.releases:

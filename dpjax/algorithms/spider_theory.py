@@ -340,9 +340,6 @@ def pace(
 
     The batch of ``estimate`` decides how loud the noise is; ``curvature`` is sqrt(rho alpha), and
     the objective's smoothness is with its regularizer.
-
-    Raises:
-      ValueError: for a number out of range.
     """
     step = settings.step_size
     if step is None:

@@ -344,9 +344,6 @@ def joint_weights(
 
     By default they are the Lipschitz constant and the smoothness; for a loss of linear scores with
     constants they are such that the Hessian costs nothing, or little.
-
-    Raises:
-      ValueError: as ``base.clip_norms``.
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # A mean of vectors that the joint bound leaves alone is one as well.

@@ -121,9 +121,6 @@ def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation
 def check_ridge(objective: Objective) -> None:
     """Raises unless the objective is a convex margin loss with a squared norm beside it.
 
-    Raises:
-      ValueError: saying what is missing.
-
     >>> from dpjax import objectives
     >>> check_ridge(objectives.logistic_l2(1e-3))
     """

@@ -48,9 +48,6 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
 def memory(text: str | None) -> int | None:
     """Returns the number of bytes that ``text`` says.
 
-    Raises:
-      ValueError: if it is not a number with a unit of bytes.
-
     >>> memory("1.5GB"), memory("200 MB"), memory("4096")
     (1500000000, 200000000, 4096)
     """
@@ -164,11 +161,7 @@ def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
 def configure(
     arguments: argparse.Namespace, objective: dpjax.Objective, n: int, dimension: int
 ) -> Setting:
-    """Returns the algorithm for n records and ``dimension`` parameters.
-
-    Raises:
-      ValueError: for unknown names, or a budget that cannot be met.
-    """
+    """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
     make = functools.partial(
         algorithms()[name],
@@ -326,9 +319,6 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
     """Returns the ball that ``text`` names.
-
-    Raises:
-      ValueError: if it is not l1 or l2, a colon, and a radius above 0.
 
     >>> ball("l1:2.5")
     L1Ball(radius=2.5)

@@ -51,11 +51,7 @@ def find(archive: str) -> pathlib.Path | None:
 
 
 def downloaded(entry: Spec) -> bool:
-    """Returns whether the publisher's files are in the cache.
-
-    Returns:
-      True if ``arrays`` needs no network although ``find`` returns None.
-    """
+    """Returns whether the publisher's files are in the cache."""
     cache = cache_folder()
     if entry.archive == "ijcnn1.npz":
         return all((cache / name).is_file() for name in LIBSVM_MD5)
@@ -64,9 +60,6 @@ def downloaded(entry: Spec) -> bool:
 
 def arrays(entry: Spec) -> dict[str, np.ndarray]:
     """Returns the arrays of a named data set, from this machine or from its publisher.
-
-    Returns:
-      Arrays by name, as in the archive.
 
     Raises:
       FileNotFoundError: if it is not on this machine and cannot be downloaded, with a remedy.

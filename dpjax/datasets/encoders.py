@@ -43,11 +43,7 @@ class Column:
         raise NotImplementedError
 
     def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so has a valid value.
-
-        Raises:
-          ValueError: naming what to declare, by the kind alone.
-        """
+        """Raises if no cell of a column that is stored so has a valid value."""
         if kind not in self.stored:
             raise ValueError(
                 f"the column {self.name!r} of {where} holds {kind.value}, for which "

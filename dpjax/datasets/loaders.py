@@ -192,13 +192,6 @@ def open_table(
     Arguments are those of ``load``, all but the first for a table only; without ``bounds`` it has
     no ranges, without ``classes`` none are declared.
 
-    Returns:
-      The raw ``Table``.
-
-    Raises:
-      ValueError: as ``load``.
-      FileNotFoundError: as ``load``.
-
     Privacy: raw data.
 
     >>> open_table("randhie").columns[:3]

@@ -133,9 +133,6 @@ SPECS = MappingProxyType(
 def spec(name: str) -> Spec:
     """Returns the entry of a named data set.
 
-    Returns:
-      Its ``Spec``.
-
     Raises:
       ValueError: with the nearest names, if there is no such set.
 

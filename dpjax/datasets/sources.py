@@ -40,9 +40,6 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
     >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
     ({'age': 'age', '2': 2}, None)
-
-    Raises:
-      ValueError: if two names are equal as text.
     """
     if isinstance(table, Mapping):
         names: Any = list(table)
@@ -57,11 +54,7 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
 
 def existing(table: Any) -> pathlib.Path:
-    """Returns the path of a table.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-    """
+    """Returns the path of a table."""
     path = pathlib.Path(table)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}.")
@@ -69,11 +62,7 @@ def existing(table: Any) -> pathlib.Path:
 
 
 class Frame(Source):
-    """A data frame or a mapping of columns.
-
-    Raises:
-      ValueError: if it has no column.
-    """
+    """A data frame or a mapping of columns."""
 
     def __init__(self, table: Any, keys: dict[str, Any]):
         self.where, self._table, self._keys = "the table", table, keys

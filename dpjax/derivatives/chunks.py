@@ -195,9 +195,6 @@ def sum_blocks(
     ``contribution`` returns, of a chunk and the size of its blocks, the sums over blocks, with a
     leading axis of blocks; it must leave out rows that are not fresh. Those start at 0.
 
-    Returns:
-      A pytree of ``Expansion``, one for each summand.
-
     >>> one = Summand((), jnp.float32, bound=1.0)
     >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, one)
     >>> float(total.leading)

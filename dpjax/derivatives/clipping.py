@@ -34,9 +34,6 @@ def positive_number(
 ) -> Real[Array, "*shape"] | float:
     """Returns ``value`` after ``_validate.clip_norm``; tracers pass unchecked.
 
-    Raises:
-      ValueError: naming the argument.
-
     >>> positive_number("clip_norm", 2)
     2.0
     """

@@ -146,16 +146,7 @@ def derivatives(
     label: Float[Array, "blocks rows"] | None,
     any_order: bool = False,
 ) -> tuple[Float[Array, "records outputs"], Float[Array, "records _"]]:
-    """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record, sanitized.
-
-    Args:
-      linear: the loss.
-      weights: W.
-      z: directions.
-      r: radii.
-      label: labels.
-      any_order: as in ``rounding.block_products``.
-    """
+    """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record, sanitized."""
     scores = r[..., None] * _scores(weights, z, any_order)
     slope, curve = jax.vmap(jax.vmap(linear.derivatives))(scores, label)
     count, outputs = r.size, linear.outputs

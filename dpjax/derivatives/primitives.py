@@ -74,11 +74,7 @@ INLINED = frozenset({"checkpoint", "closed_call", "core_call", "jit", "pjit", "r
 
 
 def trace(loss: Loss, params: Params, record: PyTree) -> core.ClosedJaxpr:
-    """Returns the program of a loss of one record.
-
-    Raises:
-      TypeError: if the loss is not a scalar.
-    """
+    """Returns the program of a loss of one record."""
     traced = jax.make_jaxpr(loss)(params, record)
     if [aval.shape for aval in traced.out_avals] != [()]:
         raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")

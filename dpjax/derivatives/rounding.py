@@ -154,7 +154,7 @@ def sum_slack(
       relation: of the budget.
       any_order: whether blocks are added in float64.
       narrowed: whether the sum is rounded to float32 before anything else happens to it.
-      additions: as in ``rounding_slack``.
+      additions: of finished sums in float64, where several make up the answer.
 
     Returns:
       The error bound, in clip norms C, to be added to ``records_moved(relation)``.
@@ -233,9 +233,6 @@ def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
     """Returns the outer products of rows summed over each block.
 
     ``left`` is (blocks, rows, k) and ``right`` (blocks, rows, l).
-
-    Returns:
-      (blocks, k, l).
 
     >>> import jax.numpy as jnp
     >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), False).shape

@@ -282,9 +282,6 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
 
     What a query is asked conditionally is not counted, for how often the condition holds cannot be
     seen here: there the event is believed.
-
-    Raises:
-      ValueError: naming the query and both numbers.
     """
     booked = collections.Counter[str]()
     for release in algorithm.event.releases:

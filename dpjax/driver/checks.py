@@ -22,11 +22,6 @@ from dpjax.oracles import check_examples
 def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> None:
     """Raises if data, parameters and the declared numbers do not fit together.
 
-    Args:
-      algorithm: configured.
-      data: as in ``solve``.
-      params: floating pytree.
-
     Raises:
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
         see ``dpjax.pytree_dataclass``; as ``check_arrays`` and ``check_examples``; or for data
@@ -59,9 +54,6 @@ def check_alike(
 
     ``chosen`` returns the hash of the configuration, and of examples shapes and dtypes count. Each
     process may hold its own key of ``random_key``, of which one is taken.
-
-    Raises:
-      ValueError: with the names of what differs, in every process.
     """
     if team.size == 1 or isinstance(key, Tracer):
         return

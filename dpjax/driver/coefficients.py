@@ -128,9 +128,6 @@ def coefficients(
     ``params`` are (p,), or (K p,) for the K ``classes`` that have a score each; without a
     ``preprocessing`` training was on arrays. ``numeric`` is whether the label is a number.
 
-    Raises:
-      ValueError: for a confidence out of range.
-
     Privacy: post-processing.
 
     >>> coefficients(np.array([0.5, -2.0]), Preprocessing(("age",), None, True), None)

@@ -81,9 +81,6 @@ def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> Non
     on computing with the old value.
 
     ``examples`` and ``params`` are those of ``configuration``.
-
-    Raises:
-      ValueError: as ``configuration``.
     """
     if _never_changes(objective):
         return

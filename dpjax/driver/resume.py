@@ -139,9 +139,6 @@ class Journal:
     def begin(self, carry: Carry) -> Carry:
         """Returns the carry to go on from; after it the oracles may be asked.
 
-        Args:
-          carry: the one before the first step, its secrets not known yet.
-
         Raises:
           ValueError: if the ledger does not admit the run.
           OSError: if something cannot be written; then nothing may be asked.

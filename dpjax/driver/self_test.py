@@ -20,9 +20,6 @@ def check_devices(records: PyTree, numbers: int) -> None:
     """Raises if devices do not compute with integers as a CPU does, see ``checksum``.
 
     ``numbers`` are those of a clipped sum, as ``check_sums`` takes them.
-
-    Raises:
-      RuntimeError: before anything is spent; a backend may be wrong in silence.
     """
     if jax.default_backend() != "cpu":
         _check_one(jax.default_backend())

@@ -317,9 +317,6 @@ class FixedSize(Sampler):
 def expect(kind: type[_Kind], sampler: Sampler, name: str) -> _Kind:
     """Returns ``sampler``, or raises: a question may be accounted for under one kind alone.
 
-    Raises:
-      ValueError: naming both kinds.
-
     >>> expect(FullBatch, FixedSize(size=2, data_size=4), "AccuracyQuery")
     Traceback (most recent call last):
     ...

@@ -84,9 +84,6 @@ def check_closures(
 
     ``rows`` is the number of training records; if it is private, the declared one.
 
-    Raises:
-      ValueError: saying where the array belongs.
-
     >>> constant = jnp.zeros(99)
     >>> objective = Objective(lambda w, e: jnp.sum(w) * constant[0])
     >>> check_closures(objective, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())), 98)

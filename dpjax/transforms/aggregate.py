@@ -208,11 +208,7 @@ def _factors(
 
 
 def check_rows(updates: PyTree, params: Params | None) -> None:
-    """Raises if updates are not per-example gradients.
-
-    Raises:
-      ValueError: naming what arrived and how to make them.
-    """
+    """Raises if updates are not per-example gradients."""
     advice = "take jax.vmap(jax.grad(loss), (None, 0))(params, batch)."
     for leaf in jax.tree.leaves(updates):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):

@@ -78,11 +78,7 @@ class ScoreFunction:
 
 
 def public_score(score: Any) -> Any:
-    """Returns a score as a pytree, or None for the noisy accuracy on the training records.
-
-    Raises:
-      ValueError: for what is no score.
-    """
+    """Returns a score as a pytree, or None for the noisy accuracy on the training records."""
     if isinstance(score, str) and score == ACCURACY:
         return None
     if isinstance(score, PublicAccuracy):
