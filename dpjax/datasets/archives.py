@@ -84,10 +84,6 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
 def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
     """Returns the arrays of an archive by name.
 
-    Args:
-      path: of the archive.
-      checksum: its sha256, or None for an archive without a published form.
-
     Raises:
       ValueError: if its checksum differs, or it is not an archive of plain arrays.
     """
