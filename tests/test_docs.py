@@ -237,6 +237,12 @@ def test_every_public_name_has_a_docstring():
             assert not bare if own else name in constants, f"{room}.{name}"
 
 
+def test_no_argument_is_documented_by_that_of_another():
+    entry = re.compile(r"^ +\*{0,2}\w+: likewise", re.MULTILINE)
+    files = (ROOT / "dpjax").rglob("*.py")
+    assert [str(path) for path in files if entry.search(path.read_text())] == []
+
+
 def undocumented(module):
     """Public methods without a docstring, their own or that of the method they override."""
     for name, kind in vars(module).items():

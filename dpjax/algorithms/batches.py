@@ -34,15 +34,9 @@ def calibrated_query(
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
 
-    Args:
-      problem: checked.
-      kind: class of the query.
-      steps: T.
-      batch_size: expected size of a Poisson batch; all records where it is n. By default the usual
-        one of a first-order method, n / 14 and at most 16,384.
-      capacity: the most records a batch holds, see ``poisson_sampler``.
-      multiplier: of a paper's noise formula; by default the least that the accountant allows.
-      **fields: what the kind has beside, as its clip norms.
+    Arguments are those of the factories. ``multiplier`` is of a paper's noise formula, by default
+    the least that the accountant allows; ``fields`` are what the kind has beside, as its clip
+    norms.
 
     Raises:
       ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a

@@ -107,10 +107,6 @@ def reachable(scale: Scale, data_size: int) -> float:
 
     The paper's bounds hold up to constants and logarithms; here they are taken as 1.
 
-    Args:
-      scale: of the problem.
-      data_size: records there are to read.
-
     Reference: Liu and Talwar (2024), lemmas 3.8 to 3.10.
 
     >>> scale = Scale(1.0, 1.0, 1.0, 20.0)
@@ -145,11 +141,7 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
 def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -> Any:
     """Returns the configuration that ``stochastic_spider`` and its variants share.
 
-    Args:
-      kind: ``Spider`` or a subclass of it, whose own fields have defaults.
-      name: for people.
-      problem: checked.
-      settings: see ``Settings``.
+    ``kind`` is ``Spider`` or a subclass of it, whose own fields have defaults.
     """
     objective = problem.objective
     check_smooth(objective, name)
@@ -349,16 +341,8 @@ def pace(
 ) -> dict[str, Any]:
     """Returns step size, thresholds and kicks, as leaves.
 
-    Args:
-      settings: what was given.
-      scale: of the problem.
-      alpha: target.
-      estimate: whose batch decides how loud the noise is.
-      curvature: sqrt(rho alpha).
-      objective: for its smoothness, regularizer included.
-
-    Raises:
-      ValueError: for a number out of range.
+    The batch of ``estimate`` decides how loud the noise is; ``curvature`` is sqrt(rho alpha), and
+    the objective's smoothness is with its regularizer.
     """
     step = settings.step_size
     if step is None:

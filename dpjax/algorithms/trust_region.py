@@ -347,14 +347,8 @@ def joint_weights(
 ) -> tuple[float, float, bool]:
     """Returns the weights of a joint release, and whether the Hessian is free.
 
-    Args:
-      objective: for a loss of linear scores with constants the weights are by default such that
-        the Hessian costs nothing, or little.
-      clip_norm: the gradient's weight; by default the Lipschitz constant.
-      hessian_clip_norm: the Hessian's weight; else by default the smoothness.
-
-    Raises:
-      ValueError: as ``base.clip_norms``.
+    By default they are the Lipschitz constant and the smoothness; for a loss of linear scores with
+    constants they are such that the Hessian costs nothing, or little.
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # A mean of vectors that the joint bound leaves alone is one as well.

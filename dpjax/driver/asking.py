@@ -37,7 +37,6 @@ class Secrets:
 
     Args:
       known: bool, shape (); whether ``values`` belong to the state they come with.
-      values: what each query remembers, by its name.
 
     Privacy: SECRET, un-noised. They live in the loop's carry alone: no solution, history,
       checkpoint or message holds them, and no algorithm is handed them. A run that goes on computes
@@ -52,7 +51,6 @@ class Asking:
     """The ``ask`` of one step, or of the end of a run: it answers each query once, where it stands.
 
     Args:
-      bound: algorithm, its records and the training's key.
       step: number of the step; of the end, one that no step has.
       secrets: what queries remember from the step before; None at a run's start.
 
@@ -82,10 +80,7 @@ class Asking:
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
         """Returns the noisy answer to ``query`` at ``params``.
 
-        Args:
-          query: one of ``algorithm.queries``.
-          params: public or released before.
-          **public: what else the question needs, public or released before.
+        ``params`` and ``public`` are public or were released before.
 
         Raises:
           ValueError: while tracing, for a query that is not the algorithm's, that was asked before
@@ -180,13 +175,7 @@ def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
 
 
 def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:
-    """Returns the algorithm with bound records, arranged as its sampler reads them.
-
-    Args:
-      algorithm: configured.
-      records: from ``bind_records``.
-      key: of this training alone.
-    """
+    """Returns the algorithm with bound records, arranged as its sampler reads them."""
     sampler = algorithm.queries[0].sampler
     return Bound(algorithm, sampler.prepare(derive(key, "order", 0), records), key)
 
@@ -216,11 +205,7 @@ def questions(
 ) -> Questions:
     """Returns what is asked, found by tracing one step and the end; nothing is computed.
 
-    Args:
-      algorithm: configured.
-      examples: of which shapes and dtypes are read.
-      params: likewise.
-      asking: what answers while tracing.
+    Of examples and parameters shapes and dtypes are read.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
@@ -269,10 +254,8 @@ class _Counting(Asking):
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
     """Raises if an algorithm or query from outside does what it may not, before anything is spent.
 
-    Args:
-      algorithm: one whose classes are dpjax's own passes: tests have counted what it asks.
-      examples: of which shapes and dtypes are read.
-      params: likewise.
+    An algorithm whose classes are dpjax's own passes: tests have counted what it asks. Of examples
+    and parameters shapes and dtypes are read.
 
     Raises:
       ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
@@ -293,13 +276,6 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
 
     What a query is asked conditionally is not counted, for how often the condition holds cannot be
     seen here: there the event is believed.
-
-    Args:
-      algorithm: configured.
-      asked: by it.
-
-    Raises:
-      ValueError: naming the query and both numbers.
     """
     booked = collections.Counter[str]()
     for release in algorithm.event.releases:

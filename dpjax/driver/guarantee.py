@@ -132,13 +132,8 @@ def statement(
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
-    Args:
-      algorithm: configured, on the host.
-      unit: what one record stands for.
-      reproducible: whether the noise came from a seed, or from a key that may come from one.
-      classes: the labels that were declared for the data, or None.
-      label_bounds: what was declared for a label that is a number, or None.
-      part: the part of a ledger's data that is read, or None.
+    ``unit`` is what one record stands for, ``reproducible`` whether the noise came from a seed, or
+    from a key that may come from one; ``part`` is the part of a ledger's data that is read.
 
     Privacy: holds public numbers only.
     """

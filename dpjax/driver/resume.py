@@ -95,13 +95,9 @@ class Journal:
     """What a run writes down about itself: a checkpoint, a line in a ledger, both or neither.
 
     Args:
-      algorithm: what is run.
       checkpoint: where the run is at its start; of an earlier process if it is resumed.
-      folder: where checkpoints go, or None.
-      ledger: where the intent goes, or None.
       label: the caller's word for the data.
       reproducible: whether the key may come from a seed.
-      team: the processes of the run.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -140,9 +136,6 @@ class Journal:
 
     def begin(self, carry: Carry) -> Carry:
         """Returns the carry to go on from; after it the oracles may be asked.
-
-        Args:
-          carry: the one before the first step, its secrets not known yet.
 
         Raises:
           ValueError: if the ledger does not admit the run.
@@ -223,13 +216,8 @@ def journal(
 ) -> Iterator[Journal]:
     """Yields the journal of one run, resumed if ``kept.checkpoint`` holds one.
 
-    Args:
-      algorithm: what will run.
-      data: its data, checked.
-      chosen: the root key, without one if the checkpoint holds it.
-      params: the starting point.
-      kept: where it is written down, named; process 0 alone reads and writes there.
-      team: the processes of the run.
+    ``chosen`` has no root key if the checkpoint holds it. Process 0 alone reads and writes where
+    ``kept`` says.
 
     Raises:
       ValueError: without a key to start from.

@@ -54,11 +54,6 @@ class BallQuery(GradientQuery):
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
-        """Returns the sum of clipped gradients, (p,). NOT PRIVATE.
-
-        Raises:
-          ValueError: if the parameters are not as many as ``dimension`` says; delta depends on it.
-        """
         (total,) = super().exact(records, params, mask, **public)
         if total.leading.size != self.dimension:
             raise ValueError(

@@ -76,9 +76,7 @@ def first_state(key: Array, params: PyTree) -> NoiseState:
 def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
     """Returns the key of each leaf at one update, for noise that is independent of all other.
 
-    Args:
-      state: before the update.
-      purpose: a fixed word, such as the name of the noise.
+    ``purpose`` is a fixed word, such as the name of the noise.
     """
     own = derive(state.key, purpose, state.taken)
     return lambda i: fold(own, jnp.uint32([i]))
@@ -87,11 +85,8 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
     """Returns ``updates`` with noise; all noise of chains passes here.
 
-    Args:
-      noise: its law.
-      key_of: the number of a leaf -> a key used for nothing else.
-      updates: pytree of floating arrays.
-      stddev: of the noise, in the units of the updates; public.
+    ``key_of`` is the number of a leaf -> a key used for nothing else; ``stddev``, in the units of
+    the updates, is public.
 
     Privacy: what it means for epsilon says the event of the chain.
     """
