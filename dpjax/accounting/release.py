@@ -254,7 +254,7 @@ class Release:
         """
         del relation
         return (
-            "none; each release, that is each noisy answer, uses all records. Sums are divided by "
+            "none: every noisy answer uses all records. Sums are divided by "
             f"the declared n = {data_size:,}"
         )
 

@@ -272,7 +272,7 @@ def clip_norms(
         if value is None:
             raise ValueError(
                 f"{name} is required: the objective {objective.name!r} declares no constants to "
-                "take a default from."
+                f"take a default from. Pass {name}=, a bound on one record's part."
             )
         norms.append(positive_leaf(name, _validate.clip_norm(name, value)))
     return norms[0], norms[1]

@@ -224,7 +224,9 @@ def _constants(objective: Objective, settings: Settings) -> Constants:
     clip, _ = base.clip_norms(objective, settings.clip_norm, 1.0)
     smoothness = settings.smoothness
     if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
-        raise ValueError(f"smoothness is required: {objective.name!r} declares no constants.")
+        raise ValueError(
+            f"smoothness is required: {objective.name!r} declares no constants. Pass smoothness=."
+        )
     hessian_clip = settings.hessian_clip_norm
     rho = settings.hessian_lipschitz
     if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
