@@ -43,11 +43,7 @@ class BallQuery(GradientQuery):
         return self.stddev * math.sqrt(self.dimension + 2)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns a ball an answer, on draws of their own.
-
-        Raises:
-          ValueError: for balls that do not overlap.
-        """
+        """Returns a ball an answer, on draws of their own."""
         return (self._release(count, dimension=self.dimension),)
 
     def exact(
