@@ -43,12 +43,7 @@ class BallQuery(GradientQuery):
         return self.stddev * math.sqrt(self.dimension + 2)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns a ball an answer, on draws of their own.
-
-        Raises:
-          ValueError: for balls that do not overlap.
-        """
-        # In float64, taken to be exact.
+        """Returns a ball an answer, on draws of their own, taken to be exact: in float64."""
         return (self._release(count, dimension=self.dimension, noise_draws=0),)
 
     def exact(

@@ -285,12 +285,7 @@ class FixedSize(Sampler):
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw.
 
-        Args:
-          key: see the file's first lines.
-          n: number of records there are, which must be ``data_size``.
-
-        Raises:
-          ValueError: for another n.
+        There must be ``data_size`` records.
         """
         if n != self.data_size:
             raise ValueError(
