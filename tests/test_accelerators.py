@@ -1,65 +1,27 @@
 """What a program holds when it is lowered for a GPU or a TPU: no float64, or a refusal."""
 
-import re
-import warnings
+import inspect
 
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 import pytest
-from jax import export
 
 import dpjax
-from dpjax import mechanisms, transforms
-from dpjax.derivatives import (
-    clipped_grad,
-    clipped_grad_difference,
-    clipped_hessian,
-    joint_clipped,
-)
+from dpjax import transforms
+from dpjax.cli import main, programs
+from dpjax.derivatives import clipped_grad
 from dpjax.driver import self_test
 from dpjax.mechanisms import fixed_point
-from tests.factories import FACTORIES, P, toy, toy_records
+from tests.factories import P, toy, toy_records
 
-# Those that compute in float64 on exact sums, or draw their noise in it.
-IN_FLOAT64 = {
-    "dp-gd-selected": "eigenvalues of an exact Hessian",
-    "dp-newton": "eigenvalues of an exact Hessian",
-    "gauss-psgd": "sums of estimates",
-    "prgd": "noise in a ball",
-    "spider": "scores of exact sums",
-    "spider-boost": "scores of exact sums",
-    "spider-fixed": "scores of exact sums",
-}
+PROGRAMS = programs.programs()
 KEY = jax.random.key(0)
 X, Y = toy_records()
-W = jnp.zeros(P)
 
 
-def lowered(function, platform):
-    """The program for a device of this kind; JAX's silent cut of 64-bit integers is an error."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Explicitly requested dtype")
-        return export.export(jax.jit(function), platforms=[platform])(KEY).mlir_module()
-
-
-def has_float64(module):
-    return re.search(r"tensor<[^>]*f64>", module) is not None
-
-
-def holds_none(function, platform):
-    module = lowered(function, platform)
-    assert not has_float64(module)
-    assert "callback" not in module
-    # Planted: the search would see one.
-    assert has_float64(module + "%0 = stablehlo.add %1, %2 : tensor<4xf64>")
-    return module
-
-
-def reduced_products(module):
-    """Products of float32 that a device may make in fewer digits than float32 has."""
-    products = [line for line in module.splitlines() if "dot_general" in line and "xf32>" in line]
-    return [line for line in products if "HIGHEST" not in line]
+def held(function, platform):
+    return programs.held(programs.trace(function, (KEY,)), platform)
 
 
 def training(name, **more):
@@ -67,81 +29,82 @@ def training(name, **more):
     return lambda key: dpjax.solve(algorithm, (X, Y), key=key).params
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-@pytest.mark.parametrize("name", sorted(set(FACTORIES) - set(IN_FLOAT64)))
-def test_no_training_holds_float64_or_products_of_fewer_digits(name, platform):
-    module = holds_none(training(name), platform)
-    # In a subspace the loss is differentiated as it is written, by products of its own.
-    assert len(reduced_products(module)) == (2 if name == "dp-subspace-tr" else 0)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_every_program_holds(name):
+    _, (cuda, tpu), wrong = programs.check(name, PROGRAMS[name]())
+    assert wrong == []
+    # On a GPU the norms of networks are made in float64, without their gradients.
+    assert bool(cuda.float64) == (name in programs.FLOAT64 or name.startswith("fit of"))
+    assert (tpu is None) == (name in programs.FLOAT64)
 
 
-@pytest.mark.parametrize("name", sorted(IN_FLOAT64))
-def test_what_computes_in_float64_is_refused_by_a_tpu_alone(name):
-    with pytest.raises(ValueError, match="needs float64, which a TPU does not have"):
-        lowered(training(name), "tpu")
-    assert has_float64(lowered(training(name), "cuda"))
+def test_every_transformation_has_a_row():
+    made = {
+        name
+        for name in transforms.__all__
+        if inspect.isfunction(factory := getattr(transforms, name))
+        and "Transformation" in str(inspect.signature(factory).return_annotation)
+    }
+    assert len(made) > 9 and made <= set(PROGRAMS)
+
+
+def ones(function):
+    return function, (np.ones((4, 4), np.float32),)
+
+
+# What the check is for, planted; of products also those that a user's mark would not excuse.
+PLANTED = {
+    "calls the host": lambda x: jax.debug.callback(lambda _: None, x),
+    "multiplies in fewer digits than float32's": lambda x: x @ x,
+    "multiplies in fewer digits": lambda x: jax.lax.conv(
+        x[None, None], x[None, None], (1, 1), "SAME"
+    ),
+    "fewer digits": lambda x: jnp.astype(x, jnp.bfloat16) @ jnp.astype(x, jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize("words", PLANTED)
+def test_the_check_finds_what_is_planted(words):
+    *_, wrong = programs.check("planted", ones(PLANTED[words]))
+    assert len(wrong) == 1 and words in wrong[0]
+
+
+def test_the_check_finds_float64_and_excuses_products_of_enough_digits():
+    with jax.enable_x64(True):
+        *_, wrong = programs.check("planted", ones(lambda x: x.astype(jnp.float64) + 1))
+    assert wrong == ["planted holds float64 on a TPU"]
+    for precision, losses in (("highest", 0), ("high", 1)):
+        product = jax.default_matmul_precision(precision)(lambda x: x @ x)
+        _, found, wrong = programs.check("planted", ones(product))
+        assert wrong == [] and [one.losses for one in found] == 2 * [losses]
+    assert programs.check("planted", ones(lambda x: x.astype(int) @ x.astype(int)))[-1] == []
+    with pytest.raises(UserWarning, match="Explicitly requested dtype"):
+        programs.check("planted", ones(lambda x: x + jnp.zeros(4, jnp.int64)))
+    refused = programs.check("planted", PROGRAMS["prgd"]())[-1]
+    assert refused == ["planted is refused by a TPU"]
+
+
+def test_the_command_prints_rows_and_fails_where_one_is_wrong(capsys, monkeypatch):
+    assert main(["audit", "--programs", "perturb", "add_ball_noise"]) == 0
+    printed = capsys.readouterr().out
+    assert "| perturb | 0 | 0, 0 | 0, 0 | 0, 0 | - |" in printed and ", refused |" in printed
+    assert main(["audit", "--programs", "no-such"]) == 2
+    assert main(["audit", "--programs", "--all"]) == 2
+    assert main(["audit", "--devices", "dp-gd"]) == 2
+    planted = {"planted": lambda: ones(lambda x: x @ x)}
+    monkeypatch.setattr(programs, "programs", lambda: planted)
+    assert main(["audit", "--programs"]) == 1
+    assert "planted multiplies in fewer digits" in capsys.readouterr().out
 
 
 def test_sums_in_any_order_are_refused_by_a_tpu():
     budget = dpjax.PrivacyBudget(1.0, 1e-4, relation="add_or_remove_one")
     with pytest.raises(ValueError, match="zero_out"):
-        lowered(training("dp-gd", budget=budget), "tpu")
-
-
-def loss(w, example):
-    return jnp.logaddexp(0.0, -example[1] * (example[0] @ w))
-
-
-def chained(make):
-    """One update of a chain, of gradients a record."""
-
-    def update(key):
-        chain = make(key)
-        return chain.update(X[:, :P], chain.init(W), W)[0]
-
-    return update
-
-
-BLOCKS = {
-    "perturb": lambda key: mechanisms.perturb(key, W, 1.0),
-    "symmetric noise": lambda key: mechanisms.add_symmetric_gaussian(key, jnp.eye(P), 1.0),
-    "noisy argmax": lambda key: mechanisms.noisy_argmax(key, W, 1.0),
-    "tree noise": lambda key: mechanisms.prefix_noise(8, P, "tree").perturb(key, W, 1.0, 3),
-    "square-root noise": lambda key: mechanisms.prefix_noise(8, P).perturb(key, W, 1.0, 3),
-    "clipped_grad": lambda key: clipped_grad(loss, clip_norm=1.0)(W, (X, Y)),
-    "clipped_hessian": lambda key: clipped_hessian(loss, clip_norm=1.0)(W, (X, Y)),
-    "joint_clipped": lambda key: joint_clipped(loss, gradient_weight=1.0, hessian_weight=1.0)(
-        W, (X, Y)
-    ),
-    "clipped_grad_difference": lambda key: clipped_grad_difference(loss, smoothness=1.0)(
-        W, W + 1, (X, Y)
-    ),
-    "clip, add up and noise": chained(
-        lambda key: optax.chain(
-            transforms.clip_and_sum(1.0), transforms.add_gaussian_noise(1.0, key)
-        )
-    ),
-    "adaptive clipping": chained(
-        lambda key: transforms.adaptive_clip_and_noise(
-            1.0, noise_multiplier=1.0, sampler=dpjax.sampling.full_batch(len(Y)), key=key
-        )
-    ),
-    "a tree's noise": chained(
-        lambda key: optax.chain(
-            transforms.clip_and_sum(1.0), transforms.add_tree_noise(1.0, key, horizon=8)
-        )
-    ),
-}
-
-
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-@pytest.mark.parametrize("name", BLOCKS)
-def test_no_building_block_holds_float64(name, platform):
-    holds_none(BLOCKS[name], platform)
+        held(training("dp-gd", budget=budget), "tpu")
 
 
 def test_a_device_whose_integers_are_wrong_is_refused_before_anything_is_spent(monkeypatch):
-    holds_none(self_test._parts, "tpu")
+    assert not held(self_test._parts, "tpu").float64
     assert self_test.checksum() == self_test.KNOWN
     monkeypatch.setattr(jax, "default_backend", lambda: "made-up")
     self_test._check_one.cache_clear()
@@ -163,10 +126,15 @@ def layers(params, x):
 def test_the_gradients_of_a_network_are_held_on_a_tpu():
     params = {"in": jnp.ones((P, 500)), "out": jnp.ones((500, 2))}
     total = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0)
-    module = holds_none(lambda key: total(params, (X, Y > 0)), "tpu")
+
+    def summed(key):
+        return total(params, (X, Y > 0))
+
+    assert not held(summed, "tpu").float64
+    module = programs.trace(summed, (KEY,)).lower(lowering_platforms=("tpu",)).as_text()
     assert f"{500 * (P + 2)}xf32" in module
     # Elsewhere they are not: their norms are made in float64, without them.
-    assert has_float64(lowered(lambda key: total(params, (X, Y > 0)), "cuda"))
+    assert held(summed, "cuda").float64
     by_layer = clipped_grad(dpjax.objectives.cross_entropy(layers), clip_norm=1.0, per_layer=True)
     with pytest.raises(ValueError, match="networks by book-keeping or layer"):
-        lowered(lambda key: by_layer(params, (X, Y > 0)), "tpu")
+        held(lambda key: by_layer(params, (X, Y > 0)), "tpu")
