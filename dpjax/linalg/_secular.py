@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-_JACOBI_SIZE = 512  # above it XLA's divide and conquer, which compiles for longer, pays on a TPU
+_JACOBI_SIZE = 512  # above it XLA divides and conquers on a TPU, which compiles for longer
 _MAX_ITERATIONS = 64  # a bound no instance of the tests comes near: most take 3 to 6
 
 
