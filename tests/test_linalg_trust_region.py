@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.linalg import Exact, trust_region_step
+from dpjax.linalg import Exact, _secular, trust_region_step
 from dpjax.linalg._newton import try_newton
 
 # On both sides of the size from which Cholesky factors are tried on the sphere.
@@ -251,6 +251,40 @@ def test_a_batch_of_hard_instances_is_optimal(kind):
         steps, multipliers = jax.vmap(trust_region_step, (None, None, 0))(gradient, hessian, radii)
         for r, step, multiplier in zip(radii, steps, multipliers, strict=True):
             assert not broken(residuals(gradient, hessian, r, step, multiplier), 1e-12)
+
+
+class Rotated:
+    """Solves by eigenvectors, found as on a TPU."""
+
+    def solve(self, *model):
+        return _secular.by_eigenvectors(*model)[:2]
+
+
+@pytest.mark.parametrize("polished", [True, False])
+@pytest.mark.parametrize("kind", ["boundary", "indefinite", "hard", "repeated", "singular"])
+def test_the_rough_rotations_of_a_tpu_are_good_enough(kind, polished, monkeypatch):
+    # XLA's eigenvectors were 1.5e-4 from orthogonal at p = 300. No CPU takes rotations.
+    skew = np.random.default_rng(0).normal(size=(22, 22)).astype(np.float32)
+
+    def rough(matrix, **_):
+        values, vectors = jnp.linalg.eigh(matrix)
+        return vectors @ (np.eye(22, dtype=np.float32) + 1e-5 * (skew + skew.T)), values
+
+    def unpolished(matrix):
+        return rough(matrix)[::-1]
+
+    monkeypatch.setattr(jax.lax.linalg, "eigh", rough)
+    monkeypatch.setattr(_secular, "_by_eigh", _secular._by_rotations if polished else unpolished)
+    problem = cast(kind, 22, np.float32)
+    found = trust_region_step(*problem, solver=Rotated())
+    assert (not broken(residuals(*problem, *found), 1e-5)) == polished
+
+
+def test_a_tpu_compiles_no_divide_and_conquer_at_300_parameters():
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((300,), (300, 300))]
+    step = jax.jit(lambda g, h: trust_region_step(g, h, 1.0, Exact()))
+    module = step.trace(*shapes).lower(lowering_platforms=("tpu",)).as_text()
+    assert module.count("custom_call @Eigh") == 1 and module.count("stablehlo.while") == 1
 
 
 def test_a_new_radius_does_not_retrace():

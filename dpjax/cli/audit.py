@@ -1,6 +1,7 @@
 """``dpjax audit``: attacks on dpjax's mechanisms: claimed epsilon, audited lower bound, ratio."""
 
 import argparse
+import importlib
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,11 @@ import dpjax
 from dpjax._bar import Bar
 from dpjax.cli import outputs, report
 from dpjax.cli.main import COMMANDS
+
+_PROGRAMS = (
+    "in place of audits: what dpjax's programs, or those named, hold on a GPU and a TPU: float64, "
+    "callbacks, products in fewer digits (minutes, with libtpu: pip install 'dpjax[tpu]')"
+)
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -29,6 +35,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )  # fmt: skip
     one.epilog = f"audits:\n{names}\n\n{one.epilog}"
     one.add_argument("name", nargs="?", metavar="NAME", help="one of those listed below")
+    one.add_argument("--programs", nargs="*", metavar="NAME", help=_PROGRAMS)
+    one.add_argument("--devices", action="store_true", help="with --programs: on one TPU and four")
     one.add_argument("--all", action="store_true", help="run every audit (some minutes)")
     one.add_argument("--runs", type=int, help="total runs of each audit (default: the audit's own)")
     one.add_argument("--quick", action="store_true", help="fewer runs and lower gates, for CI")
@@ -39,6 +47,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs the audits, prints a table, and returns 0 or, if one failed, 1."""
+    plays = [name for name in ("name", "all", "runs", "quick", "seed", "json", "plot")
+             if getattr(arguments, name)]  # fmt: skip
+    if plays if arguments.programs is not None else arguments.devices:
+        raise ValueError("--programs plays no audits: pass it NAMEs and --devices alone.")
+    if arguments.programs is not None:
+        # It imports what no other command needs.
+        programs = importlib.import_module("dpjax.cli.programs")
+        return programs.command(arguments.programs, arguments.devices)
     auditing = dpjax.auditing
     if arguments.all == (arguments.name is not None):
         raise ValueError(f"name one audit, or pass --all: {', '.join(auditing.AUDITS)}.")

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
+_JACOBI_SIZE = 512  # above it XLA divides and conquers on a TPU, which compiles for longer
 _MAX_ITERATIONS = 64  # a bound no instance of the tests comes near: most take 3 to 6
 
 
@@ -17,12 +18,31 @@ def by_eigenvectors(matrix: Array, linear: Array, weight: Array) -> tuple[Array,
     Returns:
       The step, the multiplier, and the lowest eigenvalue of the Hessian.
     """
-    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
+    values, vectors = lax.platform_dependent(matrix, tpu=_by_rotations, default=_by_eigh)
     values, coefficients = _clear_rounding(values, linear @ vectors)
     # The gaps before the product: a fused multiply-subtract would not give 0 for the lowest.
     gaps = weight * (values - values[0])
     coordinates, multiplier = _solve_diagonal(weight * values, gaps, coefficients)
     return vectors @ coordinates, multiplier, weight * values[0]
+
+
+def _by_eigh(matrix: Array) -> tuple[Array, Array]:
+    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
+    return values, vectors
+
+
+def _by_rotations(matrix: Array) -> tuple[Array, Array]:
+    """Returns eigenvalues and eigenvectors as a TPU finds them soonest, by Jacobi's rotations."""
+    if len(matrix) > _JACOBI_SIZE:
+        return _by_eigh(matrix)
+    vectors, _ = lax.linalg.eigh(
+        matrix, symmetrize_input=False, implementation=lax.linalg.EighImplementation.JACOBI
+    )
+    # Thousands of rotations leave rounding: a step towards orthogonal vectors, and their values.
+    vectors = 1.5 * vectors - vectors @ (vectors.T @ vectors) / 2
+    values = jnp.sum(vectors * (matrix @ vectors), 0)
+    order = jnp.argsort(values)
+    return values[order], vectors[:, order]
 
 
 def _clear_rounding(values: Array, coefficients: Array) -> tuple[Array, Array]:
