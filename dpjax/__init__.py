@@ -1,7 +1,11 @@
 """Differentially private optimization of non-convex models in JAX."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("dpjax needs the file locks and forks of POSIX; on Windows, run it in WSL 2.")
 
 if TYPE_CHECKING:
     from dpjax import (

@@ -23,11 +23,8 @@ class Bar:
     """A progress bar on standard error, or nothing; a context manager.
 
     Args:
-      title: what it says first.
-      total: where it ends.
       shown: None shows it on a terminal and in a notebook; True elsewhere too, as one line a
         minute; False nowhere.
-      keep: whether it is still there after its end.
 
     The stream is the ``sys.stderr`` of the moment when the bar is made. Whatever that stream does,
     nothing is raised: a bar that cannot be drawn must not cost the result.
@@ -88,7 +85,7 @@ class Bar:
         self._draw()
 
     def advance(self, more: float, description: str | None = None) -> None:
-        """Moves the bar by ``more``, likewise."""
+        """Moves the bar by ``more``, and says something else if there is a description."""
         self._progress.update(self._task, advance=more, description=description)
         self._draw()
 

@@ -123,10 +123,6 @@ def text_to_html(title: str, text: str, warning: str = "") -> str:
 def number(value: Any, show: Callable[[Any], str] = str) -> str:
     """Returns a number in words; of a batch and of what JAX is tracing it is the shape.
 
-    Args:
-      value: a number, an array, a tracer, or what stands in its place in a tree.
-      show: what a number that is known prints as.
-
     >>> number(np.float32(0.1), "{:.6g}".format), number(np.zeros(3)), number(None)
     ('0.1', 'batched (3,)', 'unknown')
     """

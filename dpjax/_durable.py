@@ -36,10 +36,7 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Yields a new file that takes the place of ``path`` once all is written, or never.
 
-    Args:
-      path: what to write or replace.
-      mode: of the new file, less what the umask takes.
-      temporary: its first name; by default one that nobody can foresee, in the same folder.
+    ``temporary`` is its first name, by default one that nobody can foresee in the same folder.
 
     Raises:
       OSError: if it cannot be written; what was at ``path`` is still there.
@@ -64,9 +61,7 @@ def replacing(
 def replace_private(path: pathlib.Path, content: bytes) -> None:
     """Puts ``content`` at ``path``, all or nothing, readable by its owner alone.
 
-    Args:
-      path: in a folder that its owner alone may enter, and where one process writes at a time.
-      content: all of it.
+    The folder is one that its owner alone may enter, and where one process writes at a time.
 
     Raises:
       OSError: if it cannot be written; what was at ``path`` is still there.

@@ -15,11 +15,7 @@ _PAGES = 2**26  # bytes of a file that stay mapped after they were read
 
 
 class SourceFile:
-    """A file that records are read from, which must keep its size.
-
-    Args:
-      path: of the file.
-    """
+    """A file that records are read from, which must keep its size."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = os.path.abspath(path)
@@ -43,11 +39,7 @@ class SourceFile:
 def fill(out: np.ndarray, file: int, place: int, path: str) -> None:
     """Fills an array with bytes of a file, without mapping its pages.
 
-    Args:
-      out: contiguous.
-      file: its descriptor.
-      place: of the first byte.
-      path: what the file is called in errors.
+    ``out`` is contiguous, ``file`` a descriptor, ``place`` the first byte's; errors name ``path``.
 
     Raises:
       OSError: if it ends before that.
@@ -62,9 +54,6 @@ def fill(out: np.ndarray, file: int, place: int, path: str) -> None:
 
 class MappedFile:
     """The file of a memory map: what is read of it does not stay in memory.
-
-    Args:
-      source: the memory map.
 
     Attributes:
       source_file: its file.
@@ -104,11 +93,7 @@ class MappedFile:
         return found
 
     def read(self, start: int, out: np.ndarray) -> None:
-        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
-
-        Raises:
-          OSError: as ``rows``.
-        """
+        """Fills ``out`` with the rows from ``start`` on, without mapping their pages."""
         self.source_file.check()
         place = self._offset + start * self._source.strides[0]
         fill(out, self._file, place, self.source_file.path)
@@ -134,8 +119,6 @@ class Scratch:
     Args:
       source: what the rows are computed from; the file lies in its folder, and so on a disk that
         the user trusts with the records.
-      shape: of all rows.
-      dtype: of the rows.
 
     Attributes:
       complete: whether it holds all rows. It is not read before.
@@ -163,9 +146,7 @@ class Scratch:
     def offer(self, start: int, rows: np.ndarray) -> None:
         """Takes rows that were asked for, in the order in which they were; may write them.
 
-        Args:
-          start: the first one's number.
-          rows: in memory that stays as it is meanwhile; those after the last record are left out.
+        Their memory must stay as it is meanwhile; those after the last record are left out.
         """
         if self._dropped or self.complete:
             return

@@ -95,7 +95,6 @@ class Classes(Signs):
         return (-1, 0) if self.count == 2 else None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
-        """Returns whether each label is one of the classes."""
         return (y >= 0) & (y < self.count) & (y == jnp.floor(y))
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -105,7 +104,6 @@ class Classes(Signs):
         return y
 
     def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
-        """Returns whether the largest score is that of the label's class."""
         return jnp.argmax(scores, axis=-1) == label
 
 
@@ -128,7 +126,6 @@ class Numbers(Signs):
         """None: labels are numbers."""
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
-        """Returns whether each label is within its bounds."""
         return jnp.abs(y) <= 1
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -237,17 +234,14 @@ class Margin(LinearLoss):
 
     @property
     def labels(self) -> Signs:
-        """-1 and +1."""
         return Signs()
 
     def value(self, score: Array, label: Any = None) -> Array:
-        """Returns phi of a margin, which the score of a signed record is."""
         del label
         return self.phi(score)
 
     @property
     def at_zero(self) -> float:
-        """phi(0), whatever the data."""
         return float(self.phi(jnp.zeros(())))
 
     @property

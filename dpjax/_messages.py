@@ -37,9 +37,6 @@ def pack(value: Any = None, error: Exception | None = None) -> bytes:
       value: of None, bools, numbers, strings, arrays, tuples, lists and dictionaries of strings; a
         named tuple arrives as a tuple.
       error: of which the words and the built-in class arrive.
-
-    Raises:
-      TypeError: for a value of something else.
     """
     arrays: list[np.ndarray] = []
 
@@ -65,11 +62,7 @@ def pack(value: Any = None, error: Exception | None = None) -> bytes:
 
 
 def unpack(message: bytes) -> tuple[Any, Exception | None]:
-    """Returns the value and the error of ``pack``; nothing in a message is ever run.
-
-    Raises:
-      ValueError: for bytes that are no message.
-    """
+    """Returns the value and the error of ``pack``; nothing in a message is ever run."""
     size = int.from_bytes(message[:8])
     place = 8 + size
 

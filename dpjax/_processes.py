@@ -37,9 +37,7 @@ class Team:
     """The processes of one training.
 
     Args:
-      size: how many.
       rank: of this process; 0 owns the key, the checkpoint and the ledger.
-      mesh: over which the records lie.
     """
 
     size: int = 1
@@ -62,8 +60,7 @@ class Team:
     def from_first(self, make: Callable[[], _Value]) -> _Value:
         """Returns what ``make`` returns in process 0, where alone it is called.
 
-        Args:
-          make: what it returns is as ``_messages.pack`` takes it.
+        The result is one that ``_messages.pack`` takes.
 
         Raises:
           Exception: what ``make`` raises; in the other processes the built-in class of it.
@@ -103,9 +100,6 @@ class Team:
 
         Args:
           fields: the same names everywhere.
-
-        Raises:
-          ValueError: with the names of what differs, in every process.
         """
         digests = self.gather(b"".join(_sha256(value.encode()) for value in fields.values()))
         differing = [

@@ -48,9 +48,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Program:
     Two functions of one digest are the same program; the same function written otherwise may have
     another.
 
-    Args:
-      function: of arrays.
-      *arguments: what it is traced with, arrays or their shapes.
+    The arguments are arrays or their shapes.
 
     Raises:
       CallsPython: for a function that calls back into Python, whose code no trace holds.
@@ -73,9 +71,6 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
 
     Args:
       *traced: pairs of a function and the arguments it is traced with, arrays or their shapes.
-
-    Raises:
-      CallsPython: as ``trace``.
 
     >>> program_hash((lambda w: 2 * w, (1.0,))) == program_hash((lambda w: 3 * w, (1.0,)))
     False

@@ -32,8 +32,6 @@ class Spread:
 
     Args:
       rows: pytree of arrays whose leading axis is cut into equal shares, the last ones padded.
-      mesh: of one axis.
-      size: number of records.
       mask: bool, cut as the rows are: those that count; None for all.
       padded: whether rows after the last record hold something, and are to be masked.
     """
@@ -87,11 +85,7 @@ def over_shares(
 ) -> PyTree:
     """Returns ``function(records, mask, *public)``, by shares where records are spread.
 
-    Args:
-      function: see ``Spread.over``.
-      records: spread or not; spread ones are all asked.
-      mask: the records that count; None for all.
-      *public: further arguments, pytrees.
+    ``function`` is as in ``Spread.over``. Spread records are all asked; no mask counts all.
     """
     if isinstance(records, Spread):
         return records.over(function, *public)
@@ -142,13 +136,7 @@ def take(records: PyTree, indices: Array) -> PyTree:
 
 
 def draw(records: PyTree, indices: Array, mask: Array) -> tuple[PyTree, Array | None]:
-    """Returns the records at ``indices`` and which of them count, spread again if they are many.
-
-    Args:
-      records: spread or not.
-      indices: int32 (slots,).
-      mask: bool (slots,), that of the result.
-    """
+    """Returns the records at ``indices`` and which of them count, spread again if they are many."""
     slots = indices.shape[0]
     if not isinstance(records, Spread) or slots <= SHARE:
         return take(records, indices), mask
@@ -192,12 +180,7 @@ def check_sums(records: PyTree, numbers: int) -> None:
     What they add are made-up integers, as many as a clipped sum holds: a wrong sum would be a wrong
     guarantee, and backends have returned some.
 
-    Args:
-      records: spread; of others nothing is checked.
-      numbers: how many each device adds.
-
-    Raises:
-      RuntimeError: before anything is spent.
+    Of other records nothing is checked; ``numbers`` is how many each device adds.
     """
     if not isinstance(records, Spread):
         return
@@ -268,9 +251,7 @@ def shares(records: PyTree) -> PyTree:
 def everywhere(tree: PyTree, records: PyTree) -> PyTree:
     """Returns ``tree`` on all devices over which ``records`` are spread.
 
-    Args:
-      tree: arrays and keys, the same in every process.
-      records: spread or not.
+    The tree is the same in every process.
     """
     if not isinstance(records, Spread):
         return tree
@@ -301,10 +282,6 @@ def here(tree: PyTree) -> PyTree:
 
 def place(examples: PyTree, mesh: Mesh | None) -> PyTree:
     """Returns ``examples`` spread over a mesh, or on one device where they are few.
-
-    Args:
-      examples: pytree of arrays that share their leading axis.
-      mesh: of one axis, or None.
 
     Privacy: reads shapes; rows of padding are 0 and masked.
     """

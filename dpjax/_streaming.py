@@ -109,9 +109,6 @@ class Streamed:
 
     Args:
       token: int32 (1,), which reader serves them, so that one program serves all.
-      kinds: shape and dtype of a row of each leaf.
-      structure: of the tree of leaves.
-      size: number of records.
       prepared: the same records in the form that their sums read, where they were prepared once.
     """
 
@@ -155,9 +152,6 @@ class _Reader:
     """Reads chunks in order, one ahead; on the host.
 
     Args:
-      leaves: of the records.
-      dtypes: of what is returned.
-      structure: of the tree of leaves.
       scratches: files that hold the rows already, in place of leaves, of which the shapes count.
     """
 
@@ -346,10 +340,7 @@ def chunks(records: Streamed, rows: int) -> Iterator[tuple[int, PyTree]]:
 def with_prepared(records: Streamed, prepared: PyTree, scratches: Sequence[Scratch]) -> Streamed:
     """Returns ``records`` with their prepared form, which ``reading`` closes with them.
 
-    Args:
-      records: as they were read.
-      prepared: shapes and dtypes of the prepared form.
-      scratches: files that hold it, one for each leaf.
+    Each of ``scratches`` holds a leaf of it, whose shapes and dtypes ``prepared`` gives.
     """
     leaves, structure = jax.tree.flatten(prepared)
     dtypes = [leaf.dtype for leaf in leaves]

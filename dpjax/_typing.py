@@ -92,11 +92,7 @@ def pytree_dataclass(cls: Any = None, *, kw_only: bool = False) -> Any:
 
 
 def confusable(structure: Any) -> list[Any]:
-    """Returns the dataclasses in a pytree's structure that JAX may take for one another.
-
-    Args:
-      structure: made by ``jax.tree.structure``.
-    """
+    """Returns the dataclasses in a pytree's structure that JAX may take for one another."""
     found = [cls for child in structure.children() for cls in confusable(child)]
     cls, kept = structure.node_data() or (object, None)
     # What ``register_dataclass`` keeps of a node is the tuple of its static fields alone.

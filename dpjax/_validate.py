@@ -139,11 +139,7 @@ def choice(
 ) -> str:
     """Returns ``value``, or raises with the nearest of ``options``.
 
-    Args:
-      name: what is chosen.
-      value: the choice.
-      options: all choices.
-      other_names: names that a user may know an option by, and the option.
+    ``other_names`` are those that a user may know an option by, with the option.
 
     >>> choice("relation", "zero-out", ["zero_out", "replace_one"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):

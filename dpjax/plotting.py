@@ -125,13 +125,7 @@ def band(
 ) -> None:
     """Draws a line in a band of its colour.
 
-    Args:
-      axes: where to.
-      where: x.
-      middle: y of the line.
-      ends: lower and upper end of the band.
-      color: of both.
-      line: what ``plot`` is given besides, such as ``label``.
+    ``ends`` are its lower and upper end; ``line`` is what ``plot`` is given besides.
 
     Privacy: as what is drawn.
     """
@@ -154,21 +148,12 @@ def mark(color: str, marker: str, size: float = 6.0, filled: bool = True) -> dic
 
 
 def percent(axis: Any) -> None:
-    """Labels shares as per cent.
-
-    Args:
-      axis: ``axes.xaxis`` or ``axes.yaxis``.
-    """
+    """Labels shares as per cent."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
 
 
 def places(axes: Any, where: Sequence[float]) -> None:
-    """Makes x logarithmic and labels these values alone.
-
-    Args:
-      axes: whose.
-      where: the values.
-    """
+    """Makes x logarithmic and labels these values alone."""
     axes.set_xscale("log")
     axes.set_xticks(where, [f"{value:,g}" for value in where])
     axes.set_xticks([], minor=True)
@@ -179,9 +164,8 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
 
     Names that would overlap are moved apart, and a thin line leads from each to its end.
 
-    Args:
-      axes: whose; its limits and scales must be final.
-      ends: by name, y of the line's end and the colour; of an end out of view, the nearest edge.
+    Limits and scales of the axes must be final; of an end out of view, ``ends`` has the nearest
+    edge.
     """
     height = axes.get_figure().get_figheight() / axes.get_subplotspec().get_gridspec().nrows
     apart = _NAME / max(height - _AROUND, 1.0)
@@ -226,11 +210,7 @@ def in_view(values: np.ndarray, decades: float = 4.0, gap: float = 30.0) -> np.n
 def point_beyond(axes: Any, where: float, text: str, marker: Mapping[str, Any]) -> None:
     """Draws a marker under the upper edge with an arrow out of the panel, for a value above it.
 
-    Args:
-      axes: where to.
-      where: x.
-      text: what stands beside it: whose value, and the value.
-      marker: from ``mark``.
+    ``text``, beside it, says whose value it is, and the value; the marker is from ``mark``.
     """
     both = axes.get_xaxis_transform()
     axes.plot([where], [0.9], transform=both, linestyle="none", clip_on=False, **marker)

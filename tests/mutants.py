@@ -19,7 +19,7 @@ import pytest
 
 from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, best_of, hash_chain
+from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain, noise_draws
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -429,6 +429,16 @@ def _(patch):
         return jax.tree.map(lambda word: word / 2, alone(self, *args))
 
     patch.setattr(laws.Gaussian, "alone", quieter)
+
+
+@mutant("the numbers of a Hessian's noise not charged")
+def _(patch):
+    patch.setattr(hessian.JointQuery, "noise_draws", oracles.Query.noise_draws)
+
+
+@mutant("a ledger that pays for no draws")
+def _(patch):
+    patch.setattr(filters, "charge", lambda draws: noise_draws.charge(0))
 
 
 # Keys used twice.

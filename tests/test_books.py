@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 
 import dp_accounting
@@ -751,45 +750,13 @@ def test_what_a_new_ledger_says_fits_does(epsilon, part, path, capsys):
     assert "% of the budget, started" in said and "inf" not in said
 
 
-# Ledgers of dpjax 0.2.
-
-
-@pytest.mark.parametrize("order", [None, 24.0])
-def test_an_old_ledger_goes_on_by_its_own_rule(order, path):
-    limit = filters.Books(BUDGET, order).single
-    cost = (limit.own or limit.renyi) / 2
-    first = {"kind": "declaration", "format": "dpjax-ledger-1", "id": "0", "epsilon": 3.0}
-    first |= {"delta": 1e-6, "relation": "zero_out", "renyi_order": order, "at": "2026-01-01"}
-    booked = {"kind": "intent", "run": "old", "parent": None, "label": "l", "config": "c"}
-    booked |= {
-        "relation": "zero_out",
-        "releases": [{"mechanism": "gaussian"}],
-        "cost": cost,
-        "overflow": 0.0,
-        "at": "then",
-    }
-    lines = hash_chain.line(first, "0" * 64)
-    path.write_bytes(lines + hash_chain.line(booked, hash_chain.parse(lines).head))
-    with Ledger.open(path) as ledger:
-        assert ledger.remaining == 0.5 and ledger.entries[0].cost == 0.5
-        one = run(None, 40, 1.0)
-        taken = one.gaussian_mu**2 / limit.own if order is None else renyi(one, order) / limit.renyi
-        assert ledger.check(one) == pytest.approx(taken)
-        assert admit(ledger, *[one] * 9) == int(0.5 / taken)
-        left = ledger.remaining
-    # dpjax 0.2 adds up numbers in the unit of the book.
-    costs = [line["cost"] for line in hash_chain.read(path).lines if line["kind"] == "intent"]
-    assert math.fsum(costs) == pytest.approx((1 - left) * (limit.own or limit.renyi))
-    assert json.loads(path.read_bytes().splitlines()[0])["format"] == "dpjax-ledger-1"
-
-
 # Crafted files.
 
 FIXED = [2.0, None, 0.5, 1e-9, 8.0]
 
 
 @pytest.mark.parametrize(
-    ("change", "old"),
+    ("change", "single"),
     [
         *[({"cost": cost}, False) for cost in (0.1, None, [0.1], [-1, 0.1], ["1", 0], "ab", {})],
         ({"overflow": "1"}, False),
@@ -799,18 +766,19 @@ FIXED = [2.0, None, 0.5, 1e-9, 8.0]
         *[({"cost": cost}, True) for cost in ([0.1, 0.1], "0.1", -0.1, {})],
     ],
 )
-def test_a_crafted_cost_or_limit_is_damage(change, old, path):
-    first = {"kind": "declaration", "format": f"dpjax-ledger-{2 - old}", "id": "0", "epsilon": 3.0}
+def test_a_crafted_cost_or_limit_is_damage(change, single, path):
+    first = {"kind": "declaration", "format": "dpjax-ledger-3", "id": "0", "epsilon": 3.0}
     first |= {"delta": 1e-6, "relation": "zero_out", "renyi_order": None, "at": "then"}
-    first |= {} if old else {"unsampled": False}
+    first |= {"unsampled": single, "noise_draws": 2**40, "parts": []}
     booked = {"kind": "intent", "run": "old", "parent": None, "label": "l", "config": "c"}
     booked |= {
         "relation": "zero_out",
         "releases": [{"mechanism": "gaussian"}],
         "overflow": 0.0,
+        "draws": 1,
         "at": "then",
     }
-    booked |= {"cost": 0.1} if old else {"cost": [0.1, 0.1], "limits": FIXED}
+    booked |= {"cost": 0.1} if single else {"cost": [0.1, 0.1], "limits": FIXED}
     for more in ({}, change):
         lines = hash_chain.line(first, "0" * 64)
         path.write_bytes(lines + hash_chain.line(booked | more, hash_chain.parse(lines).head))

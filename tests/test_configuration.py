@@ -15,6 +15,7 @@ from factories import BUDGET, Crash, make, quiet, unit_records
 
 import dpjax
 from dpjax._typing import pytree_dataclass
+from dpjax.derivatives import primitives
 from dpjax.driver import ResumeMismatch, configuration, loop
 from dpjax.objectives import Objective
 
@@ -293,6 +294,9 @@ def test_c54_the_attack_on_one_key_for_two_losses_fails():
 
 def test_c54_a_change_of_an_attribute_or_a_module_is_trained_on(monkeypatch):
     """JAX would go on with what it compiled: the old loss, under a ledger that names the new."""
+    traced = []
+    others = jax.jit(lambda x: traced.append(x))
+    others(1.0)
     loss = Callable(0.0)
     quietly = quiet(build(loss), steps=1)
     first = dpjax.solve(quietly, records(), key=KEY)
@@ -306,6 +310,16 @@ def test_c54_a_change_of_an_attribute_or_a_module_is_trained_on(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "TARGET", 1.0)
     second = dpjax.run(quietly, records(), key=KEY)
     assert not np.allclose(first.params, second.params, rtol=1e-3)
+    # What the rest of the process has compiled is kept.
+    others(1.0)
+    assert len(traced) == 1
+
+
+def test_a_loss_is_traced_anew_where_its_program_is_rewritten():
+    loss, record = Callable(0.0), (jnp.zeros(P), 1.0)
+    before = primitives.trace(loss, START, record)
+    loss.target = 1.0
+    assert str(primitives.trace(loss, START, record)) != str(before)
 
 
 def test_c54_a_loss_that_calls_python_is_refused_before_the_data_are_asked(tmp_path):

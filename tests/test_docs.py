@@ -20,8 +20,13 @@ from dpjax.cli.main import COMMANDS
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = [README, *sorted(DOCS.glob("*.md"))]
-EVERY_PAGE = [*PAGES, *sorted(DOCS.glob("api/*.md"))]
+PAGES = [README, *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("decisions/*.md"))]
+EVERY_PAGE = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted(DOCS.glob("api/*.md")),
+]
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<why>.+) -->\n)?```(?P<kind>python|sh)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -135,9 +140,21 @@ def test_every_command_is_on_the_page_of_commands():
 
 def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    released = re.search(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    released = re.search(r"^## \[(\d.*?)\]", changelog, re.MULTILINE)
     cited = re.search(r"version = {(.*)}", README.read_text())
+    citation = (ROOT / "CITATION.cff").read_text()
     assert released[1] == cited[1] == version
+    assert f"\nversion: {version}\n" in citation
+    assert f"## [{version}] - {re.search(r'date-released: (.*)', citation)[1]}" in changelog
+
+
+def test_the_papers_that_are_cited_are_those_of_the_page():
+    listed = (DOCS / "papers.md").read_text().partition("## References")[2]
+    citation = (ROOT / "CITATION.cff").read_text()
+    titles = re.findall(r'^  - type: article\n    title: "?(.*?)"?$', citation, re.MULTILINE)
+    assert len(titles) == listed.count("\n- ") == 5
+    assert all(title in listed for title in titles)
 
 
 # The API reference: one page a room, and one for the names of dpjax itself.
@@ -218,6 +235,12 @@ def test_every_public_name_has_a_docstring():
             # Python itself gives data classes and named tuples their signature.
             bare = not text or text.startswith(f"{name}(")
             assert not bare if own else name in constants, f"{room}.{name}"
+
+
+def test_no_argument_is_documented_by_that_of_another():
+    entry = re.compile(r"^ +\*{0,2}\w+: likewise", re.MULTILINE)
+    files = (ROOT / "dpjax").rglob("*.py")
+    assert [str(path) for path in files if entry.search(path.read_text())] == []
 
 
 def undocumented(module):

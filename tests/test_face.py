@@ -1,8 +1,11 @@
 """The public face: what ``dir`` shows, and what can be had without waiting for JAX."""
 
 import importlib.metadata
+import runpy
 import subprocess
 import sys
+
+import pytest
 
 import dpjax
 from dpjax.cli import arguments
@@ -54,3 +57,9 @@ def test_the_version_is_printed_without_jax():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"dpjax {importlib.metadata.version('dpjax')}\n"
+
+
+def test_windows_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match=r"on Windows, run it in WSL 2\.$"):
+        runpy.run_path(dpjax.__file__)

@@ -341,7 +341,13 @@ def test_c7_one_random_key_for_the_data_sets_of_a_transformation_is_refused():
     def train(x, key=key):
         return dpjax.solve(build(), (x, y), key=key).params
 
-    for whole in (lambda: jax.vmap(train)(both), lambda: jax.jit(train)(x)):
+    def fresh(x):
+        return train(x, dpjax.random_key())
+
+    for whole in (
+        *(lambda f=f: jax.vmap(f)(both) for f in (train, fresh)),
+        *(lambda f=f: jax.jit(f)(x) for f in (train, fresh)),
+    ):
         with pytest.raises(ValueError, match="Pass the key as an argument"):
             whole()
     keys = jnp.stack([dpjax.random_key(), dpjax.random_key()])

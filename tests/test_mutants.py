@@ -121,6 +121,12 @@ KILLED_BY = {
     "half the noise in the objective": [
         "test_perturbation.py::test_the_tilt_has_the_noise_accounted",
     ],
+    "the numbers of a Hessian's noise not charged": [
+        "test_noise_draws.py::test_every_number_of_noise_is_charged[dp-tr]",
+    ],
+    "a ledger that pays for no draws": [
+        "test_noise_draws.py::test_runs_that_fill_a_ledger_stay_within_its_budget_with_their_numbers",
+    ],
     "a hash of a program without its constants": [
         "test_configuration.py::test_c54_another_loss_has_another_hash_and_another_key"
         "[array in a closure]",

@@ -350,7 +350,10 @@ def test_the_event_is_that_of_the_matching_query(sampler, relation, of_records):
     assert ours.sensitivity <= 1.003 * theirs.sensitivity
     assert ours.components[0][0] == "gradient"
     assert ours.components[0][1] == pytest.approx(ours.stddev)
-    spent = [epsilon(event, 1e-5, relation) for event in (optimizer.event(10), asked.event(10))]
+    spent = [
+        epsilon(event, 1e-5, relation)
+        for event in (optimizer.event(10, dimension=asked.noise_draws), asked.event(10))
+    ]
     assert spent[0] == spent[1]
     with pytest.raises(ValueError, match="built for relation"):
         epsilon(optimizer.event(10), 1e-5, {"zero_out": "replace_one"}.get(relation, "zero_out"))

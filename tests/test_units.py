@@ -578,4 +578,4 @@ def test_the_command_line_trains_on_persons_and_the_model_predicts(visits, capsy
     assert "exact_accuracy" in printed
     assert len(dpjax.load("m").predict({"age": [20, 80]})) == 2
     assert main([*command.split(), *unit.split(), "--estimate", "0.1"]) != 0
-    assert "accuracy is that of single records" in capsys.readouterr().err
+    assert "accuracy is defined for single records" in capsys.readouterr().err

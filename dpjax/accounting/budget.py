@@ -4,8 +4,6 @@ import dataclasses
 from typing import get_args
 
 import dp_accounting
-import numpy as np
-from scipy import special
 
 from dpjax import _cards, _validate
 from dpjax._typing import Relation
@@ -115,15 +113,10 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
             f"{many} in full would meet it. Use 1/(10 n) = {1 / (10 * data_size):.4g} or less."
         )
     if epsilon > _WEAK_EPSILON:
-        # Of one release on one coordinate: its neighbours are mu apart, and noise ends at 9.94.
-        with np.errstate(divide="ignore"):  # of the root finder, on its way
-            mu = 1 / dp_accounting.get_sigma_gaussian(epsilon, delta)
-        tail = special.ndtr(mu - 9.94)
-        ends = f" Noise ends at 10 standard deviations, which may add {tail:.1g} to delta."
         warnings.append(
             f"epsilon = {epsilon:g} gives little protection: an attacker who starts at even odds "
             "can become almost certain that a record is present. An epsilon up to 1 is strong; "
-            "up to 10 is common." + ends * bool(tail > delta / 100)
+            "up to 10 is common."
         )
     elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
         warnings.append(

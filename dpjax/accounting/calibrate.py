@@ -1,5 +1,6 @@
 """Calibration: the smallest noise scale or noise multiplier that meets a budget."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 from dpjax._typing import Relation
 from dpjax.accounting import events
 from dpjax.accounting.budget import PrivacyBudget
+from dpjax.accounting.noise_draws import NUMBERS
 
 _LARGEST = 2.0**100
 
@@ -121,7 +123,11 @@ class Sampler(Protocol):
 
 
 def gaussian_multiplier(
-    budget: PrivacyBudget, count: int, accountant: str = "pld", sampler: Sampler | None = None
+    budget: PrivacyBudget,
+    count: int,
+    accountant: str = "pld",
+    sampler: Sampler | None = None,
+    noise_draws: int = NUMBERS,
 ) -> float:
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
 
@@ -130,6 +136,7 @@ def gaussian_multiplier(
       count: number of releases of equal multiplier.
       accountant: as in ``epsilon``.
       sampler: draws the records of each release; None if every release reads all of them.
+      noise_draws: numbers in each release, by default up to 2^24; see ``Release``.
 
     Returns:
       Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's
@@ -149,13 +156,13 @@ def gaussian_multiplier(
         if sampler is None
         else functools.partial(sampler.release, relation=budget.relation)
     )
-    return calibrate(
-        lambda scale: events.Event(
-            (make_release("gaussian", count, noise_multiplier=scale),), budget.relation
-        ),
-        budget,
-        accountant,
-    )
+
+    def event(scale: float) -> events.Event:
+        release = make_release("gaussian", count, noise_multiplier=scale)
+        release = dataclasses.replace(release, noise_draws=noise_draws)
+        return events.Event((release,), budget.relation)
+
+    return calibrate(event, budget, accountant)
 
 
 def check_spent(event: events.Event, budget: PrivacyBudget, accountant: str, advice: str) -> float:

@@ -8,11 +8,11 @@ from dpjax.accounting.filters import steps
 
 _OR_NONE = type(None)
 _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "declaration": {"parts": (list, _OR_NONE), "unsampled": (bool, _OR_NONE)},
+    "declaration": {"parts": (list,), "unsampled": (bool,), "noise_draws": (int,)},
     "intent": {
         **dict.fromkeys(("run", "label", "config", "at"), (str,)),
         **dict.fromkeys(("parent", "part"), (str, _OR_NONE)),
-        **{"releases": (list,), "plan": (list, _OR_NONE), "draws": (int, _OR_NONE)},
+        **{"releases": (list,), "plan": (list, _OR_NONE), "draws": (int,)},
     },
     "completion": {"run": (str,), "at": (str,), "planned": (list, _OR_NONE)},
 }
@@ -55,8 +55,8 @@ class Entry(NamedTuple):
     started: str
     finished: str | None
     """None while unfinished; the cost is spent in either case."""
-    draws: int | None
-    """Its noise draws at most, coordinates times releases; None where it was not told."""
+    draws: int
+    """How many numbers of noise it draws at most; not counted where a plan has paid."""
     plan: str | None
     """The plan that has paid for it."""
     outside: str | None

@@ -13,6 +13,7 @@ from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
 from dpjax.accounting import sampled as _sampled
+from dpjax.accounting.noise_draws import charged_deltas, charged_epsilon
 from dpjax.accounting.release import Release
 
 ACCOUNTANTS = ("pld", "rdp")
@@ -74,6 +75,17 @@ class Event:
         their own pure epsilon); whoever accounts by ``renyi`` alone must do the same.
         """
         return math.fsum(r.count * r.failure_probability for r in self.releases)
+
+    @property
+    def noise_draws(self) -> int:
+        """How many numbers of noise there are at most, which ``epsilon`` is charged for."""
+        return sum(release.count * release.noise_draws for release in self.releases)
+
+    @property
+    def with_exact_noise(self) -> "Event":
+        """The same releases, nothing charged for how their noise is drawn."""
+        exact = (dataclasses.replace(release, noise_draws=0) for release in self.releases)
+        return Event(tuple(exact), self.relation)
 
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
@@ -153,11 +165,13 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
             f"this event was built for relation {event.relation!r}; its multipliers mean something "
             f"else under {relation!r}. Build the algorithm with a budget of that relation."
         )
-    return _epsilon(event, delta, accountant)
+    return charged_epsilon(
+        lambda left: _exact_epsilon(event, left, accountant), event.noise_draws, delta
+    )
 
 
 @functools.lru_cache(maxsize=4096)
-def _epsilon(event: Event, delta: float, accountant: str) -> float:
+def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
     for release in event.releases:
         spent = release.whole_epsilon(event.releases, event.relation, delta, accountant)
         if spent is not None:
@@ -183,7 +197,7 @@ def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray
       scale: the noise, relative to that of the event; audits ask how much there is.
 
     Returns:
-      An array, for either order of the neighbours; exact for unsampled Gaussians.
+      An array, for either order of the neighbours; exact for unsampled, exact Gaussians.
 
     Reference: as ``epsilon``.
 
@@ -191,6 +205,10 @@ def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray
     >>> print(deltas(event, np.array([4.3772, 0.0])).round(6))
     [1.00000e-05 3.82925e-01]
     """
+    return charged_deltas(lambda at: _exact_deltas(event, at, scale), event.noise_draws, epsilons)
+
+
+def _exact_deltas(event: Event, epsilons: np.ndarray, scale: float) -> np.ndarray:
     for release in event.releases:
         found = release.whole_deltas(event.releases, event.relation, epsilons, scale)
         if found is not None:

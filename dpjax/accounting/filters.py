@@ -47,6 +47,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, Release, epsilon, renyi
+from dpjax.accounting.noise_draws import charge
 from dpjax.accounting.sampled import renyi_divergences
 from dpjax.accounting.search import accounting_key
 
@@ -60,6 +61,8 @@ _SLACK = 4e-12
 _OVERFLOW_SHARE = 0.01
 # Multiples of a first run are searched up to this, and to one part in so many.
 _MULTIPLES = 1000
+# Least part of a ledger's epsilon and delta that its draws of noise leave.
+_LEFT = 0.99
 # Noise, relative to a run's own, beyond which advising it is of no use; what is called nothing.
 _MOST_NOISE, _LITTLE = 2.0**20, 1e-4
 
@@ -84,6 +87,30 @@ class Limits(NamedTuple):
         return own / self.own if self.own else math.inf, taken
 
 
+ALL = float(np.nextafter(1.0, 2.0))
+"""What a first run takes of each book that needs the whole budget: nothing is left beside it."""
+
+
+def most_draws(budget: PrivacyBudget) -> int:
+    """Returns how many numbers of noise a ledger is charged for: 2^40, or fewer that cost little.
+
+    >>> print(*(math.log2(most_draws(PrivacyBudget(epsilon, 1e-6))) for epsilon in (1.0, 10.0)))
+    40.0 33.0
+    """
+    for power in range(40, -1, -1):
+        epsilon, delta = _left(budget, 2**power)
+        if epsilon >= _LEFT * budget.epsilon and delta >= _LEFT * budget.delta:
+            return 2**power
+    return 0
+
+
+def _left(budget: PrivacyBudget, draws: int) -> tuple[float, float]:
+    """The epsilon and delta that exact noise may spend, where this many numbers of it are drawn."""
+    cost = charge(draws)
+    failed = (1 + math.exp(min(budget.epsilon, 700.0))) * cost.failed
+    return budget.epsilon - cost.epsilon, cost.shrunk * (budget.delta - failed)
+
+
 def used(costs: Iterable[Cost]) -> Cost:
     """Returns what fraction of each book is used; runs are admitted while one is at most 1."""
     own, rho = (math.fsum(book) for book in zip((0.0, 0.0), *costs, strict=True))
@@ -97,13 +124,23 @@ class Books:
       budget: the declared one.
       order: of Renyi DP. None: where most runs like the first fit; of one book, Gaussian DP.
       both: whether a first run opens both. Otherwise there is one.
+      draws: how many numbers of noise all runs may draw; what they cost is taken off the budget.
 
     Raises:
       ValueError: for an order at which the budget admits nothing.
     """
 
-    def __init__(self, budget: PrivacyBudget, order: float | None = None, both: bool = False):
-        self.budget, self.order, self.both = budget, order, both
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        order: float | None = None,
+        both: bool = False,
+        draws: int = 0,
+    ):
+        self.declared, self.order, self.both, self.draws = budget, order, both, draws
+        # Of exact noise, in whose terms runs add up.
+        epsilon, delta = _left(budget, draws)
+        self.budget = budget = PrivacyBudget(epsilon, min(delta, epsilon), budget.relation)
         self._half = dataclasses.replace(budget, delta=budget.delta / 2)
         renyi_alone = both or order is not None
         self.single = self._renyi(budget) if renyi_alone else Limits(_gaussian_limit(budget))
@@ -125,6 +162,7 @@ class Books:
         """
         if not self.both:
             return self.single
+        first = first.with_exact_noise
         taken = None if first.is_gaussian else steps(first)
         shared = self._renyi(self._half, first)
         if self.cost(first, shared)[1] > 1:
@@ -191,14 +229,14 @@ class Books:
 
     def further_epsilon(self, limits: Limits, costs: list[Cost]) -> float:
         """Returns the epsilon, rounded down, that one unsampled release may have after these."""
-        if self.both and not costs:
-            return self.budget.epsilon  # it has all of delta
+        if not costs:
+            return self.declared.epsilon  # it has all of delta, and its own draws alone
         own, rho = (max(0.0, 1 - part) for part in used(costs))
         own *= limits.own if limits.steps is None else 0.0
         squares = max(own, 2 * rho * limits.renyi / (limits.order or 1.0))
         if squares <= 0:
             return 0.0
-        return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.budget.delta) - _SLACK)
+        return max(0.0, _gaussian_epsilon(math.sqrt(squares), self.declared.delta) - _SLACK)
 
     def advice(self, limits: Limits, costs: list[Cost]) -> str:
         """Returns what is left after ``costs``, in words; the run that they name fits."""
@@ -211,11 +249,11 @@ class Books:
             more = "; one that takes most of it may leave no place for runs of other kinds"
         elif limits.steps is not None and further <= 2 * self.budget.delta:
             return f"{100 * left:.3g} %; for steps like those of the first run alone"
-        words += f" epsilon {further:g} at delta {self.budget.delta:g}"
+        words += f" epsilon {further:g} at delta {self.declared.delta:g}"
         return f"{100 * left:.3g} %; {words}{more}"
 
-    def price(self, event: Event, limits: Limits, before: list[Cost]) -> Cost:
-        """Returns what a run takes, if it fits beside those before.
+    def price(self, event: Event, limits: Limits, before: list[Cost], booked: int) -> Cost:
+        """Returns what a run takes, if it fits beside those before, with ``booked`` draws in all.
 
         Raises:
           ValueError: as ``cost``, or with the way to a run that fits.
@@ -228,9 +266,21 @@ class Books:
             fixed = limits if before or not self.both else self.limits(event)
             return min(used([*before, self.cost(event, fixed, not before)])) <= 1
 
+        whole, event = event, event.with_exact_noise
         cost = self.cost(event, limits, not before)
-        if min(used([*before, cost])) <= 1:
+        too_many = booked + whole.noise_draws > self.draws
+        if min(used([*before, cost])) <= 1 and not too_many:
             return cost
+        with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
+            spent = epsilon(whole, self.declared.delta, event.relation)
+            if not before and spent <= self.declared.epsilon:
+                return ALL, ALL
+        if too_many:
+            raise ValueError(
+                f"this run draws {whole.noise_draws:,} numbers of noise, beside {booked:,} of "
+                f"other runs, and the ledger is charged for {self.draws:,}; give it a ledger of "
+                "its own, whose budget adds to this one."
+            )
         if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
             raise ValueError(
                 "batches of this run exceed their maximum size with probability "
@@ -242,17 +292,17 @@ class Books:
             low, high = (low, middle) if holds(noisier(middle)) else (middle, high)
         most = 0.0
         with contextlib.suppress(ValueError):  # of a search beside other releases
-            most = epsilon(noisier(high), self.budget.delta, event.relation)
+            most = epsilon(noisier(high), self.declared.delta, event.relation)
             # The grids on which sampled losses are composed move an epsilon by about 1e-6 of it.
             first = self.both and not before
-            most = self.budget.epsilon if first else rounded_down(most * (1 - 1e-5))
+            most = self.declared.epsilon if first else rounded_down(most * (1 - 1e-5))
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if noisier(2.0) == event:
             words += (
                 " It is spent already: give it a ledger of its own, whose budget adds to this one."
             )
         elif most > 2 * self.budget.delta:
-            words += f" Calibrate the run to epsilon {most:g} at delta {self.budget.delta:g}."
+            words += f" Calibrate the run to epsilon {most:g} at delta {self.declared.delta:g}."
         elif before and high == _MOST_NOISE:
             words += " No noise makes it fit: plan such a run before the first one, or give it a "
             words += "ledger of its own, whose budget adds to this one."
@@ -266,7 +316,7 @@ def steps(event: Event) -> dict[str, int]:
     """
     counts = collections.Counter[str]()
     for release in event.releases:
-        one = repr(accounting_key([dataclasses.replace(release, count=1)]))
+        one = repr(accounting_key([dataclasses.replace(release, count=1, noise_draws=0)]))
         if one.count("<class '") > one.count("<class 'dpjax."):
             return {}
         counts[hashlib.sha256(one.encode()).hexdigest()] += release.count

@@ -17,11 +17,11 @@ from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.entries import Entry, check_lines, is_booked, outside_names, place
 from dpjax.accounting.events import Event, compose
-from dpjax.accounting.filters import Books, Cost, Limits, steps, used
+from dpjax.accounting.filters import Books, Cost, Limits, most_draws, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.outside import outside
 
-_FORMATS = ("dpjax-ledger-1", "dpjax-ledger-2")  # that of dpjax 0.2, of one book, and the present
+_FORMAT = "dpjax-ledger-3"
 
 
 class Ledger(HasCard):
@@ -34,9 +34,9 @@ class Ledger(HasCard):
     may share it. A forked process may not: there ``reserve`` raises.
 
     Privacy: the file holds no data and no key; labels and settings of runs, and their costs. It
-      shows the remaining part of the declared budget. It never shows an epsilon spent so far:
-      such a number is no guarantee if the next run depends on the last one. Anyone who can write
-      the file can rewrite all of it: keep ``anchor`` elsewhere to notice.
+      shows what remains of the declared budget, never an epsilon spent so far: that is no guarantee
+      if the next run depends on the last one. Anyone who can write the file can rewrite all of it:
+      keep ``anchor`` elsewhere to notice.
     """
 
     def __init__(
@@ -47,18 +47,20 @@ class Ledger(HasCard):
     ):
         self.path, self.part, self._source = os.fspath(path), part, source
         declared = (lines := self._lines.lines or ({},))[0]
-        if declared.get("format") not in _FORMATS:
+        if not str(declared.get("format")).startswith(_FORMAT[:-1]):
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
                 f"`dpjax ledger create {self.path} --epsilon E --delta D`."
             )
-        if any(line.get("kind") not in ("intent", "completion") for line in lines[1:]):
-            raise LedgerError(f"{self.path} was written by a newer dpjax; read it with that one.")
+        known = all(line.get("kind") in ("intent", "completion") for line in lines[1:])
+        if not (known and declared["format"] == _FORMAT):
+            raise LedgerError(f"{self.path} is of another version of dpjax; read it with that one.")
         try:
             self.parts: tuple[str, ...] = check_lines(lines)
             self.budget = PrivacyBudget(*(declared[k] for k in ("epsilon", "delta", "relation")))
             self.renyi_order: float | None = declared["renyi_order"]
-            self.books = Books(self.budget, self.renyi_order, not declared.get("unsampled", True))
+            kind = not declared["unsampled"], declared["noise_draws"]
+            self.books = Books(self.budget, self.renyi_order, *kind)
         except (LookupError, TypeError, ValueError):
             raise LedgerError(f"{self.path} is damaged: it holds what no ledger writes.") from None
 
@@ -103,15 +105,16 @@ class Ledger(HasCard):
                 "parts must be disjoint, and under 'replace_one' a replaced record may move to "
                 "another part, which changes both; take 'zero_out' or 'add_or_remove_one'."
             )
-        order = None if renyi_order is None else float(renyi_order)
-        Books(budget, order, not unsampled)  # raises while there is no file yet
+        order, draws = None if renyi_order is None else float(renyi_order), most_draws(budget)
+        Books(budget, order, not unsampled, draws)  # raises while there is no file yet
         first = {
             "kind": "declaration",
-            "format": _FORMATS[1],
+            "format": _FORMAT,
             "id": uuid.uuid4().hex,
             **dataclasses.asdict(budget),
             "renyi_order": order,
             "unsampled": unsampled,
+            "noise_draws": draws,
             "parts": [_validate.word("parts", part) for part in parts],
             "at": _now(),
         }
@@ -205,11 +208,11 @@ class Ledger(HasCard):
         return tuple(
             Entry(
                 *(line[key] for key in ("run", "label", "config", "parent")),
-                cost=taken[line["run"]],
+                cost=min(1.0, taken[line["run"]]),
                 overflow=line["overflow"],
                 started=line["at"],
                 finished=ended.get(line["run"]),
-                draws=line.get("draws"),
+                draws=line["draws"],
                 plan=(line.get("plan") or [None])[0],
                 outside=next(iter(outside_names(line)), None),
                 part=line.get("part"),
@@ -249,14 +252,14 @@ class Ledger(HasCard):
     def _card(self) -> Card:
         entries, budget = self.entries, self.budget
         runs, unfinished = counted(len(entries), "run"), sum(not one.finished for one in entries)
-        rows = [
+        rows = (
             ("declared", f"epsilon {budget.epsilon:.6g}, delta {budget.delta:.6g}"),
             ("relation", budget.relation),
             ("booked", runs + f", {unfinished:,} unfinished (but spent)" * bool(unfinished)),
             ("remaining", self.advice),
-        ]
+        )
         # The folder may name a person or a customer, and a card is what people publish.
-        return Card(f"Ledger {os.path.basename(os.fsdecode(self.path))}", tuple(rows))
+        return Card(f"Ledger {os.path.basename(os.fsdecode(self.path))}", rows)
 
     def __contains__(self, run_id: str) -> bool:
         return any(entry.run_id == run_id for entry in self.entries)
@@ -273,17 +276,18 @@ class Ledger(HasCard):
         Raises:
           ValueError: for an event of another relation, one without a place, or above the budget.
         """
-        return max(min(share["cost"]) for share in self._price(event)[1].values())
+        return min(1.0, max(min(share["cost"]) for share in self._price(event)[1].values()))
 
     def _price(self, event: Event) -> tuple[list[Any] | None, dict[str, dict[str, Any]]]:
         """The place in a plan that has paid for a run, and what the run takes of each part."""
         plan, found, refused = place(self._lines.lines, event, self.part), {}, []
+        booked = sum(line["draws"] for line in self._intents() if "plan" not in line)
         for part in self._reads:
             limits, before = self._booked(part)
             try:
                 limits = limits if before else self.books.limits(event)
                 self.books.cost(event, limits)  # also a planned run may be one that no ledger books
-                cost = (0.0, 0.0) if plan else self.books.price(event, limits, before)
+                cost = (0.0, 0.0) if plan else self.books.price(event, limits, before, booked)
                 fixed = {} if before or not self.books.both else {"limits": limits}
                 found[part] = {"cost": cost, **fixed}
             except ValueError as error:
@@ -301,7 +305,6 @@ class Ledger(HasCard):
         config_hash: str,
         parent: str | None = None,
         resumed: bool = False,
-        draws: int | None = None,
     ) -> None:
         """Records that a run is about to release, and returns once that is on the disk.
 
@@ -315,7 +318,6 @@ class Ledger(HasCard):
           parent: a run in this ledger that this one was forked from or chosen after.
           resumed: whether the run may be here already, because it goes on bit for bit from a
             checkpoint. If it is, with the same arguments, nothing more is spent.
-          draws: see ``Entry``.
 
         Raises:
           ValueError: as ``check``; for several events, a parent not here, or a run id in use.
@@ -343,16 +345,15 @@ class Ledger(HasCard):
             if is_booked(self.path, self._intents(), intent, resumed):
                 return None
             if parent is not None and parent not in self:
-                raise ValueError(
-                    f"parent must be a run in {self.path}, got {_validate.shown(parent)}."
-                )
+                got = _validate.shown(parent)
+                raise ValueError(f"parent must be a run in {self.path}, got {got}.")
             plan, shares = self._price(event)
             for share in shares.values():
                 share["cost"] = self.books.written(share["cost"])
             found = {
                 "overflow": 0.0 if plan else event.failure_probability,
                 "plan": plan,
-                "draws": draws,
+                "draws": event.noise_draws,
                 **({"shares": shares} if self.parts else shares[""]),
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
@@ -396,11 +397,7 @@ class Ledger(HasCard):
         self._append(lambda: {"kind": "completion", "run": name, "at": _now()} | more)
 
     def complete(self, run_id: str) -> None:
-        """Records that a run has ended.
-
-        Raises:
-          ValueError: if the ledger has no such run.
-        """
+        """Records that a run has ended; raises ValueError if the ledger has no such run."""
 
         def ended() -> dict[str, Any] | None:
             finished = {entry.run_id: entry.finished for entry in self.entries}

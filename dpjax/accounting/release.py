@@ -39,6 +39,8 @@ class Release:
       sensitivity: the number that the multiplier is relative to, in the units of the released mean.
       components: standard deviation of each part of the release, in that part's units.
       words: text for the guarantee beside the numbers.
+      noise_draws: how many numbers of noise one release has at most, which epsilon is charged for;
+        0 for noise that is taken to be exact.
 
     Raises:
       ValueError: for a number out of range.
@@ -53,6 +55,7 @@ class Release:
     sensitivity: float = 1.0
     components: tuple[tuple[str, float], ...] = ()
     words: ReleaseWords = ReleaseWords()
+    noise_draws: int = 0
 
     mechanism: ClassVar[str] = "gaussian"
     sampling: ClassVar[str] = "none"
@@ -87,6 +90,8 @@ class Release:
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
+        if self.noise_draws:
+            _validate.positive_int("noise_draws", self.noise_draws)
         for field in ("noise_multiplier", "sensitivity"):
             # float(): dp_accounting takes another path for int and np.float32 multipliers.
             object.__setattr__(self, field, _validate.positive(field, getattr(self, field)))
@@ -249,7 +254,7 @@ class Release:
         """
         del relation
         return (
-            "none; each release, that is each noisy answer, uses all records. Sums are divided by "
+            "none: every noisy answer uses all records. Sums are divided by "
             f"the declared n = {data_size:,}"
         )
 
@@ -346,6 +351,7 @@ class Release:
             "overflow": self.failure_probability,
             "idle": getattr(self, "undrawn_shift", 0.0),
             "components": dict(self.components),
+            "noise_draws": self.noise_draws,
             "radius": getattr(self, "radius", None),
             "parts": [part.to_json() for part in getattr(self, "disjoint_parts", ())],
         }

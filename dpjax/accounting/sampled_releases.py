@@ -172,7 +172,7 @@ class Subsets:
         """Returns the sentence on the records of each release and the divisor of its sums."""
         del data_size, relation
         return (
-            "sampling without replacement, anew for each release, that is for each noisy answer; a "
+            "sampling without replacement, drawn anew for each noisy answer: a "
             f"uniformly random subset of {self.max_batch_size:,} of the declared "
             f"{self.data_size:,} records. Sums are divided by {self.max_batch_size:,}"
         )
@@ -238,7 +238,7 @@ def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> 
             "true number"
         )
     return (
-        "Poisson sampling, anew for each release, that is for each noisy answer; each "
+        "Poisson sampling, drawn anew for each noisy answer: each "
         f"{record} is included independently with probability {release.sampling_probability:.6g}; "
         f"a batch holds at most {release.max_batch_size:,}{more}. Sums are divided by the declared "
         f"expected batch size, {release.sampling_probability * data_size:,.6g}"
@@ -369,6 +369,7 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
+        noise_draws=sum(part.count * part.noise_draws for part in passes),
         disjoint_parts=tuple(passes),
     )
 

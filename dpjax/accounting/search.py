@@ -100,6 +100,7 @@ class SearchRelease(Release):
             1,
             noise_multiplier=min(release.noise_multiplier for release in released),
             words=released[0].words,
+            noise_draws=number.cap * max(sum(r.count * r.noise_draws for r in one) for one in kept),
             trainings=tuple(kept),
             trials=number.mean,
             cap=number.cap,
@@ -364,6 +365,7 @@ def _best(search: SearchRelease, relation: Relation) -> BestOf:
 def _one_training(search: SearchRelease, relation: Relation, epsilons: np.ndarray) -> np.ndarray:
     """The largest profile of a training, at epsilons of at least 0."""
     profiles = [
-        events.deltas(events.Event(releases, relation), epsilons) for releases in search.trainings
+        events.deltas(events.Event(releases, relation).with_exact_noise, epsilons)
+        for releases in search.trainings
     ]
     return np.max(profiles, axis=0)

@@ -43,11 +43,7 @@ def recount_accountant(accountant: str) -> str:
 
 
 def check_on_host(tree: Any) -> None:
-    """Raises while JAX traces any number of ``tree``.
-
-    Raises:
-      ValueError: saying where to ask.
-    """
+    """Raises while JAX traces any number of ``tree``."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
         raise ValueError(
             "epsilon, event and guarantee are computed on the host; call them outside of jit and "

@@ -195,7 +195,8 @@ class Problem(NamedTuple):
     @property
     def setting(self) -> Setting:
         """What every query is made with, of all records."""
-        return Setting(self.objective, self.data_size, self.budget.relation)
+        sizes = {"data_size": self.data_size, "dimension": self.dimension}
+        return Setting(self.objective, relation=self.budget.relation, **sizes)
 
     def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
         """Returns the fields of ``Planned``, for a history of at least ``history`` steps."""
@@ -210,13 +211,8 @@ class Problem(NamedTuple):
     def check_spent(self, event: Event, least: float = 1.0, advice: str = "use 'pld'.") -> None:
         """Raises if ``event``, all that a run releases, exceeds the budget or loses its noise.
 
-        Args:
-          event: of all releases.
-          least: as in ``check_noise``.
-          advice: what the user can do about a budget that is exceeded.
-
-        Raises:
-          ValueError: naming the release, or the epsilon that the noise really gives.
+        ``least`` is the least noise of a release over the largest; ``advice`` says what the user
+        can do about a budget that is exceeded.
         """
         check_noise(event, least)
         check_spent(event, self.budget, recount_accountant(self.accountant), advice)
@@ -276,7 +272,7 @@ def clip_norms(
         if value is None:
             raise ValueError(
                 f"{name} is required: the objective {objective.name!r} declares no constants to "
-                "take a default from."
+                f"take a default from. Pass {name}=, a bound on one record's part."
             )
         norms.append(positive_leaf(name, _validate.clip_norm(name, value)))
     return norms[0], norms[1]
@@ -311,12 +307,7 @@ def positive_leaf(name: str, value: float) -> float:
 def check_noise(event: Event, least: float = 1.0) -> None:
     """Raises if a standard deviation is lost in float32, so that no noise would be added.
 
-    Args:
-      event: of all releases.
-      least: the least noise of a release over the largest, which the event has.
-
-    Raises:
-      ValueError: naming the release.
+    ``least`` is the least noise of a release over the largest, which the event has.
     """
     tiny = float(jnp.finfo(jnp.float32).tiny)
     for release in event.releases:

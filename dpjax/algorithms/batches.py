@@ -34,15 +34,9 @@ def calibrated_query(
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
 
-    Args:
-      problem: checked.
-      kind: class of the query.
-      steps: T.
-      batch_size: expected size of a Poisson batch; all records where it is n. By default the usual
-        one of a first-order method, n / 14 and at most 16,384.
-      capacity: the most records a batch holds, see ``poisson_sampler``.
-      multiplier: of a paper's noise formula; by default the least that the accountant allows.
-      **fields: what the kind has beside, as its clip norms.
+    Arguments are those of the factories. ``multiplier`` is of a paper's noise formula, by default
+    the least that the accountant allows; ``fields`` are what the kind has beside, as its clip
+    norms.
 
     Raises:
       ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a
@@ -52,8 +46,10 @@ def calibrated_query(
     if batch_size is None:
         batch_size = _default_batch(n)
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    setting = problem.setting.drawn_by(sampler)
     if multiplier is None:
-        multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler)
-    query = kind(setting=problem.setting.drawn_by(sampler), noise_multiplier=multiplier, **fields)
+        draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
+        multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
+    query = kind(setting=setting, noise_multiplier=multiplier, **fields)
     problem.check_spent(query.event(steps))
     return query

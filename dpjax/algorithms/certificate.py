@@ -45,7 +45,7 @@ class NoiseBounds:
     Args:
       gradient: the norm of the gradient's noise exceeds this with probability at most beta / 2
         (beta, if no Hessian is released).
-      hessian: the largest eigenvalue of the Hessian's noise likewise; None without a Hessian.
+      hessian: so does the largest eigenvalue of the Hessian's noise; None without a Hessian.
     """
 
     gradient: Array | float
@@ -61,12 +61,8 @@ def certify(
 ) -> tuple[Array, Array | None]:
     """Returns upper bound on the gradient norm and lower bound on the smallest eigenvalue.
 
-    Args:
-      objective: whose exact regularizer is added to the noisy data terms.
-      params: the iterate at which they were asked.
-      gradient: noisy data term, a pytree like ``params``.
-      hessian: noisy data term (p, p), undamped, or None.
-      bounds: the noise's quantiles.
+    Both derivatives are noisy data terms at ``params``, the Hessian (p, p) undamped; those of the
+    objective's exact regularizer are added.
 
     Returns:
       |g + grad r| + bound, and lambda_min(H + hess r) - bound.

@@ -20,11 +20,7 @@ def proximal(objective: Objective) -> bool:
 
 
 def check_smooth(objective: Objective, title: str) -> None:
-    """Raises for a penalty or set that is not smooth, whose derivatives would leave it out.
-
-    Raises:
-      ValueError: naming the regularizer.
-    """
+    """Raises for a penalty or set that is not smooth, whose derivatives would leave it out."""
     if proximal(objective):
         raise ValueError(
             f"{title} needs a smooth regularizer, but {objective.name} has "
@@ -36,11 +32,7 @@ def check_smooth(objective: Objective, title: str) -> None:
 def refuse_paper(
     accountant: str, title: str, why: str, advice: str = "Take 'pld' or 'rdp'."
 ) -> None:
-    """Raises for ``accountant="paper"`` of a method that has no noise formula of a paper.
-
-    Raises:
-      ValueError: naming the method and saying why.
-    """
+    """Raises for ``accountant="paper"`` of a method that has no noise formula of a paper."""
     if accountant == "paper":
         raise ValueError(f"accountant='paper' has no meaning for {title}: {why}. {advice}")
 

@@ -68,14 +68,6 @@ class AdamState(NamedTuple):
 class AdamSteps:
     """Adam, with a step size that falls geometrically over the planned steps.
 
-    Args:
-      step_size: that of the first step.
-      final_step_size: that of step T.
-      steps: T, the planned number of steps.
-      b1: decay of the mean of gradients.
-      b2: decay of the mean of their squares.
-      eps: added to the square root of that mean.
-
     Reference: Kingma and Ba (2015), algorithm 1.
     """
 
@@ -170,9 +162,7 @@ class Descent(Single):
     """A method that asks one noisy gradient a step, such as DP-GD, DP-Adam and PrGD.
 
     Args:
-      query: the gradient query.
       rule: turns its answer into a step.
-      name: as it is shown to people.
       outputs: which iterate is published, or their average.
       bounds: bounds on the noise, for a certificate at the last query; None for no certificate.
       beta: the certificate holds with probability at least 1 - beta.

@@ -124,8 +124,8 @@ def with_accuracy(
     ['gradient_and_hessian', 'accuracy']
     """
     share = _validate.positive("epsilon of the accuracy", epsilon)
-    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1)
-    if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1):
+    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1, noise_draws=1)
+    if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1, noise_draws=1):
         raise ValueError(
             f"epsilon of the accuracy must be below that of the budget, {budget.epsilon:g}, got "
             f"{share:g}; a tenth of it suffices for thousands of records."
@@ -167,8 +167,8 @@ def with_count(
     26.4
     """
     share = _validate.open_unit("share of the count", share)
-    multiplier = gaussian_multiplier(budget, 1) / math.sqrt(share)
-    alone = Event((Release("count", 1, noise_multiplier=multiplier),), budget.relation)
+    multiplier = gaussian_multiplier(budget, 1, noise_draws=1) / math.sqrt(share)
+    alone = Event((Release("count", 1, multiplier, noise_draws=1),), budget.relation)
     spent = epsilon_of(alone, budget.delta, budget.relation)
     return _with(CountQuery, make, budget, multiplier, spent)
 
@@ -197,7 +197,7 @@ def _with(
 
 def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:
     """Returns the epsilon that a Gaussian training may have beside one release."""
-    mu = 1 / gaussian_multiplier(budget, 1)
+    mu = 1 / gaussian_multiplier(budget, 1, noise_draws=0)
     left = math.sqrt(mu**2 - multiplier**-2)
     event = Event((Release("training", 1, noise_multiplier=1 / left),), budget.relation)
     return (1 - _ROUNDING) * epsilon_of(event, budget.delta, budget.relation)

@@ -199,7 +199,8 @@ def noise_of_one(problem: base.Problem, clip: float) -> float:
     For T of them it is sqrt(T) times this.
     """
     query = GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip)
-    return gaussian_multiplier(problem.budget, 1) * float(query.sensitivity)
+    one = gaussian_multiplier(problem.budget, 1, noise_draws=problem.dimension)
+    return one * float(query.sensitivity)
 
 
 def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float | None:

@@ -79,13 +79,8 @@ def take_step(
 ) -> tuple[State, Info]:
     """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
 
-    Args:
-      objective: whose exact regularizer is added to the noisy data terms.
-      state: the present one; ``answer`` was computed at ``state.params``.
-      answer: noisy data terms at ``state.params``.
-      radius: of the trust region.
-      damping: added to the diagonal of the noisy Hessian.
-      subproblem: the solver of ``trust_region_step``.
+    ``answer`` holds the noisy data terms at ``state.params``; those of the objective's exact
+    regularizer are added.
 
     Privacy: post-processing of the answer.
     """

@@ -107,10 +107,6 @@ def reachable(scale: Scale, data_size: int) -> float:
 
     The paper's bounds hold up to constants and logarithms; here they are taken as 1.
 
-    Args:
-      scale: of the problem.
-      data_size: records there are to read.
-
     Reference: Liu and Talwar (2024), lemmas 3.8 to 3.10.
 
     >>> scale = Scale(1.0, 1.0, 1.0, 20.0)
@@ -145,11 +141,7 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
 def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -> Any:
     """Returns the configuration that ``stochastic_spider`` and its variants share.
 
-    Args:
-      kind: ``Spider`` or a subclass of it, whose own fields have defaults.
-      name: for people.
-      problem: checked.
-      settings: see ``Settings``.
+    ``kind`` is ``Spider`` or a subclass of it, whose own fields have defaults.
     """
     objective = problem.objective
     check_smooth(objective, name)
@@ -186,7 +178,8 @@ def _queries(
     candidates = _candidates(settings, problem.dimension)
     train, last = single_passes(n, _kept(settings, candidates, n))
     noise = _noise(settings, problem)
-    multiplier = _multiplier(problem, noise)
+    draws = problem.dimension * n + 2 * candidates  # of an increment for each record, and scores
+    multiplier = _multiplier(problem, noise, draws)
     moved = train.sum_scale(1.0, relation)
     loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
@@ -231,7 +224,9 @@ def _constants(objective: Objective, settings: Settings) -> Constants:
     clip, _ = base.clip_norms(objective, settings.clip_norm, 1.0)
     smoothness = settings.smoothness
     if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
-        raise ValueError(f"smoothness is required: {objective.name!r} declares no constants.")
+        raise ValueError(
+            f"smoothness is required: {objective.name!r} declares no constants. Pass smoothness=."
+        )
     hessian_clip = settings.hessian_clip_norm
     rho = settings.hessian_lipschitz
     if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
@@ -305,11 +300,11 @@ def _noise(settings: Settings, problem: base.Problem) -> PrefixNoise:
     return prefix_noise(horizon, problem.dimension, kind)
 
 
-def _multiplier(problem: base.Problem, noise: PrefixNoise) -> float:
+def _multiplier(problem: base.Problem, noise: PrefixNoise, draws: int) -> float:
     """Standard deviation over the sensitivity of all that one record enters."""
     budget = problem.budget
     if problem.accountant != "paper":
-        return gaussian_multiplier(budget, 1, problem.accountant)
+        return gaussian_multiplier(budget, 1, problem.accountant, noise_draws=draws)
     # Theorem 2.2: sigma = 4 s sqrt(ln K ln(1 / delta)) / epsilon on every node.
     logs = math.log(max(noise.horizon, 2)) * math.log(1 / budget.delta)
     return round_up(4 * math.sqrt(logs) / budget.epsilon / noise.sensitivity)
@@ -348,16 +343,8 @@ def pace(
 ) -> dict[str, Any]:
     """Returns step size, thresholds and kicks, as leaves.
 
-    Args:
-      settings: what was given.
-      scale: of the problem.
-      alpha: target.
-      estimate: whose batch decides how loud the noise is.
-      curvature: sqrt(rho alpha).
-      objective: for its smoothness, regularizer included.
-
-    Raises:
-      ValueError: for a number out of range.
+    The batch of ``estimate`` decides how loud the noise is; ``curvature`` is sqrt(rho alpha), and
+    the objective's smoothness is with its regularizer.
     """
     step = settings.step_size
     if step is None:

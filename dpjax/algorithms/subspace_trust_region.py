@@ -167,7 +167,7 @@ def dp_subspace_trust_region(
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
     query = calibrated_query(
-        problem,
+        problem._replace(dimension=k),
         SubspaceQuery,
         steps,
         gradient_weight=clip,

@@ -92,11 +92,7 @@ def asked(
     capacity: int | None,
     anchor_share: float,
 ) -> Asked:
-    """Returns what the queries are made of, by default the objective's constants.
-
-    Raises:
-      ValueError: for a number out of range, or a constant that is missing.
-    """
+    """Returns what the queries are made of, by default the objective's constants."""
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     if smoothness is None and objective.constants is None:
         raise ValueError(
@@ -111,11 +107,7 @@ def asked(
 
 
 def strong_convexity(objective: Objective, given: float | None) -> float | None:
-    """Returns mu, or None if nothing is known of it.
-
-    Raises:
-      ValueError: for a given mu that is not above 0.
-    """
+    """Returns mu, or None if nothing is known of it."""
     if given is not None:
         return _validate.normal("strong_convexity", given)
     return getattr(objective.regularizer, "strong_convexity", None) or None
@@ -137,11 +129,7 @@ def optional_count(name: str, value: int | None) -> int | None:
 
 
 def first_step_size(asked: Asked, given: float | None) -> float:
-    """Returns eta as far as it is known before the batch: the given one, or 1 / L.
-
-    Raises:
-      ValueError: for a given one that is not above 0.
-    """
+    """Returns eta as far as it is known before the batch: the given one, or 1 / L."""
     return 1 / asked.smoothness if given is None else _validate.normal("step_size", given)
 
 
@@ -184,11 +172,7 @@ def noise(problem: base.Problem, clip: float) -> float:
 
 
 def all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> int:
-    """Returns the inner steps of all epochs.
-
-    Raises:
-      ValueError: if both are given, or one is not a whole number of at least 1.
-    """
+    """Returns the inner steps of all epochs."""
     if steps is None:
         return total(_validate.positive_int("epochs", epochs))
     if epochs is not None:
@@ -212,7 +196,8 @@ def split_queries(
 ) -> tuple[AnchorQuery, DifferenceQuery]:
     """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
     budget, n = problem.budget, problem.data_size
-    anchors = gaussian_multiplier(budget, epochs, problem.accountant)
+    draws = problem.dimension
+    anchors = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
     anchors = round_up(anchors / math.sqrt(asked.anchor_share))
     anchor = AnchorQuery(
         setting=problem.setting, noise_multiplier=anchors, clip_norm=asked.clip_norm

@@ -310,7 +310,7 @@ def _queries(
     if release == "joint":
         clip, hessian_clip, free = joint_weights(objective, *clips)
         unclipped = unclipped and free
-        multiplier = gaussian_multiplier(budget, count, problem.accountant)
+        multiplier = _joint_multiplier(problem, count)
         query = JointQuery(
             setting=problem.setting,
             noise_multiplier=multiplier,
@@ -323,7 +323,7 @@ def _queries(
     if problem.accountant == "paper":
         for_gradient, for_hessian = _paper_multipliers(problem, count)
     else:
-        joint = gaussian_multiplier(budget, count, problem.accountant)
+        joint = _joint_multiplier(problem, count)
         share = _gradient_share(clip, hessian_clip, radius)
         for_gradient = round_up(joint / math.sqrt(share))
         for_hessian = round_up(joint / math.sqrt(1 - share))
@@ -337,19 +337,18 @@ def _queries(
     return (gradient, hessian), unclipped
 
 
+def _joint_multiplier(problem: base.Problem, count: int) -> float:
+    draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
+    return gaussian_multiplier(problem.budget, count, problem.accountant, noise_draws=draws)
+
+
 def joint_weights(
     objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
 ) -> tuple[float, float, bool]:
     """Returns the weights of a joint release, and whether the Hessian is free.
 
-    Args:
-      objective: for a loss of linear scores with constants the weights are by default such that
-        the Hessian costs nothing, or little.
-      clip_norm: the gradient's weight; by default the Lipschitz constant.
-      hessian_clip_norm: the Hessian's weight; else by default the smoothness.
-
-    Raises:
-      ValueError: as ``base.clip_norms``.
+    By default they are the Lipschitz constant and the smoothness; for a loss of linear scores with
+    constants they are such that the Hessian costs nothing, or little.
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # A mean of vectors that the joint bound leaves alone is one as well.

@@ -42,7 +42,6 @@ class GaussPSGD(Spider):
         return state.escape.ended | super().done(state)
 
     def stopped(self, state: State) -> Array:
-        """Returns whether the rule fired or the records ran out."""
         return jnp.where(state.escape.ended, base.Status.STOPPED, base.Status.EXHAUSTED)
 
     def output(self, state: State) -> Params:

@@ -91,7 +91,6 @@ class SelectedGradientDescent(base.Planned):
         )
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """One noisy gradient step; the last one also selects."""
         del key
         gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, widen(state.params))
@@ -125,7 +124,6 @@ class SelectedGradientDescent(base.Planned):
         )
 
     def output(self, state: State) -> Params:
-        """Returns the selected iterate."""
         return jax.tree.map(lambda every: every[state.chosen], state.points)
 
     def certify(

@@ -138,7 +138,8 @@ def dp_newton(
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     share = _validate.open_unit("gradient_share", gradient_share)
-    whole = gaussian_multiplier(budget, steps, accountant)
+    draws = 2 * problem.dimension
+    whole = gaussian_multiplier(budget, steps, accountant, noise_draws=draws)
     for_direction = round_up(whole / math.sqrt(1 - share))
     if floor is None:
         floor = default_floor(problem, hessian_clip, for_direction)

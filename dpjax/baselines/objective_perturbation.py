@@ -86,7 +86,7 @@ def objective_perturbation(
             dimension=problem.dimension,
         )
 
-    hidden = gaussian_multiplier(small, 1)
+    hidden = gaussian_multiplier(small, 1, noise_draws=problem.dimension)
 
     def event(scale: float) -> Event:
         return query(scale).event(1)

@@ -42,7 +42,6 @@ class Perturbation(Single):
         return State(params)
 
     def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
-        """The only step: the answer is what is published."""
         del key
         answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
@@ -99,7 +98,7 @@ def output_perturbation(
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
         setting=exact_setting(problem, objective),
-        noise_multiplier=gaussian_multiplier(budget, 1, accountant),
+        noise_multiplier=gaussian_multiplier(budget, 1, accountant, noise_draws=problem.dimension),
         iterations=iterations_of(objective, short),
     )
     return one_release(problem, query, "output perturbation")
@@ -121,9 +120,6 @@ def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation
 
 def check_ridge(objective: Objective) -> None:
     """Raises unless the objective is a convex margin loss with a squared norm beside it.
-
-    Raises:
-      ValueError: saying what is missing.
 
     >>> from dpjax import objectives
     >>> check_ridge(objectives.logistic_l2(1e-3))

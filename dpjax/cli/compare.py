@@ -74,9 +74,6 @@ def summary(results: dpjax.experiments.Results) -> list[dict]:
 def numbers(text: str) -> list[float]:
     """Returns the numbers that a list names.
 
-    Raises:
-      ValueError: naming the option, for what is no number.
-
     >>> numbers("0.5, 1,2")
     [0.5, 1.0, 2.0]
     """

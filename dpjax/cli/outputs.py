@@ -18,11 +18,8 @@ def check(
 ) -> None:
     """Raises if a file that the arguments name cannot be written at the end.
 
-    Args:
-      arguments: of the command.
-      written: names of the options that name a file to write.
-      read: arguments that name what is read, and how the command calls them; by default the options
-        of a training.
+    ``written`` are the options that name a file to write, ``read`` the arguments that name what is
+    read, and how the command calls them; by default the options of a training.
 
     Raises:
       ValueError: naming the option and what is wrong with its path, for a path that two options
@@ -60,9 +57,8 @@ def check(
 def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
     """Writes each file that is asked for and says so; returns 2 if any could not be written.
 
-    Args:
-      *outputs: path, or None, and what writes there. The first is what the budget was spent on:
-        where it cannot be written at its path, it is kept among temporary files.
+    Each is a path, or None, and what writes there. The first is what the budget was spent on: where
+    it cannot be written at its path, it is kept among temporary files.
     """
     status = 0
     for number, (path, writer) in enumerate(outputs):

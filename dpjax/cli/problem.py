@@ -48,9 +48,6 @@ def load(arguments: argparse.Namespace) -> dpjax.Dataset:
 def memory(text: str | None) -> int | None:
     """Returns the number of bytes that ``text`` says.
 
-    Raises:
-      ValueError: if it is not a number with a unit of bytes.
-
     >>> memory("1.5GB"), memory("200 MB"), memory("4096")
     (1500000000, 200000000, 4096)
     """
@@ -164,11 +161,7 @@ def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
 def configure(
     arguments: argparse.Namespace, objective: dpjax.Objective, n: int, dimension: int
 ) -> Setting:
-    """Returns the algorithm for n records and ``dimension`` parameters.
-
-    Raises:
-      ValueError: for unknown names, or a budget that cannot be met.
-    """
+    """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
     make = functools.partial(
         algorithms()[name],
@@ -214,11 +207,7 @@ def maker(
 ) -> Callable[..., Algorithm]:
     """Returns ``make(budget, **setting)`` of an algorithm, also for settings of its objective.
 
-    Args:
-      arguments: of the command; what they set is the same in every training.
-      data: of which the number of features counts.
-      name: of the algorithm.
-      size: the declared n.
+    What ``arguments`` set is the same in every training; of the data the number of features counts.
     """
     factory, fixed = algorithms()[name], _settings(arguments, name)
 
@@ -330,9 +319,6 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
     """Returns the ball that ``text`` names.
-
-    Raises:
-      ValueError: if it is not l1 or l2, a colon, and a radius above 0.
 
     >>> ball("l1:2.5")
     L1Ball(radius=2.5)

@@ -51,14 +51,7 @@ def find(archive: str) -> pathlib.Path | None:
 
 
 def downloaded(entry: Spec) -> bool:
-    """Returns whether the publisher's files are in the cache.
-
-    Args:
-      entry: the data set.
-
-    Returns:
-      True if ``arrays`` needs no network although ``find`` returns None.
-    """
+    """Returns whether the publisher's files are in the cache."""
     cache = cache_folder()
     if entry.archive == "ijcnn1.npz":
         return all((cache / name).is_file() for name in LIBSVM_MD5)
@@ -67,12 +60,6 @@ def downloaded(entry: Spec) -> bool:
 
 def arrays(entry: Spec) -> dict[str, np.ndarray]:
     """Returns the arrays of a named data set, from this machine or from its publisher.
-
-    Args:
-      entry: the data set.
-
-    Returns:
-      Arrays by name, as in the archive.
 
     Raises:
       FileNotFoundError: if it is not on this machine and cannot be downloaded, with a remedy.
@@ -97,10 +84,6 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
 def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
     """Returns the arrays of an archive by name.
 
-    Args:
-      path: of the archive.
-      checksum: its sha256, or None for an archive without a published form.
-
     Raises:
       ValueError: if its checksum differs, or it is not an archive of plain arrays.
     """
@@ -117,9 +100,7 @@ def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns features and labels of a bzip2-compressed LIBSVM file, by scikit-learn.
 
-    Args:
-      path: lines of ``label index:value ...``, the index from 1.
-      features: number of columns, absent entries being 0.
+    Lines are ``label index:value ...``, the index from 1; absent entries are 0.
 
     Returns:
       x (n, features) float32 and y (n,) int8.

@@ -8,9 +8,6 @@ import numpy as np
 def arrow_cells(column: Any) -> np.ndarray:
     """Returns the cells (n,) of a pyarrow column: floats and dates by their dtype, else objects.
 
-    Args:
-      column: a ``pyarrow.Array`` or ``pyarrow.ChunkedArray``.
-
     Privacy: raw data. Text that is not UTF-8 raises no error, which would depend on a record.
     """
     from pyarrow import types

@@ -264,10 +264,7 @@ class Dataset:
 def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> np.ndarray:
     """Clamps and scales each feature to its declared range, then divides each row by its norm.
 
-    Args:
-      x: (n, p) numbers of any real dtype.
-      ranges: lowest and highest value of each feature, mapped to 0 and 1; None leaves them.
-      intercept: append a feature that is 1 before the division.
+    Ranges are mapped to [0, 1]; ``intercept`` appends a feature that is 1 before the division.
 
     Returns:
       (n, p) or (n, p + 1) float32, rows of norm 1 up to rounding. A zero row stays zero. A row
@@ -317,9 +314,7 @@ def _divide(
 def finite_or_nan(given: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
 
-    Args:
-      given: numbers of any real dtype, one record a row.
-      out: float64 memory for as many rows or more, or None for new memory.
+    ``out`` is float64 memory for as many rows or more, or None for new memory.
 
     >>> finite_or_nan(np.array([1, np.inf]))
     array([ 1., nan])

@@ -150,9 +150,7 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     is none until the type is declared. Only ``7.0``, as pandas writes 7 where another is missing,
     is 7.
 
-    Args:
-      cell: of any type.
-      unit_type: declared: ``"number"``, ``"text"`` or None.
+    ``unit_type`` is the declared one: ``"number"``, ``"text"`` or None.
 
     >>> [unit_name(cell) for cell in (" ann", 7, "7", 7.0, "7.0", "007", "7.5", None, "NA")]
     ['ann', '7', '7', '7', '7', '', '', '', '']
@@ -195,9 +193,6 @@ def check_unmasked(name: str, column: Any) -> None:
 
 def cells_of(column: Any) -> np.ndarray:
     """Returns the cells (n,) of a column in memory.
-
-    Args:
-      column: an array, a list, or a column of a data frame.
 
     Raises:
       ValueError: if it has more than one axis, as two columns of one name have.

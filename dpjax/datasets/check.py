@@ -169,15 +169,14 @@ def check(
     """NOT PRIVATE: counts values that ``load`` would silently clamp or drop, and suggests remedies.
 
     Args:
-      name_or_path: as for ``load``; or a ``Dataset`` with labels of classes, as training takes it.
-      label: as for ``load``; for a table only.
-      bounds: as for ``load``, but optional; of a ``Dataset`` for features in their own units.
-      classes: as for ``load``, but always optional; of a ``Dataset`` the numbers in ``y``, by
-        default -1 and 1.
-      schema: as for ``load``.
-      unit: as for ``load``; of a ``Dataset`` the cells, as ``group`` takes them.
-      max_records: as for ``load``, but optional.
-      unit_type: as for ``load``.
+      name_or_path: what ``load`` reads; or a ``Dataset`` with labels of classes.
+      label: the column, or of an NPZ the array, of the labels; for a table only.
+      bounds: the declared ranges, if any; of a ``Dataset`` for features in their own units.
+      classes: the declared labels, if any; of a ``Dataset`` numbers in ``y``, by default -1 and 1.
+      schema: a ``Schema`` or its file, in place of the other options.
+      unit: the column that says whose a record is; of a ``Dataset`` its cells, see ``group``.
+      max_records: the largest number of records that a unit contributes, if declared.
+      unit_type: how the cells of ``unit`` are compared, see ``group``.
 
     Returns:
       A ``CheckReport`` of the training records.

@@ -196,7 +196,6 @@ class Owners:
     Args:
       unit: what says whose a record is; None if nothing does.
       max_records: of a unit that count; None for any number.
-      unit_type: see ``group``.
     """
 
     def __init__(self, unit: str | None, max_records: int | None, unit_type: str | None):
@@ -247,9 +246,7 @@ class Owners:
 def narrow(where: str, spans: Sequence[float]) -> list[str]:
     """NOT PRIVATE: returns what is wrong where all values lie close together.
 
-    Args:
-      where: they are.
-      spans: of the values, as fractions of the declared bounds.
+    ``spans`` are fractions of the declared bounds, and ``where`` says whose.
     """
     # Columns of one value, or none, are said elsewhere.
     if not 0 < max(spans, default=0) < _NARROW:

@@ -23,8 +23,6 @@ class Matrix(Source):
     """The columns of an array (n, p), and others beside them.
 
     Args:
-      where: what it is called in errors.
-      array: (n, p), possibly on disk.
       names: of its columns; by default "0", "1", ...
       beside: further columns (n,) by name.
     """

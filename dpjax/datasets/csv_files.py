@@ -25,7 +25,6 @@ class CsvFile(Source):
     a file with semicolons ``3,5`` is a number as ``3.5`` is. A line ends at a line feed.
 
     Args:
-      path: of the file, in UTF-8.
       quoted_line_breaks: whether records are as RFC 4180 parses them, by which a cell in quotes may
         hold line breaks, and a quote that is never closed holds all lines after it. Without it
         each line is a record, whatever it holds.
@@ -71,11 +70,8 @@ class CsvFile(Source):
 
         A line with another number of cells than the header has is empty in every column.
 
-        Args:
-          wanted: names of columns.
-          numeric: those to be read as float64, NaN for what is not a number; the others are text
-            without white space around it.
-          together: columns of numbers that come first, in one array.
+        Numeric columns are float64, NaN for what is not a number; others are text without white
+        space around it. Columns ``together`` come first, in one array.
         """
         columns = [(self.names.index(name), True) for name in together]
         columns += [(self.names.index(name), name in numeric) for name in wanted]

@@ -17,11 +17,7 @@ _OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table as it was declared; the base class of its kinds.
-
-    Args:
-      name: of the column.
-    """
+    """A column of a table as it was declared; the base class of its kinds."""
 
     name: str
 
@@ -40,20 +36,14 @@ class Column:
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         """Returns the features (n, k) in float64, NaN where a cell has no valid value.
 
-        Args:
-          cells: (n,) of any dtype.
-          low: to which the lower end of a range is mapped, 0 or -1; the upper end is 1.
+        The lower end of a range is mapped to ``low``, 0 or -1; the upper end is 1.
 
         Privacy: each row depends on its own cell.
         """
         raise NotImplementedError
 
     def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so has a valid value.
-
-        Raises:
-          ValueError: naming what to declare, by the kind alone.
-        """
+        """Raises if no cell of a column that is stored so has a valid value."""
         if kind not in self.stored:
             raise ValueError(
                 f"the column {self.name!r} of {where} holds {kind.value}, for which "
@@ -93,9 +83,6 @@ class Numeric(Column):
     """Numbers, clamped to a declared range and scaled.
 
     Args:
-      name: of the column.
-      low: lowest possible value.
-      high: highest possible value.
       missing: what counts for a cell that is empty or no number; None makes it a null record.
 
     >>> Numeric("age", 0, 100).encode(np.array(["25", "140", "?"], object))
@@ -159,7 +146,6 @@ class Categorical(Column):
     """One of declared levels, each with an indicator of its own.
 
     Args:
-      name: of the column.
       levels: compared as text or as numbers.
       other: whether any other cell has an indicator too; else it makes a null record.
 
@@ -180,7 +166,6 @@ class Categorical(Column):
         return tuple(f"{self.name}={level}" for level in levels)
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        """Returns the indicators (n, k), see ``Column.encode``."""
         del low
         place = places(cells, self.levels)
         rows = np.zeros((len(cells), len(self.features)))
@@ -238,7 +223,6 @@ class Ignored(Column):
         return ()
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        """Returns no feature, (n, 0)."""
         del low
         return np.zeros((len(cells), 0))
 
@@ -251,7 +235,6 @@ class ClassLabel:
     """A label of declared classes: of two, the first is -1 and the second +1; more are 0, 1, ...
 
     Args:
-      column: its name.
       classes: compared as text or as numbers.
 
     >>> ClassLabel("ill", ("no", "yes")).encode(np.array(["yes", "no", "?"], object))
@@ -284,11 +267,6 @@ class ClassLabel:
 @dataclasses.dataclass(frozen=True)
 class NumberLabel:
     """A label that is a number: its declared range is mapped to [-1, 1].
-
-    Args:
-      column: its name.
-      low: lowest possible value.
-      high: highest possible value.
 
     >>> NumberLabel("income", 0, 200).encode(np.array([0, 150, 201]))
     array([-1. ,  0.5,  nan], dtype=float32)

@@ -19,13 +19,8 @@ class Images:
     """One archive of images, with ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
 
     Args:
-      name: its name in ``load``.
-      archive: file name of the NumPy archive.
       checksum: sha256 of that archive, or None for an archive that the user makes.
-      rows: number of training images.
       shape: of an image of bytes.
-      source: its publisher.
-      note: terms, and remarks for whoever quotes a number.
     """
 
     name: str

@@ -35,10 +35,7 @@ def check_classes(classes: Any) -> tuple[Label, ...]:
 def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
     """Returns declared labels as plain Python values.
 
-    Args:
-      name: of the argument, for messages.
-      labels: different words, numbers or booleans.
-      least: number of labels.
+    They are at least ``least`` different words, numbers or booleans.
 
     Raises:
       ValueError: for anything else, or two labels that are equal as text or as numbers.
@@ -112,10 +109,7 @@ A_NUMBER = "If labels are numbers, declare bounds in a schema; see `dpjax data F
 def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> tuple[Label, ...]:
     """Returns the labels that count in a column that is stored so.
 
-    Args:
-      classes: declared; None stands for False and True where no other label can be stored.
-      name: of the column.
-      kind: how it is stored.
+    Undeclared, they are False and True where no other label can be stored.
 
     Raises:
       ValueError: if none are declared, or no label that is stored so can equal one of them.
@@ -190,10 +184,8 @@ def stand_in_problems(where: str, counts: np.ndarray, classes: Sequence[Label]) 
 def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
     """Returns the place of each cell (n,) among labels, -1 for one that equals none.
 
-    Args:
-      cells: of any dtype.
-      labels: declared, distinct; compared as text or as numbers. Of two that a cell equals, one by
-        its text and the other by its number, the first counts.
+    Labels are distinct, and compared as text or as numbers. Of two that a cell equals, one by its
+    text and the other by its number, the first counts.
 
     Privacy: each place depends on its own cell.
 
@@ -250,10 +242,8 @@ def null_labels(
 ) -> str:
     r"""Returns the guarantee's line on the labels counted; it never says that others occur.
 
-    Args:
-      counted: the labels of the loss as text, or None if it takes any number.
-      classes: the labels declared for the data; empty or None if there are none.
-      bounds: declared for a label that is a number, or None.
+    ``counted`` are the labels of the loss as text, or None if it takes any number; the others are
+    what was declared for the data, if anything was.
 
     >>> null_labels("-1, 1, and 0 as -1", ("No", "Yes"))
     "Accepted labels: 'No', 'Yes'; a record with any other label is a null record."
@@ -291,14 +281,7 @@ def codes(classes: Sequence[Label]) -> list[float]:
 
 
 def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) -> None:
-    """Raises if one of ``labels`` can equal no cell of a column that is stored so.
-
-    Args:
-      what: the labels are.
-      labels: declared.
-      name: of the column.
-      kind: how it is stored.
-    """
+    """Raises if one of ``labels`` can equal no cell of a column that is stored so."""
     find = class_places if what == "classes" else places
     of_booleans = find(np.array([False, True]), labels)
     for place, label in enumerate(labels):

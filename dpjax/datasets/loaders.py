@@ -142,9 +142,7 @@ def load(
 def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
     """Raises unless a schema applies to ``table`` and no option beside it declares the same.
 
-    Args:
-      table: a user's, or the name of a data set.
-      options: by name; None for one that is left out.
+    None stands for an option that is left out.
     """
     if not _is_user_table(table):
         shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
@@ -191,20 +189,8 @@ def open_table(
 ) -> Table:
     """Returns the unscaled table that ``load`` would read.
 
-    Args:
-      name_or_path: as for ``load``.
-      label: as for ``load``; for a table only.
-      bounds: as for ``load``; for a table only, where None attaches no ranges.
-      classes: as for ``load``; for a table only, where None declares none.
-      memory_limit: as for ``load``; for a table only.
-      unit: a column that is no feature; for a table only.
-
-    Returns:
-      The raw ``Table``.
-
-    Raises:
-      ValueError: as ``load``.
-      FileNotFoundError: as ``load``.
+    Arguments are those of ``load``, all but the first for a table only; without ``bounds`` it has
+    no ranges, without ``classes`` none are declared.
 
     Privacy: raw data.
 

@@ -49,19 +49,9 @@ class Spec:
     """One named data set.
 
     Args:
-      name: its name in ``load``.
-      rows: number of training records.
-      columns: the feature names.
-      task: the meaning of the labels.
-      source: its publisher.
-      note: terms, preprocessing, and remarks for whoever quotes a number.
-      archive: file name of the NumPy archive.
-      checksum: sha256 of that archive.
       ranges: declared range of each feature, or None if rows are only normalised.
-      unit: what one row stands for.
       positive: of an archive with several classes, those that are +1; empty where each class is a
         label of its own.
-      classes: how many labels there are.
     """
 
     name: str
@@ -142,12 +132,6 @@ SPECS = MappingProxyType(
 
 def spec(name: str) -> Spec:
     """Returns the entry of a named data set.
-
-    Args:
-      name: one of ``SPECS``.
-
-    Returns:
-      Its ``Spec``.
 
     Raises:
       ValueError: with the nearest names, if there is no such set.

@@ -119,9 +119,6 @@ class Schema:
 def check_table(schema: Schema, source: Source) -> None:
     """Raises if a table has other columns than are declared, or stores them otherwise.
 
-    Raises:
-      ValueError: naming the columns and what to declare.
-
     Privacy: depends on the names of columns and on how they are stored.
     """
     unit = () if schema.unit is None else (schema.unit,)
@@ -198,13 +195,8 @@ def quoted(text: str) -> str:
 def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schema") -> Column:
     """Returns the column that a declaration says.
 
-    Args:
-      name: of the column.
-      declaration: as under ``[columns.NAME]``, or as ``Column.declaration`` returns it.
-      where: what the schema is called in errors.
-
-    Raises:
-      ValueError: if it is not valid.
+    A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
+    call the schema ``where``.
 
     >>> column_of("age", {"bounds": [17, 90]})
     Numeric(name='age', low=17.0, high=90.0, missing=None)

@@ -37,10 +37,7 @@ class Source:
     ) -> list[np.ndarray]:
         """Returns the cells of some rows: one array (m,) for each wanted column.
 
-        Args:
-          index: of the rows.
-          wanted: names of columns.
-          numeric: those that may be read as numbers, whatever else they hold.
+        Those of ``numeric`` may be read as numbers, whatever else they hold.
         """
         raise NotImplementedError
 
@@ -80,8 +77,6 @@ class Opened(NamedTuple):
     """A table, and the held-out records that an NPZ may have beside it.
 
     Args:
-      source: the table.
-      test: held-out records, or None.
       on_disk: whether its rows are to stay there.
       label: the column that is known to hold the labels, or None.
     """

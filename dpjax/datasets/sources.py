@@ -40,9 +40,6 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
     >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
     ({'age': 'age', '2': 2}, None)
-
-    Raises:
-      ValueError: if two names are equal as text.
     """
     if isinstance(table, Mapping):
         names: Any = list(table)
@@ -57,11 +54,7 @@ def column_keys(table: Any) -> dict[str, Any] | None:
 
 
 def existing(table: Any) -> pathlib.Path:
-    """Returns the path of a table.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-    """
+    """Returns the path of a table."""
     path = pathlib.Path(table)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}.")
@@ -69,15 +62,7 @@ def existing(table: Any) -> pathlib.Path:
 
 
 class Frame(Source):
-    """A data frame or a mapping of columns.
-
-    Args:
-      table: with named columns.
-      keys: the key of each column by its name, see ``column_keys``.
-
-    Raises:
-      ValueError: if it has no column.
-    """
+    """A data frame or a mapping of columns."""
 
     def __init__(self, table: Any, keys: dict[str, Any]):
         self.where, self._table, self._keys = "the table", table, keys
@@ -156,9 +141,7 @@ def open_source(
 def open_features(table: Any, columns: Sequence[str]) -> Source:
     """Returns the columns of a table that may have no labels; a CSV's as RFC 4180 parses them.
 
-    Args:
-      table: as for ``open_source``; or an array (n, p) in the order of the columns.
-      columns: the names of those that are needed.
+    The table is as for ``open_source``, or an array (n, p) in the order of the columns.
 
     Raises:
       FileNotFoundError: if there is no such file.

@@ -38,14 +38,8 @@ class Table:
     """A table before scaling, with the ranges and classes declared for it.
 
     Args:
-      name: of the data set.
-      columns: the p feature names.
-      opened: where the cells are.
-      label: the column of the labels.
       ranges: lowest and highest value of each feature, declared and not measured, each (p,)
         float64; None where the features are used as they are.
-      classes: the declared labels; None if there are none.
-      unit: what one row is.
       said: what the labels are called in errors.
 
     Privacy: raw data.
@@ -155,11 +149,6 @@ def table_name(table: Any) -> str:
 
 def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -> Dataset:
     """Returns a table as its schema declares it, with units where it declares them.
-
-    Args:
-      table: as for ``read_table``.
-      schema: declares each column of it.
-      memory_limit: as for ``read_table``.
 
     Raises:
       FileNotFoundError: if there is no such file.

@@ -22,10 +22,7 @@ def map_examples(
 ) -> PyTree:
     """Returns ``function`` mapped over the examples, with results along a leading axis.
 
-    Args:
-      function: of one example.
-      examples: pytree with a leading axis of examples.
-      sequential: from ``vmap_mixes_examples``; compute one example after another.
+    ``sequential``, from ``vmap_mixes_examples``, computes one example after another.
 
     Privacy: NOT a mechanism; with ``sequential`` from ``vmap_mixes_examples``, the result for an
       example depends on that example alone.
@@ -47,7 +44,8 @@ def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
     example = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(examples)
     )
-    traced = jax.make_jaxpr(loss)(params, example)
+    # Of a function that it knows JAX would keep the program, even if what that reads has changed.
+    traced = jax.make_jaxpr(lambda *arguments: loss(*arguments))(params, example)
     return any(map(equation_mixes_examples, equations(traced.jaxpr)))
 
 

@@ -66,12 +66,8 @@ class Chunk(NamedTuple):
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
     """Returns the rows of a chunk that holds ``numbers`` values: a power of two, or n below 128.
 
-    Args:
-      n: number of records.
-      numbers_per_row: values kept at once for one row.
-      numbers: values in a chunk; 2^21 are 8 MB in float32. Smaller chunks stay on one core, larger
-        ones leave the cache.
-      most: cap on the rows.
+    ``most`` caps the rows. 2^21 values are 8 MB in float32: smaller chunks stay on one core, larger
+    ones leave the cache.
 
     Privacy: reads shapes alone.
 
@@ -86,11 +82,6 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
 
 def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
     """Returns the blocks of a chunk that holds ``numbers`` values, nearly equal for all chunks.
-
-    Args:
-      count: number of blocks.
-      numbers_per_block: values of one block.
-      numbers: values in a chunk.
 
     Privacy: reads shapes alone.
 
@@ -117,12 +108,8 @@ def sum_chunks(
 ) -> PyTree:
     """Returns the sum of ``contribution`` over the chunks that cover rows 0 to n - 1.
 
-    Args:
-      n: number of records, at least 1.
-      rows: rows of a chunk, at most n.
-      contribution: sums over blocks of a chunk's fresh rows, with a leading axis of blocks; must
-        leave out the other rows.
-      summands: pytree of ``Summand``.
+    ``n`` is at least 1 and ``rows`` at most n. ``contribution`` returns sums over blocks of a
+    chunk's fresh rows, with a leading axis of blocks; it must leave out the other rows.
 
     Returns:
       A pytree of ``Expansion``, one for each summand: the same bits for any ``rows`` that cut the
@@ -155,13 +142,8 @@ def sum_loads(
 ) -> PyTree:
     """Returns the sum of ``contribution`` over chunks of which some come in together.
 
-    Args:
-      loads: how often some come in.
-      load: what comes in, of a chunk of all its rows.
-      chunks: of one load.
-      rows: of a chunk; all are full, what is past the last record contributes zero.
-      contribution: of a load and a chunk of it, as in ``sum_chunks``.
-      summands: as in ``sum_chunks``.
+    ``load`` returns what comes in, of a chunk of all its rows; ``contribution`` is of a load and
+    one of its ``chunks``. All are full: what is past the last record contributes zero.
     """
 
     def outer(i: Array, total: PyTree) -> PyTree:
@@ -210,15 +192,8 @@ def sum_blocks(
     Unlike ``sum_chunks`` it computes hardly any row twice, and needs no loop if all rows fit at
     once.
 
-    Args:
-      n: number of records, at least 1.
-      most: rows at once, at least 1.
-      contribution: of a chunk and the size of its blocks, the sums over blocks, with a leading axis
-        of blocks; must leave out rows that are not fresh. Those start at 0.
-      summands: as in ``sum_chunks``.
-
-    Returns:
-      A pytree of ``Expansion``, one for each summand.
+    ``contribution`` returns, of a chunk and the size of its blocks, the sums over blocks, with a
+    leading axis of blocks; it must leave out rows that are not fresh. Those start at 0.
 
     >>> one = Summand((), jnp.float32, bound=1.0)
     >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, one)

@@ -34,9 +34,6 @@ def positive_number(
 ) -> Real[Array, "*shape"] | float:
     """Returns ``value`` after ``_validate.clip_norm``; tracers pass unchecked.
 
-    Raises:
-      ValueError: naming the argument.
-
     >>> positive_number("clip_norm", 2)
     2.0
     """
@@ -106,11 +103,8 @@ def clip_factors(
 ) -> Float[Array, " n"]:
     """Returns the factors in [0, 1] that bring each row's weighted norm to at most ``clip_norm``.
 
-    Args:
-      clip_norm: C, above 0.
-      *parts: pairs ``(rows, weight)``; the vector of row i is the concatenation of
-        ``rows[i] / weight``, with rows (n, k) from ``sanitize_nonfinite``.
-      keep: bool (n,); False gives the factor 0.
+    ``parts`` are ``(rows, weight)`` with rows (n, k) from ``sanitize_nonfinite``; the vector of row
+    i is the concatenation of all ``rows[i] / weight``. Where ``keep`` is False the factor is 0.
 
     Returns:
       (n,), of the rows' dtype; exactly 0 for a row with a non-finite entry, or one longer than
@@ -156,12 +150,9 @@ def factors(
 ) -> list[Float[Array, " n"]]:
     """Returns the factors in [0, 1] for each part of a gradient, one array (n,) a part.
 
-    Args:
-      squares: squared norms of the parts of each record's gradient, float64 (n,) each, of
-        values from ``sanitize_nonfinite``; infinite or NaN where one was not finite.
-      clip_norms: bound on the full gradient, shape (), or on each part, (parts,).
-      keep: bool (n,); False gives the factor 0.
-      dtype: of the factors.
+    ``squares`` are squared norms of the parts of each record's gradient, float64 (n,) each, of
+    values from ``sanitize_nonfinite``; infinite or NaN where one was not finite. ``clip_norms``
+    bound the full gradient, shape (), or each part, (parts,).
     """
     norms = jnp.asarray(clip_norms)
     single = norms.ndim == 0
@@ -208,9 +199,7 @@ def scalar_factor(
 ) -> Float[Array, "*shape"]:
     """Returns min(1, C / norm) for contributions whose norm is known in closed form.
 
-    Args:
-      norm: non-negative, any shape; NaN or infinity marks a contribution to drop.
-      clip_norm: C, above 0.
+    Norms are not negative; NaN or infinity marks a contribution to drop.
 
     Returns:
       Factors in [0, 1] of the same shape, 0 where ``norm`` is not finite.

@@ -32,15 +32,8 @@ def sums(
 ) -> Sums | None:
     """Returns the sums of gradients (k,) and of Hessians (k, k), clipped by one factor a record.
 
-    Args:
-      loss: function or ``Objective``.
-      params: (k,) where there is a closed form.
-      batch: records, or what they were prepared to.
-      mask: (n,) bool or None.
-      gradient_weight: w_g; None without a gradient.
-      hessian_weight: w_h; None without a Hessian.
-      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      any_order: as in ``rounding.block_products``.
+    ``params`` are (k,) where there is a closed form. ``clip_norm`` bounds sqrt(|g|^2 / w_g^2 +
+    |H|_F^2 / w_h^2) of one record; a weight that is None asks for no such sum.
 
     Returns:
       Both sums, None for one without a weight; None alone if there is no closed form.

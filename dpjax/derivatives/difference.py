@@ -122,7 +122,7 @@ def clipped_grad_difference(
         or an ``Objective``, whose margin turns on the closed form.
       smoothness: L, above 0; if the loss is L-smooth for every record, this bound never clips.
       clip_norm: C, above 0; by default the two gradients are not clipped.
-      any_order: as in ``clipped_grad``.
+      any_order: add in float64 too, for neighbours whose common rows lie elsewhere.
 
     Returns:
       A callable with ``.sensitivity(relation, distance=, rows=)``. ``mask`` (n,) bool leaves rows

@@ -59,13 +59,9 @@ def derivatives(
 ) -> tuple[Array, Array]:
     """Returns S g, shape (k,), and S H S^T, shape (k, k), of the loss of one record.
 
-    Args:
-      loss: ``loss(point, record) -> scalar``, of anything that ``jax.jvp`` of ``jax.grad`` takes,
-        but for functions with a ``jax.custom_vjp``, which have no forward derivative.
-      point: (p,).
-      directions: the rows of S, (k, p).
-      record: one example.
-      store: stores an intermediate derivative in memory, so that no compiler recomputes it.
+    ``loss`` may be anything that ``jax.jvp`` of ``jax.grad`` takes, but for functions with a
+    ``jax.custom_vjp``, which have no forward derivative. ``directions`` are the rows of S;
+    ``store`` stores an intermediate derivative in memory, so that no compiler recomputes it.
 
     Raises:
       TypeError: if the loss is not a scalar.

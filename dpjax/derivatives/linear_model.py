@@ -42,14 +42,8 @@ def linear_sums(
     The gradient of one record is psi' r z and its Hessian psi'' r^2 z z^T with |z| = 1, so both
     norms are scalars and the sums are one weighted product.
 
-    Args:
-      linear: the loss, of one score.
-      records: from ``linear_records.prepare``, with the labels of the loss.
-      params: (p,).
-      gradient_weight: w_g.
-      hessian_weight: w_h.
-      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      any_order: as in ``rounding.block_products``.
+    ``clip_norm`` bounds sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record; records are prepared
+    with the labels of the loss.
 
     Returns:
       Sums (p,) and (p, p), in natural units.
@@ -116,9 +110,7 @@ def hessian_sum(
 def count(records: Linear, flags: Callable[[PreparedLinear], Any]) -> Float[Expansion, ""]:
     """Returns for how many records of a linear model ``flags`` is True, (), exactly.
 
-    Args:
-      records: as in ``linear_sums``.
-      flags: of some records, bool (blocks, rows), each of its own record alone.
+    ``flags`` returns bool (blocks, rows) of some records, each of its own record alone.
 
     Privacy: one record moves it by 1 at most.
 
@@ -141,10 +133,7 @@ def are_correct(
 ) -> Bool[Array, "blocks rows"]:
     """Returns for which records the scores give the label; False where one contributes nothing.
 
-    Args:
-      linear: the loss, of one score or several.
-      records: in memory.
-      params: (k,), K rows of p weights for K scores.
+    Parameters are K rows of p weights for K scores.
 
     Privacy: raw data; each number depends on one record alone.
     """
@@ -218,13 +207,7 @@ def _mirrored(panels: Sequence[Array], starts: Sequence[int]) -> Array:
 def inner(
     params: Float[Array, " p"], z: Float[Array, "blocks p rows"], any_order: bool
 ) -> Float[Array, "blocks rows"]:
-    """Returns the inner products of ``params`` with the columns of ``z``.
-
-    Args:
-      params: weights.
-      z: directions.
-      any_order: as in ``rounding.block_products``.
-    """
+    """Returns the inner products of ``params`` with the columns of ``z``."""
     if not any_order:
         return jnp.einsum("p,bpr->br", params, z, precision=EXACT)
     # In float64 the order of a batched product, which may depend on the position, rounds away.

@@ -41,14 +41,8 @@ def output_sums(
     Hessian B (x) r^2 z z^T for B = psi'' (K, K): their norms are |a| r and |B|_F r^2. The sum of
     Hessians has a block of p columns for each pair of scores, of which one half is computed.
 
-    Args:
-      linear: the loss, of K scores.
-      records: from ``linear_records.prepare``, with the labels of the loss.
-      params: (k,), the K rows of W, of p weights each.
-      gradient_weight: w_g; None without a gradient.
-      hessian_weight: w_h; None without a Hessian.
-      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      any_order: as in ``rounding.block_products``.
+    ``params`` are the K rows of W, of p weights each. ``clip_norm`` bounds sqrt(|g|^2 / w_g^2 +
+    |H|_F^2 / w_h^2) of one record; a weight that is None asks for no such sum.
 
     Returns:
       Sums (k,) and (k, k), or None, in natural units.
@@ -91,14 +85,8 @@ def products(
 ) -> Float[Array, "blocks _ p"]:
     """Returns for each block the sums of what ``split`` takes apart.
 
-    Args:
-      chunk: of these blocks.
-      z: directions.
-      parts: psi' r (records, K) and psi'' r^2 (records, K K), those that are asked.
-      factors: returns what each record's are multiplied by.
-      outputs: K.
-      norms: weights of gradient and Hessian, None for one that is not asked.
-      any_order: as in ``rounding.block_products``.
+    ``parts`` are psi' r (records, K) and psi'' r^2 (records, K K), those that are asked;
+    ``factors`` returns what each record's are multiplied by.
     """
     blocks, _, rows = z.shape
     first, second = np.triu_indices(outputs)
@@ -158,16 +146,7 @@ def derivatives(
     label: Float[Array, "blocks rows"] | None,
     any_order: bool = False,
 ) -> tuple[Float[Array, "records outputs"], Float[Array, "records _"]]:
-    """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record, sanitized.
-
-    Args:
-      linear: the loss.
-      weights: W.
-      z: directions.
-      r: radii.
-      label: labels.
-      any_order: as in ``rounding.block_products``.
-    """
+    """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record, sanitized."""
     scores = r[..., None] * _scores(weights, z, any_order)
     slope, curve = jax.vmap(jax.vmap(linear.derivatives))(scores, label)
     count, outputs = r.size, linear.outputs

@@ -73,10 +73,7 @@ class PreparedLinear:
     def sum(self, contribution: Contribution, summands: PyTree) -> PyTree:
         """Returns the sum of ``contribution(chunk, directions, radii, labels)`` over all chunks.
 
-        Args:
-          contribution: as in ``sum_chunks``, of a chunk's directions (width, p, rows), radii
-            (width, rows) and labels.
-          summands: as in ``sum_chunks``.
+        Directions are (width, p, rows), radii and labels (width, rows).
         """
 
         def of_chunk(chunk: Chunk) -> PyTree:
@@ -103,8 +100,6 @@ class StreamedLinear:
 
     Args:
       rows: ``(x, y)``, with x (n, p) floating and y (n,).
-      width: blocks of a chunk.
-      labels: which labels count.
       scaled: whether in float64, longer ones scaled to length 1.
     """
 
@@ -171,11 +166,7 @@ def prepare(
 ) -> PreparedLinear:
     """Returns the records in the layout that closed forms read.
 
-    Args:
-      batch: ``(x, y)`` with x (n, p) floating and y (n,).
-      mask: (n,) bool; False rows contribute nothing.
-      width: of chunks; by default one that a device's share of many rows has too.
-      labels: which labels count; by default -1 and +1.
+    ``width`` is by default one that a device's share of many rows has too; labels are -1 and +1.
 
     Returns:
       A ``PreparedLinear``. A record with a feature that is not finite, or a label that does not
@@ -261,12 +252,7 @@ def chunk_width(n: int, p: int) -> int:
 def in_blocks(x: Array, y: Array, here: Array, labels: Signs, size: int) -> Parts:
     """Returns directions, radii and labels of a ``PreparedLinear`` for some rows.
 
-    Args:
-      x: (rows, p) features.
-      y: (rows,) labels.
-      here: bool (rows,); False past the last record.
-      labels: which labels count.
-      size: rows of a block, which divides their number.
+    ``here`` is False past the last record; ``size``, the rows of a block, divides their number.
     """
     counts, x = here & labels.accepts(y), x.astype(wide_dtype(x.dtype))
     y = y.astype(x.dtype)
@@ -284,10 +270,7 @@ def polar(
 
     Numbers below the smallest normal one are 0: of them a compiler may make 0, x or a NaN.
 
-    Args:
-      x: features.
-      sign: what the directions are multiplied by.
-      good: False for a record that contributes nothing; so does one that is 0 or not finite.
+    One contributes nothing where ``good`` is False, and where it is 0 or not finite.
     """
     tiny, largest = float(jnp.finfo(x.dtype).tiny), float(jnp.finfo(x.dtype).max)
     x = jnp.where(jnp.abs(x) < tiny, 0, x)

@@ -26,10 +26,7 @@ def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], Non
     few, if they need no mapping, if they lie in several places, or if no scratch file can be
     written.
 
-    Args:
-      rows: ``(x, y)``, with x (n, p) floating and y (n,).
-      labels: which labels count.
-      report: called with the fraction that is done, up to 1.
+    ``report`` is called with the fraction that is done, up to 1.
 
     Privacy: raw data, see ``Scratch``.
     """

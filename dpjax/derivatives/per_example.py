@@ -250,10 +250,7 @@ def clipped_hessian(
 ) -> ClippedHessian:
     """Returns ``f(params, batch, mask=None)``: the sum of Frobenius-clipped Hessians.
 
-    Args:
-      loss: as in ``clipped_grad``.
-      clip_norm: C, above 0, on the Frobenius norm of one record's Hessian.
-      any_order: as in ``clipped_grad``.
+    ``loss`` and ``any_order`` are as ``clipped_grad`` takes them.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is (p, p) over the flattened
@@ -288,12 +285,7 @@ def joint_clipped(
     One record's vector is (g / gradient_weight, svec(H) / hessian_weight), of squared norm
     |g|^2 / gradient_weight^2 + |H|_F^2 / hessian_weight^2; one factor brings it to ``clip_norm``.
 
-    Args:
-      loss: as in ``clipped_grad``.
-      gradient_weight: w_g, above 0.
-      hessian_weight: w_h, above 0.
-      clip_norm: bound on the joint norm.
-      any_order: as in ``clipped_grad``.
+    ``loss`` and ``any_order`` are as ``clipped_grad`` takes them; the numbers are above 0.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural

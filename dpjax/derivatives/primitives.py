@@ -74,12 +74,8 @@ INLINED = frozenset({"checkpoint", "closed_call", "core_call", "jit", "pjit", "r
 
 
 def trace(loss: Loss, params: Params, record: PyTree) -> core.ClosedJaxpr:
-    """Returns the program of a loss of one record.
-
-    Raises:
-      TypeError: if the loss is not a scalar.
-    """
-    traced = jax.make_jaxpr(loss)(params, record)
+    """Returns the program of a loss of one record."""
+    traced = jax.make_jaxpr(lambda *arguments: loss(*arguments))(params, record)  # anew
     if [aval.shape for aval in traced.out_avals] != [()]:
         raise TypeError(f"the loss of one record must be a scalar, got {traced.out_avals}.")
     return traced

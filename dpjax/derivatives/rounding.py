@@ -157,7 +157,7 @@ def sum_slack(
       relation: of the budget.
       any_order: whether blocks are added in float64.
       narrowed: whether the sum is rounded to float32 before anything else happens to it.
-      additions: as in ``rounding_slack``.
+      additions: of finished sums in float64, where several make up the answer.
 
     Returns:
       The error bound, in clip norms C, to be added to ``records_moved(relation)``.
@@ -187,11 +187,7 @@ def sum_sensitivity(
 ) -> Real[Array, ""] | float:
     """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
-    Args:
-      clip_norm: C, the bound on one record's contribution.
-      relation: the neighbouring relation.
-      rows: the largest number of rows in the sum, masked rows included.
-      any_order: as in ``sum_slack``.
+    ``rows`` is the largest number of rows in the sum, masked rows included.
 
     Raises:
       ValueError: for an unknown relation, or rows that are not an integer of at least 1.
@@ -239,13 +235,7 @@ def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -
 def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
     """Returns the outer products of rows summed over each block.
 
-    Args:
-      left: (blocks, rows, k).
-      right: (blocks, rows, l).
-      any_order: as in ``block_products``.
-
-    Returns:
-      (blocks, k, l).
+    ``left`` is (blocks, rows, k) and ``right`` (blocks, rows, l).
 
     >>> import jax.numpy as jnp
     >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), False).shape

@@ -94,7 +94,7 @@ def subspace_clipped(
       loss: ``loss(params, example) -> scalar`` sees one example.
       gradient_weight: w_g, above 0.
       hessian_weight: w_h, above 0.
-      any_order: as in ``clipped_grad``.
+      any_order: add in float64 too, for neighbours whose common rows lie elsewhere.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural

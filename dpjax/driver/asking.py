@@ -16,6 +16,7 @@ from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.noise import Gaussian
 from dpjax.oracles import Query, bind, check_query, only_where
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
@@ -36,7 +37,6 @@ class Secrets:
 
     Args:
       known: bool, shape (); whether ``values`` belong to the state they come with.
-      values: what each query remembers, by its name.
 
     Privacy: SECRET, un-noised. They live in the loop's carry alone: no solution, history,
       checkpoint or message holds them, and no algorithm is handed them. A run that goes on computes
@@ -51,7 +51,6 @@ class Asking:
     """The ``ask`` of one step, or of the end of a run: it answers each query once, where it stands.
 
     Args:
-      bound: algorithm, its records and the training's key.
       step: number of the step; of the end, one that no step has.
       secrets: what queries remember from the step before; None at a run's start.
 
@@ -81,10 +80,7 @@ class Asking:
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
         """Returns the noisy answer to ``query`` at ``params``.
 
-        Args:
-          query: one of ``algorithm.queries``.
-          params: public or released before.
-          **public: what else the question needs, public or released before.
+        ``params`` and ``public`` are public or were released before.
 
         Raises:
           ValueError: while tracing, for a query that is not the algorithm's, that was asked before
@@ -179,13 +175,7 @@ def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
 
 
 def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:
-    """Returns the algorithm with bound records, arranged as its sampler reads them.
-
-    Args:
-      algorithm: configured.
-      records: from ``bind_records``.
-      key: of this training alone.
-    """
+    """Returns the algorithm with bound records, arranged as its sampler reads them."""
     sampler = algorithm.queries[0].sampler
     return Bound(algorithm, sampler.prepare(derive(key, "order", 0), records), key)
 
@@ -197,6 +187,8 @@ class Asked(NamedTuple):
     """Of the query."""
     conditional: bool
     """Whether records are read only where a condition holds, see ``Query.is_asked``."""
+    noise_draws: int = 0
+    """How many numbers of Gaussian noise an answer has, where that is counted."""
 
 
 class Questions(NamedTuple):
@@ -213,18 +205,14 @@ def questions(
 ) -> Questions:
     """Returns what is asked, found by tracing one step and the end; nothing is computed.
 
-    Args:
-      algorithm: configured.
-      examples: of which shapes and dtypes are read.
-      params: likewise.
-      asking: what answers while tracing.
+    Of examples and parameters shapes and dtypes are read.
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
     ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
     >>> asked = questions(algorithm, (jnp.ones((50, 2)), jnp.ones(50)), jnp.zeros(2))
-    >>> asked
-    Questions(step=(Asked(name='gradient', conditional=False),), end=())
+    >>> [one.name for one in asked.step], asked.end
+    (['gradient'], ())
     """
     found = []
 
@@ -242,43 +230,32 @@ def questions(
     return found[-1]
 
 
-def noise_draws(algorithm: Algorithm, examples: PyTree, params: Params) -> int:
-    """Returns how many numbers of noise a run draws at most: coordinates times answers."""
-    sizes: dict[str, int] = {}
+class _Counting(Asking):
+    """Notes how many numbers of Gaussian noise an answer of each query has."""
 
-    class Counting(Asking):
-        def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
-            answer = super().__call__(query, params, **public)
-            key, records, held = self._bound.key, self._bound.records, self._remembered
-            more = {"memory": held[query.name]} if query.name in held else {}
-            more |= public | query.inner_noise(key, records, params)
-            parts = over_shares(
-                lambda r, m, p, more: query.exact(r, p, m, **more),
-                *query._drawn(key, records),
-                params,
-                more,
-            )
-            sizes[query.name] = sum(math.prod(part.shape) for part in parts)
-            return answer
-
-    rows = algorithm.queries[0].data_size  # how many there are may be private
-    records = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((rows, *jnp.shape(leaf)[1:]), jnp.result_type(leaf)),
-        examples,
-    )
-    asked = questions(algorithm, records, params, Counting)
-    steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers = [(each.name, steps) for each in asked.step] + [(each.name, 1) for each in asked.end]
-    return sum(sizes[name] * times for name, times in answers)
+    def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
+        answer = super().__call__(query, params, **public)
+        key, records, held = self._bound.key, self._bound.records, self._remembered
+        more = {"memory": held[query.name]} if query.name in held else {}
+        more |= public | query.inner_noise(key, records, params)
+        parts = over_shares(
+            lambda r, m, p, more: query.exact(r, p, m, **more),
+            *query._drawn(key, records),
+            params,
+            more,
+        )
+        laws = [noise.mechanism == Gaussian.mechanism for _, noise in query.noises(**public)]
+        sizes = [math.prod(part.shape) for part in parts]
+        draws = sum(size for size, gaussian in zip(sizes, laws, strict=True) if gaussian)
+        self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)
+        return answer
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
     """Raises if an algorithm or query from outside does what it may not, before anything is spent.
 
-    Args:
-      algorithm: one whose classes are dpjax's own passes: tests have counted what it asks.
-      examples: of which shapes and dtypes are read.
-      params: likewise.
+    An algorithm whose classes are dpjax's own passes: tests have counted what it asks. Of examples
+    and parameters shapes and dtypes are read.
 
     Raises:
       ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
@@ -289,33 +266,27 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
         check_query(query)
     if not foreign and all(map(is_own, _algorithms_in(algorithm))):
         return
-    asked = questions(algorithm, examples, params)
+    asked = questions(algorithm, examples, params, _Counting)
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         check_counts(algorithm, asked)
 
 
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:
-    """Raises if more is asked than ``algorithm.event`` counts; on the host.
+    """Raises if more is asked, or more noise is drawn, than ``algorithm.event`` counts.
 
     What a query is asked conditionally is not counted, for how often the condition holds cannot be
     seen here: there the event is believed.
-
-    Args:
-      algorithm: configured.
-      asked: by it.
-
-    Raises:
-      ValueError: naming the query and both numbers.
     """
     booked = collections.Counter[str]()
     for release in algorithm.event.releases:
         for part in release.parts():
             booked[part.name] += part.count
     steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers = collections.Counter[str]()
+    answers, draws = collections.Counter[str](), 0
     for every, times in ((asked.step, steps), (asked.end, 1)):
-        for name, conditional in every:
-            answers[name] += 0 if conditional else times
+        for one in every:
+            answers[one.name] += 0 if one.conditional else times
+            draws += 0 if one.conditional else times * one.noise_draws
     for query in algorithm.queries:
         if not (times := answers[query.name]):
             continue
@@ -328,6 +299,12 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
                     f"{needed.name!r}: the guarantee would not hold. Let the event of "
                     f"{type(algorithm).__name__} count {needed.count}, and calibrate with it."
                 )
+    if draws > (charged := algorithm.event.noise_draws):
+        raise ValueError(
+            f"{type(algorithm).__name__} adds {draws:,} numbers of noise, and its epsilon is "
+            f"charged for {charged:,}: make its queries with Setting(..., dimension=P) for P "
+            "parameters, or define noise_draws, how many an answer has."
+        )
 
 
 def _algorithms_in(algorithm: Any) -> Iterator[Any]:

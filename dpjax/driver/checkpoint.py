@@ -60,9 +60,6 @@ def holds_run(folder: str | os.PathLike) -> bool:
 class Folder:
     """A checkpoint folder, made if it is absent, and locked until it is closed.
 
-    Args:
-      path: the folder.
-
     Raises:
       ValueError: if it is a link or another user's, if others than its owner may enter it, or if
         another process works in it.

@@ -22,11 +22,6 @@ from dpjax.oracles import check_examples
 def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> None:
     """Raises if data, parameters and the declared numbers do not fit together.
 
-    Args:
-      algorithm: configured.
-      data: as in ``solve``.
-      params: floating pytree.
-
     Raises:
       ValueError: for a class of the algorithm that was registered by JAX's ``register_dataclass``,
         see ``dpjax.pytree_dataclass``; as ``check_arrays`` and ``check_examples``; or for data
@@ -57,15 +52,8 @@ def check_alike(
 ) -> None:
     """Raises unless all processes of a training begin it alike; nothing is spent by then.
 
-    Args:
-      team: the processes.
-      chosen: returns the hash of the configuration.
-      examples: of which the shapes and dtypes count.
-      params: the starting point.
-      key: the root key; each process may hold its own of ``random_key``, of which one is taken.
-
-    Raises:
-      ValueError: with the names of what differs, in every process.
+    ``chosen`` returns the hash of the configuration, and of examples shapes and dtypes count. Each
+    process may hold its own key of ``random_key``, of which one is taken.
     """
     if team.size == 1 or isinstance(key, Tracer):
         return

@@ -125,16 +125,8 @@ def coefficients(
 ) -> Coefficients:
     """Returns the coefficients of a linear model.
 
-    Args:
-      params: (p,), or (K p,) for K classes.
-      preprocessing: of the training data, or None for arrays.
-      bars: of the parameters, or None.
-      classes: names of the K classes that have a score each; empty for one score.
-      numeric: whether the label is a number.
-      confidence: of the intervals.
-
-    Raises:
-      ValueError: for a confidence out of range.
+    ``params`` are (p,), or (K p,) for the K ``classes`` that have a score each; without a
+    ``preprocessing`` training was on arrays. ``numeric`` is whether the label is a number.
 
     Privacy: post-processing.
 

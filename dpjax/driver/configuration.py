@@ -1,8 +1,10 @@
 """Identifies a training: its settings by name, its functions by the programs that JAX traces."""
 
 import dataclasses
+import itertools
 import operator
 import re
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from dpjax.objectives.regularizers import PENALTIES
 
 FUNCTION = "function #"
 """What the value of a setting begins with that is a function: the hash of its program follows."""
+_JITTED: Any = type(jax.jit(operator.neg))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 # What a loss raises that is handed parameters or a record of another shape than it expects.
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
@@ -51,10 +54,8 @@ class Configuration(NamedTuple):
 def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Configuration:
     """Returns what is trained and how.
 
-    Args:
-      algorithm: numbers, structure, and functions, which count by what they compute.
-      examples: of which one row's shapes and dtypes are read, never how many there are.
-      params: of which shapes and dtypes are read.
+    Functions count by what they compute. Of examples one row's shapes and dtypes are read, never
+    how many there are, and of ``params`` shapes and dtypes.
 
     Raises:
       ValueError: for a loss that these examples and parameters do not fit, or a function that
@@ -77,15 +78,12 @@ _PROGRAMS: dict[Any, dict[str, Any]] = {}
 
 
 def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> None:
-    """Checks an objective's functions, and drops what was compiled before one of them changed.
+    """Checks an objective's functions, and drops what dpjax compiled before one of them changed.
 
     JAX compiles a function once. One that reads an attribute or a variable of its module would go
     on computing with the old value.
 
     ``examples`` and ``params`` are those of ``configuration``.
-
-    Raises:
-      ValueError: as ``configuration``.
     """
     if _never_changes(objective):
         return
@@ -94,9 +92,18 @@ def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> Non
     held = _PROGRAMS.setdefault(jax.tree.structure(objective), {})
     place = str((reader.params, reader.example))
     if held.get(place, programs) != programs:
-        jax.clear_caches()
+        _forget_compiled()
         held.clear()
     held[place] = programs
+
+
+def _forget_compiled() -> None:
+    # Functions of dpjax alone: what the rest of the process has compiled is not dpjax's to drop.
+    # Lists, since another thread may import meanwhile.
+    rooms = [room for name, room in list(sys.modules.items()) if f"{name}.".startswith("dpjax.")]
+    for function in itertools.chain.from_iterable(list(vars(room).values()) for room in rooms):
+        if isinstance(function, _JITTED):
+            function.clear_cache()
 
 
 def _never_changes(objective: Objective) -> bool:

@@ -33,10 +33,6 @@ class Description(NamedTuple):
 def describe(algorithm: Algorithm, unit: str) -> Description:
     """Returns the description of one training.
 
-    Args:
-      algorithm: configured, on the host.
-      unit: what one record stands for.
-
     Privacy: holds public numbers only.
     """
     grouped = isinstance(algorithm.objective.loss, UnitLoss)

@@ -74,10 +74,7 @@ def content(examples: PyTree, key: Array) -> str:
 def part(examples: PyTree, key: Array, rows: Sequence[range]) -> bytes:
     """Returns the share that some rows have in the hash of ``content``.
 
-    Args:
-      examples: pytree of arrays.
-      key: root key.
-      rows: which; each range begins at a multiple of ``SHARE``, and ends at one or with the data.
+    Each range of rows begins at a multiple of ``SHARE``, and ends at one or with the data.
 
     Returns:
       32 bytes: the sum of keyed hashes of the chunks of ``SHARE`` rows, modulo 2^256.

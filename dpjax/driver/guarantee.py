@@ -11,6 +11,7 @@ from dpjax import _cards
 from dpjax._typing import Relation
 from dpjax._units import UnitLoss
 from dpjax.accounting import Event, epsilon
+from dpjax.accounting.noise_draws import charge
 from dpjax.accounting.wording import LOSSES, LawWords, ceil
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
@@ -65,11 +66,15 @@ _NOT_COVERED = (
     "other runs on the same data, which must be composed with this one."
 )
 _PROOF = (
-    "Epsilon and delta account for the rounding of sums and scores, and for what a line named "
-    "'Included in delta' lists. Otherwise the proof assumes noise of the exact law (Gaussian noise "
-    "has it to a factor of e^(2^-39) in each cell of the grid, up to 9.9 standard deviations; "
-    "docs/privacy.md says more), a secret random key that is used for no other run, and Threefry "
-    f"output (jax {jax.__version__}) that cannot be told from random bits."
+    "Epsilon and delta account for the rounding of sums and scores{drawn}, and for what a line "
+    "named 'Included in delta' lists. Otherwise the proof assumes that noise of another kind, or "
+    "added up over answers, has its exact law (docs/privacy.md); that the key is random, secret "
+    f"and used for no other run; and that Threefry's output (jax {jax.__version__}) cannot be told "
+    "from random bits."
+)
+_DRAWN = (
+    ", for drawing {draws:,} numbers of Gaussian noise, which adds {charge} to epsilon (each cell "
+    "of their grid has its probability to a factor of e^(2^-39), up to 9.9 standard deviations)"
 )
 
 
@@ -127,13 +132,8 @@ def statement(
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
-    Args:
-      algorithm: configured, on the host.
-      unit: what one record stands for.
-      reproducible: whether the noise came from a seed, or from a key that may come from one.
-      classes: the labels that were declared for the data, or None.
-      label_bounds: what was declared for a label that is a number, or None.
-      part: the part of a ledger's data that is read, or None.
+    ``unit`` is what one record stands for, ``reproducible`` whether the noise came from a seed, or
+    from a key that may come from one; ``part`` is the part of a ledger's data that is read.
 
     Privacy: holds public numbers only.
     """
@@ -177,7 +177,7 @@ def statement(
 {_filled(_COVERED.format(covered=words.covered), _end(event))}
 {_filled(_NOT_COVERED.format(tuning=words.tuning))}
 {_filled("Accounting:", accountant + ";", f"dpjax {importlib.metadata.version('dpjax')}.")}
-{order}{_filled("Arithmetic:", _arithmetic(event), _PROOF)}""")
+{order}{_filled("Arithmetic:", _arithmetic(event), _PROOF.format(drawn=_drawn(event)))}""")
 
 
 def _filled(*sentences: str) -> str:
@@ -206,7 +206,8 @@ def _end(event: Event) -> str:
 def profile(event: Event) -> str:
     """Returns the lines about the other deltas at which the guarantee can be read."""
     if event.is_gaussian:
-        mu = f"mu = {ceil(event.gaussian_mu)}, from which epsilon follows for every delta."
+        mu = f"mu = {ceil(event.gaussian_mu)}, from which epsilon follows for every delta"
+        mu += " (what drawing the noise adds, see Arithmetic)." if event.noise_draws else "."
         return _filled("Privacy profile: Gaussian differential privacy (mu-GDP) with", mu)
     curve = _filled("Privacy profile:", (_law(event) or _COMPOSED).profile)
     charges = _charges(event)
@@ -248,6 +249,12 @@ def _arithmetic(event: Event) -> str:
     """How sums and noise are rounded, and what of it is charged."""
     sums = " ".join(_distinct(r.words.sums_under(event.relation) for r in event.releases))
     return f"{sums} {(_law(event) or _COMPOSED).drawn}"
+
+
+def _drawn(event: Event) -> str:
+    """What is charged for noise that integers draw."""
+    draws = event.noise_draws
+    return _DRAWN.format(draws=draws, charge=ceil(charge(draws).epsilon)) if draws else ""
 
 
 def _noise(event: Event) -> str:

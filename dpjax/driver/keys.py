@@ -45,9 +45,7 @@ def root_key(key: Array | None, seed: int | None) -> Array:
 def key_of_first(team: Team, key: Array) -> Array:
     """Returns the key of process 0, where each process has its own of ``random_key``.
 
-    Args:
-      team: the processes, which agree that all keys are random, or on the one of a seed.
-      key: root key.
+    The processes agree that all keys are random, or on the one of a seed.
 
     Privacy: the key crosses the network between the processes.
     """
@@ -66,11 +64,7 @@ def training_key(
     The same key with another noise scale or objective gives independent noise, so that noise of
     two known scales does not cancel; with all the same it gives the same training.
 
-    Args:
-      key: root key, shape ().
-      algorithm: whose numbers count.
-      params: the public starting point.
-      structure: of the algorithm without its numbers.
+    ``structure`` is that of the algorithm without its numbers, which count by themselves.
 
     Privacy: secret like the key.
     """

@@ -116,14 +116,9 @@ def trajectory(
 ) -> Trajectory:
     """Runs the training of ``solve``, as one XLA program too, and returns iterates on its way.
 
-    Args:
-      algorithm: as in ``solve``.
-      data: as in ``solve``.
-      at: after which steps, not falling, from 0, the start, to the algorithm's steps; shape (m,).
-        After a step that a run does not reach, because it stops before, it is where it stopped.
-      key: as in ``solve``; it is used, and no ``solve`` of the solution beside is needed.
-      seed: as in ``solve``.
-      params: as in ``solve``.
+    Takes what ``solve`` does; the key is used, and no ``solve`` of the solution beside is needed.
+    ``at``, shape (m,), says after which steps, not falling, from 0, the start, to the algorithm's
+    steps. After a step that a run does not reach, because it stops before, it is where it stopped.
 
     Returns:
       The iterates, a pytree like ``params`` with leading axis m, and the solution. Iterates are
@@ -283,11 +278,8 @@ def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Pa
 def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
     """Returns the key of a training of this configuration alone, made of the root key.
 
-    Args:
-      key: root key.
-      algorithm: what is trained; a function in it counts by its traced program.
-      examples: of which one row's shapes and dtypes count.
-      params: the public starting point.
+    A function in the algorithm counts by its traced program; of examples one row's shapes and
+    dtypes.
 
     Privacy: secret like the root key.
     """

@@ -232,12 +232,7 @@ class Predictions:
 
         Of a regression on a label with declared bounds, a number in its own units.
 
-        Args:
-          x: as in ``decision_function``.
-
-        Raises:
-          FileNotFoundError: as ``decision_function``.
-          ValueError: as ``decision_function``.
+        Takes and raises what ``decision_function`` does.
         """
         score = self._score()
         codes = score.decide(self.decision_function(x))

@@ -70,11 +70,11 @@ def run(
     """Runs the training of ``solve`` in pieces: a progress bar, a checkpoint, a line in a ledger.
 
     Args:
-      algorithm: as in ``solve``.
-      data: as in ``solve``.
-      key: as in ``solve``; without key and seed ``checkpoint`` is resumed with its own.
-      seed: as in ``solve``.
-      params: as in ``solve``.
+      algorithm: made by a factory such as ``dp_trust_region``.
+      data: a ``Dataset`` or a pytree of arrays, see ``solve``.
+      key: ``dpjax.random_key()``; without key and seed ``checkpoint`` is resumed with its own.
+      seed: in place of a key, for research that can be repeated and is not for release.
+      params: public starting point; by default zeros.
       progress: None shows a bar on a terminal and in a notebook; True elsewhere too, where it is a
         line a minute on standard error; False nowhere.
       checkpoint: folder to save the run in, made if it is absent. If it holds one, that run goes on
@@ -155,9 +155,7 @@ def run(
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
     """Returns the time of one step on ``examples``, measured over a few, after compiling.
 
-    Args:
-      algorithm: as in ``solve``.
-      examples: made-up records; the real ones would be asked, which spends budget.
+    They are made-up records; the real ones would be asked, which spends budget.
     """
     params = loop.starting_point(algorithm, None)
     bound, carry = _start(algorithm, on_device(examples), jax.random.key(0), params)

@@ -20,7 +20,6 @@ from dpjax.accounting import Ledger, LedgerError
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
-from dpjax.driver.asking import noise_draws
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
 from dpjax.driver.loop import Carry, describe, unpack
@@ -96,14 +95,9 @@ class Journal:
     """What a run writes down about itself: a checkpoint, a line in a ledger, both or neither.
 
     Args:
-      algorithm: what is run.
       checkpoint: where the run is at its start; of an earlier process if it is resumed.
-      folder: where checkpoints go, or None.
-      ledger: where the intent goes, or None.
       label: the caller's word for the data.
       reproducible: whether the key may come from a seed.
-      team: the processes of the run.
-      draws: its noise draws, for the ledger.
 
     Privacy: the intent is on the disk before the first oracle is asked, and the key before that, so
       that no intent is spent whose run cannot go on.
@@ -118,10 +112,9 @@ class Journal:
         label: str,
         reproducible: bool,
         team: Team,
-        draws: int | None = None,
     ):
         self._algorithm, self._folder, self._ledger, self._team = algorithm, folder, ledger, team
-        self._checkpoint, self._label, self._draws = checkpoint, label, draws
+        self._checkpoint, self._label = checkpoint, label
         self.reproducible = reproducible
         self._carry: Carry | None = None
         self._written = 0.0
@@ -143,9 +136,6 @@ class Journal:
 
     def begin(self, carry: Carry) -> Carry:
         """Returns the carry to go on from; after it the oracles may be asked.
-
-        Args:
-          carry: the one before the first step, its secrets not known yet.
 
         Raises:
           ValueError: if the ledger does not admit the run.
@@ -170,7 +160,6 @@ class Journal:
                 label=self._label,
                 config_hash=self._checkpoint.manifest["config"],
                 resumed=resumed,
-                draws=self._draws,
             )
 
     def save(self, carry: Carry) -> None:
@@ -227,13 +216,8 @@ def journal(
 ) -> Iterator[Journal]:
     """Yields the journal of one run, resumed if ``kept.checkpoint`` holds one.
 
-    Args:
-      algorithm: what will run.
-      data: its data, checked.
-      chosen: the root key, without one if the checkpoint holds it.
-      params: the starting point.
-      kept: where it is written down, named; process 0 alone reads and writes there.
-      team: the processes of the run.
+    ``chosen`` has no root key if the checkpoint holds it. Process 0 alone reads and writes where
+    ``kept`` says.
 
     Raises:
       ValueError: without a key to start from.
@@ -260,10 +244,8 @@ def journal(
         held = Checkpoint(begun.run_id, key, begun.step, begun.leaves, manifest)
         # In the other processes there is nowhere to write.
         folder, ledger = (ours[0].folder, ours[0].ledger) if ours else (None, None)
-        draws = None if ledger is None else noise_draws(algorithm, examples, params)
-        written = Journal(
-            algorithm, held, folder, ledger, kept.label or "", begun.reproducible, team, draws
-        )
+        label = kept.label or ""
+        written = Journal(algorithm, held, folder, ledger, label, begun.reproducible, team)
         try:
             yield written
         except KeyboardInterrupt:

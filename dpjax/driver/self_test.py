@@ -19,12 +19,7 @@ KNOWN = 0xE65DE353BD5DC6EB
 def check_devices(records: PyTree, numbers: int) -> None:
     """Raises if devices do not compute with integers as a CPU does, see ``checksum``.
 
-    Args:
-      records: spread over several devices, or not.
-      numbers: of a clipped sum, as ``check_sums``.
-
-    Raises:
-      RuntimeError: before anything is spent; a backend may be wrong in silence.
+    ``numbers`` are those of a clipped sum, as ``check_sums`` takes them.
     """
     if jax.default_backend() != "cpu":
         _check_one(jax.default_backend())

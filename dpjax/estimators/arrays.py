@@ -19,12 +19,7 @@ from dpjax.datasets.sources import Frame, column_keys
 
 
 class Labels(NamedTuple):
-    """The labels of records.
-
-    Args:
-      cells: (n,), an array of any dtype.
-      kind: how they are stored.
-    """
+    """The labels of records."""
 
     cells: np.ndarray
     kind: Kind

@@ -72,12 +72,8 @@ class PrivateEstimator(BaseEstimator):
     def _fit(self, X: Any, y: np.ndarray, groups: Any, linear: bool, told: Any) -> np.ndarray:
         """Trains on encoded labels, and returns the parameters of the scaled rows.
 
-        Args:
-          X: as given to ``fit``.
-          y: (n,) float32 labels as the objective reads them.
-          groups: (n,) whose each record is, or None.
-          linear: whether rows must be linear in the features, so that none has a norm of its own.
-          told: the labels that count, as ``guarantee.statement`` takes them.
+        ``linear`` is whether rows must be linear in the features, so that none has a norm of its
+        own; ``told`` are the labels that count, as ``guarantee.statement`` takes them.
         """
         x = arrays.features(X)
         if len(x) != len(y):

@@ -168,15 +168,7 @@ class DPRobustRegression(_PrivateRegression):
         hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
       **others: those of ``DPLinearRegression``.
 
-    Attributes:
-      coef_: weights (p,) for features in their own units.
-      intercept_: a number.
-      n_features_in_: number of features p.
-      guarantee_: what the fit guarantees, in words to publish.
-      releasable_: whether that may be relied on.
-      solution_: the ``Solution`` of the training.
-
-    Privacy: as ``DPLinearRegression``.
+    Attributes and privacy are those of ``DPLinearRegression``.
 
     >>> import numpy as np
     >>> from dpjax.estimators import DPRobustRegression

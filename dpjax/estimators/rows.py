@@ -138,12 +138,7 @@ def declare(
 ) -> Scaling:
     """Returns the scaling that the arguments declare.
 
-    Args:
-      bounds: (lower, upper), each a number or one for each feature; or None.
-      data_norm: bound on the norm of a row; or None.
-      intercept: whether to append a constant feature.
-      features: number p of features.
-      linear: as in ``Scaling``.
+    Bounds are (lower, upper), each a number or one for each of p ``features``.
 
     Raises:
       ValueError: if not exactly one of the two is given, or it is none.

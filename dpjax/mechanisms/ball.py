@@ -92,9 +92,7 @@ def _add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array
 def radial_share(key: Array, dimension: int) -> Array:
     """Returns U^(1/d), the length of a point uniform in the unit ball; float64, shape ().
 
-    Args:
-      key: a key used for nothing else, shape ().
-      dimension: d.
+    The key is used for nothing else, and ``dimension`` is d.
 
     >>> with jax.enable_x64(True):
     ...     bool(0 < radial_share(jax.random.key(0), 10) <= 1)

@@ -40,7 +40,9 @@ def random_key() -> Key[Array, ""]:
     """
     words = np.frombuffer(os.urandom(16), dtype=np.uint32)
     note_random(words)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
+    # Of a program that is traced here it is a constant, and refused: every call would repeat it.
+    with jax.ensure_compile_time_eval():
+        return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry4x32")
 
 
 def seed_key(seed: int) -> Key[Array, ""]:
@@ -58,7 +60,7 @@ def seed_key(seed: int) -> Key[Array, ""]:
     (True, False)
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
-        got = "another one" if isinstance(seed, int | np.integer) else _type_of(seed)
+        got = "one outside of that" if isinstance(seed, int | np.integer) else _type_of(seed)
         raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {got}.")
     words = np.array([int(seed) >> 32, int(seed) & 0xFFFF_FFFF], np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")

@@ -35,9 +35,7 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
 
     Use them under ``jax.enable_x64(True)`` alone: outside of it JAX cuts them to 32 bits.
 
-    Args:
-      key: a key used for nothing else, shape ().
-      shape: of the result.
+    The key is used for nothing else.
 
     >>> standard_normal(jax.random.key(0), (2, 3)).dtype
     dtype('int64')

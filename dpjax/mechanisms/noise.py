@@ -69,11 +69,7 @@ class Noise:
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns log p(answer | neighbour_mean) - log p(answer | mean), for audits.
 
-        Args:
-          answer: what ``add`` returned.
-          mean: the value without noise on D.
-          neighbour_mean: that on D'.
-          stddev: as ``add`` got it.
+        ``mean`` is the value without noise on D, and ``neighbour_mean`` that on D'.
         """
         raise NotImplementedError
 
@@ -100,12 +96,7 @@ class Noise:
     ) -> tuple[Array, PyTree]:
         """Returns ``log_ratio`` given all earlier answers, and ``seen`` with this one.
 
-        Args:
-          seen: from the answer before, or ``nothing_seen``.
-          answer: and the others as ``log_ratio``, which it is where noise is independent.
-          mean: likewise.
-          neighbour_mean: likewise.
-          stddev: likewise.
+        ``seen`` is from the answer before, or ``nothing_seen``. By default noise is independent.
         """
         return self.log_ratio(answer, mean, neighbour_mean, stddev), seen
 
@@ -249,7 +240,6 @@ class Ball(Noise):
         return self._add(key, value, stddev)
 
     def add_tree(self, key_of: Callable[[int], Array], tree: PyTree, stddev: Any) -> PyTree:
-        """Returns ``tree`` with one draw from the ball of all its entries."""
         return self._add(key_of(0), tree, stddev)
 
     def _add(self, key: Array, tree: PyTree, stddev: Any) -> PyTree:

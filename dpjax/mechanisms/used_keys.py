@@ -71,13 +71,7 @@ def claim(key: Array, advice: str, owner: str | None = None) -> bool:
 def claimed(key: Array, advice: str, owner: str | None = None) -> Iterator[None]:
     """Claims ``key`` for what is about to begin, and gives it back if that fails to begin.
 
-    Args:
-      key: as in ``claim``.
-      advice: as in ``claim``.
-      owner: as in ``claim``.
-
-    Raises:
-      ValueError: as ``claim``.
+    Takes and raises what ``claim`` does.
     """
     noted = claim(key, advice, owner)
     try:

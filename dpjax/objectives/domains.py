@@ -150,7 +150,6 @@ class Box(_Domain):
         return optax.projections.projection_box(params, self.lower, self.upper)
 
     def excess(self, params: Params) -> Array:
-        """Returns the largest distance past a side, relative to the longest coordinate."""
         past = [jnp.maximum(w - self.upper, self.lower - w).max() for w in jax.tree.leaves(params)]
         return jnp.stack(past).max() / max(abs(self.lower), abs(self.upper))
 
@@ -172,7 +171,6 @@ class Simplex(_Domain):
         return optax.projections.projection_simplex(params, self.total)
 
     def excess(self, params: Params) -> Array:
-        """Returns the distance from the sum, or below zero, relative to the sum."""
         leaves = jax.tree.leaves(params)
         off = jnp.abs(jnp.asarray(sum(jnp.sum(w) for w in leaves)) - self.total)
         below = jnp.stack([-jnp.min(w) for w in leaves]).max()

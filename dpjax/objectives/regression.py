@@ -25,7 +25,6 @@ class Residual(LinearLoss):
 
     @property
     def labels(self) -> Numbers:
-        """From -1 to 1."""
         return Numbers()
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
@@ -50,7 +49,6 @@ class Residual(LinearLoss):
 
     @property
     def at_zero(self) -> float:
-        """Psi at the largest label."""
         return float(self.of_residual(jnp.ones(()))[0])
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float]:
@@ -76,35 +74,26 @@ class Squared(Residual):
         return 0.0
 
     def slope_within(self, length: Array) -> Array:
-        """Returns 1 + |w|, the largest residual."""
         return 1 + length
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float]:
-        """Returns weights for which slope and curvature may both be largest, alike."""
         return math.sqrt(2), math.sqrt(2) / lipschitz
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
-        """Returns r^2 / 2, r and 1."""
         return r * r / 2, r, jnp.ones_like(r)
 
 
 @dataclasses.dataclass(frozen=True)
 class Huber(Residual):
-    """r^2 / 2 up to the threshold d, and from there d (|r| - d / 2).
-
-    Args:
-      threshold: d.
-    """
+    """r^2 / 2 up to the threshold d, and from there d (|r| - d / 2)."""
 
     threshold: float
 
     @property
     def constants(self) -> Constants:
-        """d, 1, and none for the Hessian, which jumps."""
         return Constants(self.threshold, 1.0, math.inf)
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
-        """Returns the loss, r clipped to the threshold, and 1 within it, else 0."""
         slope = jnp.clip(r, -self.threshold, self.threshold)
         inside = jnp.abs(r) <= self.threshold
         return slope * (r - slope / 2), slope, jnp.asarray(inside, jnp.result_type(r))
@@ -138,7 +127,6 @@ class Tukey(_Redescending):
         return Constants(16 * self.scale / (25 * math.sqrt(5)), 1.0, 8 / self.scale)
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
-        """Returns the loss, r (1 - u^2)^2 and (1 - u^2) (1 - 5 u^2) for u = r / c within c."""
         square = jnp.minimum((r / self.scale) ** 2, 1)
         rest = 1 - square
         return self.scale**2 / 6 * (1 - rest**3), r * rest**2, rest * (1 - 5 * square)
@@ -156,7 +144,6 @@ class Welsch(_Redescending):
         return Constants(math.exp(-1 / 2) * self.scale / math.sqrt(2), 1.0, third)
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
-        """Returns the loss, r exp(-u^2) and (1 - 2 u^2) exp(-u^2) for u = r / c."""
         square = (r / self.scale) ** 2
         decay = jnp.exp(-square)
         # Where the square overflows its product with 0 would be NaN.

@@ -24,29 +24,22 @@ _FREE_RATIO = 0.70718
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(LinearLoss):
-    """The cross-entropy -log softmax(s)_y of K scores.
-
-    Args:
-      classes: K.
-    """
+    """The cross-entropy -log softmax(s)_y of K scores."""
 
     classes: int
 
     @property
     def labels(self) -> Classes:
-        """0, 1, ..., K - 1."""
         return Classes(self.classes)
 
     @property
     def outputs(self) -> int:
-        """A score for each class."""
         return self.classes
 
     def value(self, score: Array, label: Array) -> Array:
         return jax.nn.logsumexp(score) - jnp.sum(score * self._indicator(label, score))
 
     def derivatives(self, score: Array, label: Array) -> tuple[Array, Array]:
-        """Returns s - e_y, (K,), and diag(s) - s s^T, (K, K), for s the softmax of the scores."""
         share = jax.nn.softmax(score)
         return share - self._indicator(label, score), jnp.diag(share) - jnp.outer(share, share)
 
@@ -57,7 +50,6 @@ class Softmax(LinearLoss):
 
     @property
     def at_zero(self) -> float:
-        """Log K, whatever the data."""
         return math.log(self.classes)
 
     @property

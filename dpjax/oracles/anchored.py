@@ -92,12 +92,8 @@ class AnchoredQuery(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the sum of how gradients change, plus the exact anchor's share. NOT PRIVATE.
 
-        Args:
-          records: see ``bind``.
-          params: where the gradient is wanted; released before.
-          mask: bool, the rows that count.
-          **public: ``anchor``, where ``memory`` was computed, released before; ``memory``, with all
-            its digits; and ``renew``, see ``renews``.
+        ``public`` has ``anchor``, where ``memory`` was computed, released before; ``memory``, with
+        all its digits; and ``renew``, see ``renews``.
         """
         here, there = (
             self._clipped.wide(point, records, mask) for point in (params, public["anchor"])

@@ -43,21 +43,12 @@ class BallQuery(GradientQuery):
         return self.stddev * math.sqrt(self.dimension + 2)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        """Returns a ball an answer, on draws of their own.
-
-        Raises:
-          ValueError: for balls that do not overlap.
-        """
-        return (self._release(count, dimension=self.dimension),)
+        """Returns a ball an answer, on draws of their own, taken to be exact: in float64."""
+        return (self._release(count, dimension=self.dimension, noise_draws=0),)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
-        """Returns the sum of clipped gradients, (p,). NOT PRIVATE.
-
-        Raises:
-          ValueError: if the parameters are not as many as ``dimension`` says; delta depends on it.
-        """
         (total,) = super().exact(records, params, mask, **public)
         if total.leading.size != self.dimension:
             raise ValueError(

@@ -361,6 +361,11 @@ class Query:
         return self._of_mean(self.bound())
 
     @property
+    def noise_draws(self) -> int:
+        """How many numbers of noise an answer has at most; by default one for each parameter."""
+        return self.setting.dimension
+
+    @property
     def stddev(self) -> Array | float:
         """Standard deviation of the noise on the released mean."""
         return self.noise_multiplier * self.sensitivity
@@ -398,7 +403,7 @@ class Query:
             components=self.components,
             mechanism=self.noise.mechanism,
             words=self.words,
-            **own,
+            **{"noise_draws": self.noise_draws, **own},
         )
 
     def _words_of(self, release: Release) -> ReleaseWords:

@@ -44,6 +44,10 @@ class _Fraction(Query):
     def components(self) -> tuple[tuple[str, float], ...]:
         return ((self.name, float(self.stddev)),)
 
+    @property
+    def noise_draws(self) -> int:
+        return 1
+
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
@@ -102,8 +106,8 @@ class AccuracyQuery(_Fraction):
             )
         if isinstance(self.objective.loss, UnitLoss):
             raise ValueError(
-                "accuracy is that of single records, and is not released of units: estimate it on "
-                "public records."
+                "accuracy is defined for single records, and not released for units: estimate it "
+                "on public records."
             )
         if not self.objective.predicts:
             raise ValueError(f"{self.objective.name} predicts no label, so it has no accuracy.")

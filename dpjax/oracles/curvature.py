@@ -28,15 +28,8 @@ def smallest_curvature(
 ) -> Array:
     """Returns lambda_min of (sum of clipped Hessians) / divisor + the regularizer's, float64 ().
 
-    Args:
-      objective: whose ``loss`` is differentiated.
-      params: where.
-      records: see ``bind``.
-      clip_norm: C_H, on the Frobenius norm of one record's Hessian.
-      divisor: a public number.
-      any_order: as in ``clipped_hessian``.
-      dtype: in which the regularizer's Hessian is formed.
-      mask: bool (n,), the records that count.
+    ``clip_norm`` is C_H, on the Frobenius norm of one record's Hessian; the regularizer's Hessian
+    is formed in ``dtype``. Records are as ``bind`` makes them.
 
     Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
       C_H / divisor at most, whatever p.

@@ -86,11 +86,7 @@ class DifferenceQuery(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped differences, (p,). NOT PRIVATE.
 
-        Args:
-          records: see ``bind``.
-          params: where the gradient is wanted; released before.
-          mask: bool, the rows that count.
-          **public: ``anchor``, where it is known; released before. At the anchor itself all is
-            almost 0.
+        ``public`` has ``anchor``, where the gradient is known; released before. At the anchor
+        itself all is almost 0.
         """
         return (self.clipped.wide(params, public["anchor"], records, mask),)

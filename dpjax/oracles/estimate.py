@@ -104,7 +104,8 @@ class EstimateQuery(Query):
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
         del count
-        return (self._release(1),)
+        # An answer reads a place of the order at least.
+        return (self._release(1, noise_draws=self.noise_draws * self.sampler.capacity),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""

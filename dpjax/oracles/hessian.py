@@ -61,6 +61,10 @@ class HessianQuery(Query):
         return ReleaseWords(note=OFF_DIAGONAL if self.isometric else "")
 
     @property
+    def noise_draws(self) -> int:
+        return self.setting.dimension * self.setting.dimension
+
+    @property
     def components(self) -> tuple[tuple[str, float], ...]:
         return (("hessian", float(self.stddev)),)
 
@@ -133,6 +137,10 @@ class JointQuery(Query):
     def hessian_stddev(self) -> Array | float:
         """Standard deviation of the noise on a diagonal entry of the mean Hessian."""
         return self.noise_multiplier * self._of_mean(self.hessian_weight)
+
+    @property
+    def noise_draws(self) -> int:
+        return self.setting.dimension * (self.setting.dimension + 1)
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:

@@ -97,11 +97,7 @@ class MinimizerQuery(ValueQuery):
     ) -> tuple[Expansion, ...]:
         """Returns the minimiser, (p,); of ``params`` it reads the shape alone. NOT PRIVATE.
 
-        Args:
-          records: see ``bind``.
-          params: of which the shape counts.
-          mask: None.
-          **public: ``tilt``, of a query with noise in its objective; secret.
+        ``public`` may have ``tilt``, of a query with noise in its objective; secret.
         """
         del mask
         tilt = public.get("tilt")

@@ -87,12 +87,8 @@ class NewtonQuery(ValueQuery):
     ) -> tuple[Expansion, ...]:
         """Returns f(H) u at ``params``, shape (p,). NOT PRIVATE.
 
-        Args:
-          records: see ``bind``.
-          params: where the Hessian is taken.
-          mask: None.
-          **public: ``along``, (p,), released before; only its direction counts, and 0 gives noise
-            alone.
+        ``public`` has ``along``, (p,), released before; only its direction counts, and 0 gives
+        noise alone.
         """
         total = clipped_hessian(
             self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order

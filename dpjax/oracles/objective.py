@@ -90,6 +90,7 @@ class ObjectiveQuery(MinimizerQuery):
                 ),
                 bound=f"of the objective's gradient: {MINIMIZER_WORDS.bound}",
             ),
+            noise_draws=self.dimension,
             log_shift=math.log1p(smoothness / (self.data_size * strength_of(self.objective))),
         )
         hidden = Release(
@@ -98,6 +99,7 @@ class ObjectiveQuery(MinimizerQuery):
             noise_multiplier=float(self.output_multiplier),
             sensitivity=2 * float(self.distance),
             components=(("minimizer", float(self.output_stddev)),),
+            noise_draws=self.dimension,
             words=MINIMIZER_WORDS._replace(
                 noise="Gaussian noise on that minimizer",
                 bound="twice the bound on the solver's distance to the exact minimizer",

@@ -60,11 +60,7 @@ def prepare_on_disk(
 
     Only records that are streamed, and scaled on their way from disk, are. Outside ``jit`` alone.
 
-    Args:
-      query: any query.
-      examples: as ``bind``.
-      answers: how many answers are planned.
-      report: called with the fraction that is done, up to 1.
+    ``answers`` is their planned number; ``report`` is called with the fraction done, up to 1.
 
     Privacy: raw data, in a file that the system deletes with the process.
     """
@@ -94,11 +90,6 @@ def _units(query: Query, examples: PyTree) -> Records:
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     """Raises if data, parameters and the declared numbers do not fit together.
-
-    Args:
-      query: whose objective, data size and relation the data must fit.
-      examples: see ``bind``.
-      params: floating pytree.
 
     Raises:
       ValueError: for empty data, leaves of different length, integer features, parameters whose

@@ -82,6 +82,10 @@ class ScoreQuery(ValueQuery):
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
     @property
+    def noise_draws(self) -> int:
+        return 2 * self.candidates
+
+    @property
     def components(self) -> tuple[tuple[str, float], ...]:
         stddev = float(self.stddev)
         return (

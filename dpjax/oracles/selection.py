@@ -86,7 +86,8 @@ class SelectionQuery(ValueQuery):
         return (("score", float(self.noise_multiplier) * float(self.sensitivity)),)
 
     def releases(self, count: int) -> tuple[Release, ...]:
-        return (self._release(count, failure_probability=selection_error(self.candidates)),)
+        failed = selection_error(self.candidates)
+        return (self._release(count, failure_probability=failed, noise_draws=0),)
 
     def evaluations(self, count: int) -> Evaluations:
         del count

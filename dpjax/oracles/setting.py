@@ -1,5 +1,6 @@
 """``Setting``: what all queries of an algorithm share, declared once."""
 
+import dataclasses
 from typing import cast
 
 from dpjax._typing import Relation, pytree_dataclass, static
@@ -17,6 +18,8 @@ class Setting:
       relation: the neighbouring relation; it fixes sensitivities and the order of summation.
       sampler: which records an answer reads, and the divisor of sums; by default
         ``FullBatch(data_size)``.
+      dimension: number of parameters p, or a bound on it, by which epsilon is charged for the noise
+        that is drawn.
 
     Privacy: public numbers alone.
 
@@ -29,6 +32,7 @@ class Setting:
     data_size: int = static()
     relation: Relation = static()
     sampler: Sampler = cast(Sampler, None)
+    dimension: int = static(default=2**12)
 
     def __post_init__(self):
         if self.sampler is None:
@@ -36,7 +40,7 @@ class Setting:
 
     def drawn_by(self, sampler: Sampler) -> "Setting":
         """Returns this setting with another sampler."""
-        return Setting(self.objective, self.data_size, self.relation, sampler)
+        return dataclasses.replace(self, sampler=sampler)
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raises if a sampler draws from another number of records than is declared.

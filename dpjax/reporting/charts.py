@@ -102,13 +102,8 @@ def curves(
 ) -> Html:
     """Returns a picture of values by step, or nothing where none can be shown, or all are 0.
 
-    Args:
-      title: of the picture.
-      note: what to know of it.
-      values: by name, (steps,); what is not finite, or not positive on a logarithmic axis, is left
-        out.
-      logarithmic: whether the axis of the values is; else it begins at 0.
-      level: name and height of a dashed line across.
+    Values are (steps,) by name; what is not finite, or not positive on a logarithmic axis, is left
+    out. Another axis begins at 0. ``level`` is name and height of a dashed line across.
 
     Privacy: as what is drawn.
     """

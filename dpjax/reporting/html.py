@@ -60,10 +60,7 @@ def breakable(name: str) -> Html:
 def table(head: list[str], rows: list[list[str]], **attributes: object) -> Html:
     """Returns a table in a box that scrolls where the screen is too narrow for it.
 
-    Args:
-      head: names of the columns.
-      rows: their cells, the first of which names its row.
-      attributes: of the table.
+    The first cell of each row names it.
     """
     top = element("tr", *(element("th", name, scope="col") for name in head))
     body = [

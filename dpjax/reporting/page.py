@@ -86,9 +86,6 @@ def report(
 def check_path(path: str | os.PathLike) -> pathlib.Path:
     """Returns the path of a report.
 
-    Raises:
-      ValueError: if it does not end in .html.
-
     >>> check_path("report.pdf")
     Traceback (most recent call last):
     ...

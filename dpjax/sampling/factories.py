@@ -123,12 +123,7 @@ def poisson_sampler(
 ) -> Poisson | FullBatch:
     """Returns the sampler of Poisson batches, or that of all records where a batch is n.
 
-    Args:
-      batch_size: expected number of records of a batch, at most ``data_size``.
-      data_size: the declared n.
-      budget: what the whole training may spend.
-      count: number of draws it makes.
-      capacity: as in ``poisson``.
+    A training of budget ``budget`` makes ``count`` draws; ``capacity`` is as ``poisson`` takes it.
 
     Raises:
       ValueError: for a batch above n, or a capacity that costs all of delta.

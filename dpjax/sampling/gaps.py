@@ -24,9 +24,8 @@ def gap_table(threshold: int, n: int) -> np.ndarray:
     Between two records drawn by coins of probability q lie G that are not, P(G >= g) = (1 - q)^g.
     In G = base A + B the digits A and B are independent, which keeps the tables short.
 
-    Args:
-      threshold: 2^64 q, between 1 and 2^64 - 1.
-      n: the declared number of records; gaps of n and more are alike.
+    ``threshold`` is 2^64 q, between 1 and 2^64 - 1; gaps of n, the declared number, and more are
+    alike.
 
     Returns:
       uint32, shape (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as
@@ -67,11 +66,7 @@ def gap_error(table: Array | np.ndarray | None, count: int) -> float:
 def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Array, Array]:
     """Returns the first ``count`` of the records drawn, in order, and which of them there are.
 
-    Args:
-      key: for this draw alone.
-      table: from ``gap_table``.
-      count: length of the answer.
-      n: number of records there are.
+    The key is for this draw alone, the table from ``gap_table``; there are ``n`` records.
 
     Returns:
       int32 indices, 0 where there is none, and a bool mask, both (count,).
@@ -93,11 +88,7 @@ def coins(
 ) -> tuple[Array, Array]:
     """Returns the same as ``gaps`` by a coin for each record: exact, in time that follows n.
 
-    Args:
-      key: for this draw alone.
-      threshold: 2^64 q, as upper and lower word.
-      count: length of the answer.
-      n: number of records there are.
+    The key is for this draw alone; ``threshold`` is 2^64 q, as upper and lower word.
     """
     high, low = threshold
     bits = jax.random.bits(key, (2, n), jnp.uint32)
@@ -126,10 +117,7 @@ def crowd_probability(probability: float, capacity: int, n: int) -> float:
     and where capacity / n > q that one exceeds k capacity with probability at most
     exp(-k n KL(capacity / n || q)), by Chernoff's bound. It is largest at k = 2.
 
-    Args:
-      probability: q.
-      capacity: of a batch from at most n records.
-      n: the declared number of records.
+    The capacity is that of a batch from at most the declared n records.
 
     >>> crowd_probability(0.5, 50, 100), crowd_probability(0.5, 100, 100)
     (1.0, 0.0)
@@ -150,9 +138,7 @@ def crowd_probability(probability: float, capacity: int, n: int) -> float:
 def distinct_trials(count: int, n: int) -> tuple[int, float]:
     """Returns how many uniform draws from n hold ``count`` distinct ones, but for a tiny chance.
 
-    Args:
-      count: at most n / 2.
-      n: number of records.
+    ``count`` is at most n / 2.
 
     Returns:
       The number of draws, and a bound, at most 2^-64, on the probability that they do not: all lie
@@ -194,11 +180,7 @@ def distinct(key: Array, count: int, trials: int, n: int) -> tuple[Array, Array]
 
     Whatever their number is, each set of that size is as likely.
 
-    Args:
-      key: for this draw alone.
-      count: length of the answer.
-      trials: from ``distinct_trials``.
-      n: number of records, below 2^31.
+    The key is for this draw alone; ``trials`` is from ``distinct_trials``, and n below 2^31.
 
     Returns:
       int32 indices, 0 where there is none, and a bool mask, both (count,).

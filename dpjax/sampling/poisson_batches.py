@@ -93,10 +93,8 @@ class Poisson(Sampler):
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw; it may be empty, and is released all the same.
 
-        Args:
-          key: see the file's first lines.
-          n: number of records there are, of any size; the shape is (capacity,) for each
-            ``data_size`` of them or part of it.
+        There may be any number of records; the shape is (capacity,) for each ``data_size`` of them
+        or part of it.
         """
         crowds = max(1, -(-n // self.data_size))
         if self.table is None or crowds > 1:

@@ -218,7 +218,6 @@ class FullBatch(Sampler):
         return self.data_size
 
     def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
-        """Returns the l2 sensitivity of the sum; arguments as in ``Sampler.scale``."""
         return (records_moved(relation) + slack) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
@@ -276,7 +275,6 @@ class FixedSize(Sampler):
         return min(self.size, self.data_size - self.size)
 
     def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
-        """Returns one record's part; arguments and errors as in ``Sampler.scale``."""
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' "
@@ -287,12 +285,7 @@ class FixedSize(Sampler):
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw.
 
-        Args:
-          key: see the file's first lines.
-          n: number of records there are, which must be ``data_size``.
-
-        Raises:
-          ValueError: for another n.
+        There must be ``data_size`` records.
         """
         if n != self.data_size:
             raise ValueError(
@@ -318,14 +311,6 @@ class FixedSize(Sampler):
 
 def expect(kind: type[_Kind], sampler: Sampler, name: str) -> _Kind:
     """Returns ``sampler``, or raises: a question may be accounted for under one kind alone.
-
-    Args:
-      kind: the class it must be of.
-      sampler: that was given.
-      name: of the question.
-
-    Raises:
-      ValueError: naming both kinds.
 
     >>> expect(FullBatch, FixedSize(size=2, data_size=4), "AccuracyQuery")
     Traceback (most recent call last):

@@ -92,11 +92,6 @@ class SinglePass(Sampler):
         return self.last - self.first
 
     def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
-        """Returns what a record moves a sum; arguments as in ``Sampler.scale``.
-
-        Raises:
-          ValueError: under ``add_or_remove_one``.
-        """
         if relation == "add_or_remove_one":
             raise ValueError(
                 "a single pass has no accounting under relation='add_or_remove_one': removing a "

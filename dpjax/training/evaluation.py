@@ -30,10 +30,7 @@ class Evaluator:
     """Evaluates iterates, each step once, and stores the results.
 
     Args:
-      network: of one example.
-      measures: names and functions of outputs and label.
       sets: records ``(x, y)`` by name: ``"held_out"`` and, if requested, ``"training"``.
-      steps_per_epoch: converts steps to epochs.
       checkpoint: folder of the run, where the table is stored beside it; None stores it in memory.
       root: returns the run's key; called only with a folder and records to measure on.
       params: parameters of the network; only their shapes and dtypes are read.

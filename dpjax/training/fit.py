@@ -102,8 +102,8 @@ def fit(
       budget: privacy budget of the full run.
       optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
         batches is accepted too: ``functools.partial(dpjax.dp_adam, step_size=1e-3)``.
-      key: as in ``solve``; with ``checkpoint`` and neither key nor seed a run is resumed.
-      seed: as in ``solve``.
+      key: ``dpjax.random_key()``; without key and seed the run in ``checkpoint`` is resumed.
+      seed: in place of a key, for research that can be repeated and is not for release.
       batch_size: expected number of records of a Poisson batch; sums are divided by it.
       epochs: average number of times a record is drawn: steps = round(epochs n / batch_size).
       steps: T, in place of ``epochs``.
@@ -130,11 +130,11 @@ def fit(
       unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``datasets.group``.
       data_size: the declared public n, of persons where there are groups; required under
         ``add_or_remove_one``, else the data's rows.
-      progress: as in ``run``; the bar shows the epsilon of the full declared run.
-      checkpoint: as in ``run``. The table of evaluations is stored there too.
-      ledger: as in ``run``.
-      label: as in ``run``.
-      part: as in ``run``.
+      progress: whether a bar is shown, see ``run``, with the epsilon of the full declared run.
+      checkpoint: folder to save the run in, see ``run``, and its table of evaluations.
+      ledger: a ``Ledger`` or its file, which the run is booked in before it asks the data.
+      label: your word for the data, for the ledger; by default the data set's name.
+      part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
         ``capacity``, ``per_layer``, ``memory_limit`` and ``accountant``: all

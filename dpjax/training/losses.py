@@ -82,14 +82,7 @@ def check_closures(
     Such an array is not clipped: through it a record would reach every gradient. The check finds
     the records themselves, but not arrays computed from them, nor subsets of rows.
 
-    Args:
-      objective: as of ``objective_of``.
-      params: parameters, or their shapes.
-      record: shapes and dtypes of one ``(x, y)``.
-      rows: number of training records; if it is private, the declared one.
-
-    Raises:
-      ValueError: saying where the array belongs.
+    ``rows`` is the number of training records; if it is private, the declared one.
 
     >>> constant = jnp.zeros(99)
     >>> objective = Objective(lambda w, e: jnp.sum(w) * constant[0])

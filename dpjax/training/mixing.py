@@ -49,11 +49,8 @@ def written(
     What depends on no example and is read by no output, such as the count of an unused random
     stream, does not count: it may stay as it is.
 
-    Args:
-      called: ``called(params, state, x) -> (outputs, state)``.
-      params: of the model, or their shapes.
-      state: arrays; those of NumPy are not traced, as Python may compute shapes by them.
-      example: shapes and dtypes of ``x``.
+    ``called(params, state, x) -> (outputs, state)``; arrays of NumPy in ``state`` are not traced,
+    as Python may compute shapes by them.
 
     >>> written(lambda w, s, x: (w * s[1], [s[0], x]), 1.0, [jnp.ones(2), jnp.ones(2)], 2.0)
     ((SequenceKey(idx=1),), True)
@@ -106,11 +103,8 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
 
     A layer mixes if its output for one example changes with another example.
 
-    Args:
-      apply: of parameters and a batch.
-      params: parameters; only their shapes and dtypes are read.
-      example: shapes and dtypes of one example.
-      watch: records the calls of layers while it is open.
+    Of parameters and example shapes and dtypes are read; ``watch`` records the calls of layers
+    while it is open.
 
     Privacy: reads no record; parameters and examples are synthetic.
 

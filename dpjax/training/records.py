@@ -30,11 +30,7 @@ def records_of(
 ) -> tuple[PyTree, PyTree]:
     """Returns features and labels, checked by shape and dtype alone.
 
-    Args:
-      name: of the argument, for messages.
-      data: a ``Dataset``, or ``(x, y)``.
-      bounds: declared range of the features, or None.
-      like: records whose shapes these must have.
+    ``name`` is the argument's, for messages; records ``like`` have the shapes that these must have.
 
     Raises:
       ValueError: if it is neither, is empty, does not fit, or holds unscaled images.
@@ -85,7 +81,6 @@ class Given(NamedTuple):
 
     Args:
       data: what is trained on: a ``Dataset``, grouped if its examples are units, or arrays.
-      records: features and labels, one record a row.
       examples: what is drawn and clipped; ``records`` themselves unless they are grouped.
     """
 

@@ -9,6 +9,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import on_device
 from dpjax.accounting import Event
+from dpjax.accounting.noise_draws import NUMBERS
 from dpjax.mechanisms import as_key, derive
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import Sampler
@@ -131,8 +132,8 @@ def adaptive_clip_and_noise(
     Returns:
       A ``NoiseTransformation`` from per-example gradients, as ``clip_and_sum`` reads them, to their
       noisy sum, to be followed by ``divide_by(sampler.expected)``. With a sampler that draws,
-      ``update`` needs ``mask=batch.mask``. Its state is an ``AdaptiveState``. ``event(steps)`` is
-      what so many steps release, gradients and counts.
+      ``update`` needs ``mask=batch.mask``. Its state is an ``AdaptiveState``. ``event(steps,
+      dimension=2**24)`` is what so many steps release, gradients and counts, of so many numbers.
 
     Raises:
       ValueError: for a number out of range, a count that alone spends all, a bad key, or a sampler
@@ -173,10 +174,9 @@ def adaptive_clip_and_noise(
     parts = {"gradient over clip norm": gradient_noise, "fraction": count_noise}
     components = tuple((name, stddev / expected) for name, stddev in parts.items())
 
-    def event(steps: int) -> Event:
-        return draws.event(
-            _NAME, steps, sensitivity=one, noise_multiplier=noise_multiplier, components=components
-        )
+    def event(steps: int, dimension: int = NUMBERS) -> Event:
+        fields = {"sensitivity": one, "components": components, "noise_draws": dimension}
+        return draws.event(_NAME, steps, noise_multiplier=noise_multiplier, **fields)
 
     event(1)  # raises for what has no accounting
 

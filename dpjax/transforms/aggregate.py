@@ -150,11 +150,7 @@ def clipped_sum(
 ) -> tuple[PyTree, Array]:
     """Returns the sum of clipped rows, and how many more were within their bounds than were not.
 
-    Args:
-      rows: pytree of floating arrays (n, ...).
-      norms: one bound for all leaves together, or one for each.
-      mask: bool (n,), False for rows to leave out; None for all.
-      any_order: as in ``rounding.block_products``.
+    ``norms`` are one bound for all leaves together, or one for each.
 
     Returns:
       ``(sums, balance)``: a pytree like ``rows`` without their leading axis, at least float32; and
@@ -212,11 +208,7 @@ def _factors(
 
 
 def check_rows(updates: PyTree, params: Params | None) -> None:
-    """Raises if updates are not per-example gradients.
-
-    Raises:
-      ValueError: naming what arrived and how to make them.
-    """
+    """Raises if updates are not per-example gradients."""
     advice = "take jax.vmap(jax.grad(loss), (None, 0))(params, batch)."
     for leaf in jax.tree.leaves(updates):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):

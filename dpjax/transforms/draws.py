@@ -17,10 +17,6 @@ from dpjax.sampling import Sampler
 class Draws:
     """A sampler that draws the records of each update anew, under a relation.
 
-    Args:
-      sampler: from ``dpjax.sampling``.
-      relation: what neighbouring means.
-
     Raises:
       ValueError: for anything else than a sampler, or one that reads each record once.
 
@@ -111,13 +107,9 @@ def event_of(
 ) -> Event:
     """Returns what ``count`` noisy updates release; all events of chains are built here.
 
-    Args:
-      name: of what is released.
-      count: number of releases.
-      sampler: that reads the records of each, and so says what a release of them is.
-      relation: what neighbouring means.
-      sensitivity: what the noise multiplier is relative to, in the units of ``components``.
-      **own: ``noise_multiplier``, ``components``, and what else ``Sampler.released`` takes.
+    ``sensitivity`` is what the noise multiplier is relative to, in the units of ``components``;
+    ``own`` are ``noise_multiplier``, ``noise_draws``, ``components``, and what else
+    ``Sampler.released`` takes.
 
     Raises:
       ValueError: if the sampler has no accounting for the noise or under the relation.

@@ -9,6 +9,7 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import Event, records_moved
+from dpjax.accounting.noise_draws import NUMBERS
 from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import FullBatch, Sampler
 from dpjax.transforms.aggregate import check_like, clip_and_sum, divide_by
@@ -29,9 +30,10 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
       A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
       anything that has a state or a scale. The noise of a step depends on the key and the number
       of the step alone: give each training a key of its own. ``event(steps, *, sensitivity,
-      relation, sampler=None)`` is what so many steps release: ``sensitivity`` is how far one record
-      moves the update where it is drawn, as ``clip_and_sum(...).sensitivity`` says it, ``sampler``
-      one of ``dpjax.sampling`` that drew the records of each step.
+      relation, sampler=None, dimension=2**24)`` is what so many steps release: ``sensitivity`` is
+      how far one record moves the update where it is drawn, as ``clip_and_sum(...).sensitivity``
+      says it, ``sampler`` one of ``dpjax.sampling`` that drew the records of each step, and
+      ``dimension`` how many numbers an update has at most.
 
     Raises:
       ValueError: if ``stddev`` is not above 0 or ``key`` is no threefry key; by ``event`` where the
@@ -59,7 +61,12 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         return add_noise(Gaussian(), leaf_keys(state, "gaussian_noise"), updates, stddev)
 
     def event(
-        steps: int, *, sensitivity: float, relation: Relation, sampler: Sampler | None = None
+        steps: int,
+        *,
+        sensitivity: float,
+        relation: Relation,
+        sampler: Sampler | None = None,
+        dimension: int = NUMBERS,
     ) -> Event:
         draws = Draws(FullBatch(1) if sampler is None else sampler, relation)
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
@@ -70,6 +77,7 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
             sensitivity=moved,
             noise_multiplier=stddev / moved,
             components=(("updates", stddev),),
+            noise_draws=dimension,
         )
 
     return adding(key, add, event)
@@ -115,7 +123,8 @@ def noisy_mean(
 
     Returns:
       A ``NoiseTransformation``, to stand first in a chain; what leaves it is at least float32.
-      ``event(steps)`` is what so many steps release. With ``per_example`` and a sampler that draws,
+      ``event(steps, dimension=2**24)`` is what so many steps release, of updates of at most so many
+      numbers. With ``per_example`` and a sampler that draws,
       ``update`` needs ``mask=batch.mask``.
 
     Raises:
@@ -153,13 +162,14 @@ def noisy_mean(
     slack = draws.slack(total.any_order and per_example)
     moved = draws.moved(total.clip_norm * (1 + slack))
 
-    def event(steps: int) -> Event:
+    def event(steps: int, dimension: int = NUMBERS) -> Event:
         return draws.event(
             "gradient",
             steps,
             sensitivity=moved,
             noise_multiplier=multiplier,
             components=(("gradient", multiplier * moved),),
+            noise_draws=dimension,
         )
 
     # What is added is read off the release, which is what is accounted.

@@ -11,6 +11,7 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.accounting import Event
+from dpjax.accounting.noise_draws import NUMBERS
 from dpjax.mechanisms import as_key, derive, fold, prefix_noise
 from dpjax.mechanisms.noise import Ball, Noise, Prefix
 from dpjax.mechanisms.used_keys import claim
@@ -75,9 +76,7 @@ def first_state(key: Array, params: PyTree) -> NoiseState:
 def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
     """Returns the key of each leaf at one update, for noise that is independent of all other.
 
-    Args:
-      state: before the update.
-      purpose: a fixed word, such as the name of the noise.
+    ``purpose`` is a fixed word, such as the name of the noise.
     """
     own = derive(state.key, purpose, state.taken)
     return lambda i: fold(own, jnp.uint32([i]))
@@ -86,11 +85,8 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
     """Returns ``updates`` with noise; all noise of chains passes here.
 
-    Args:
-      noise: its law.
-      key_of: the number of a leaf -> a key used for nothing else.
-      updates: pytree of floating arrays.
-      stddev: of the noise, in the units of the updates; public.
+    ``key_of`` is the number of a leaf -> a key used for nothing else; ``stddev``, in the units of
+    the updates, is public.
 
     Privacy: what it means for epsilon says the event of the chain.
     """
@@ -220,8 +216,9 @@ def add_tree_noise(
     Returns:
       A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
       anything that has a state. Past the horizon it raises, and under ``jit`` updates are NaN; a
-      draw is never used again. ``event(steps, *, sensitivity, relation, data_size)`` is what so
-      many steps release: ``sensitivity`` is how far one record moves the one update it enters.
+      draw is never used again. ``event(steps, *, sensitivity, relation, data_size,
+      dimension=2**24)`` is what so many steps release: ``sensitivity`` is how far one record moves
+      the one update it enters, ``dimension`` how many numbers an update has at most.
 
     Raises:
       ValueError: for a number out of range or a bad key; by ``event`` for more steps than the
@@ -255,7 +252,14 @@ def add_tree_noise(
             stddev,
         )
 
-    def event(steps: int, *, sensitivity: float, relation: Relation, data_size: int) -> Event:
+    def event(
+        steps: int,
+        *,
+        sensitivity: float,
+        relation: Relation,
+        data_size: int,
+        dimension: int = NUMBERS,
+    ) -> Event:
         if _validate.positive_int("steps", steps) > noise.horizon:
             raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
         moved = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
@@ -268,6 +272,7 @@ def add_tree_noise(
             sensitivity=moved,
             noise_multiplier=stddev / moved,
             components=(("updates", stddev),),
+            noise_draws=steps * dimension,
         )
 
     return adding(key, add, event)

@@ -78,11 +78,7 @@ class ScoreFunction:
 
 
 def public_score(score: Any) -> Any:
-    """Returns a score as a pytree, or None for the noisy accuracy on the training records.
-
-    Raises:
-      ValueError: for what is no score.
-    """
+    """Returns a score as a pytree, or None for the noisy accuracy on the training records."""
     if isinstance(score, str) and score == ACCURACY:
         return None
     if isinstance(score, PublicAccuracy):
@@ -97,10 +93,6 @@ def public_score(score: Any) -> Any:
 
 def check_score(score: Any, params: Params) -> None:
     """Raises unless a public score is a pure function of the parameters that gives one number.
-
-    Args:
-      score: from ``public_score``.
-      params: the starting point.
 
     Raises:
       ValueError: for a score that calls Python while it runs, or gives no single number.

@@ -22,7 +22,6 @@ from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver import check_data, loop, root_key
-from dpjax.driver.asking import noise_draws
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
 from dpjax.driver.resume import Kept, unless_unwritable
@@ -78,10 +77,10 @@ def tune(
         12]}``; or a list of dictionaries. Numbers such as step sizes, radii, clip norms or the
         strength of a penalty, but nothing that changes the shape of a program, such as a batch
         size. Choose them without a look at the data.
-      data: as in ``solve``, in memory and on one device.
+      data: a ``Dataset`` or a pytree of arrays, in memory and on one device.
       budget: what the whole search may spend.
-      key: as in ``solve``.
-      seed: as in ``solve``; not for a release.
+      key: ``dpjax.random_key()``, for one search.
+      seed: in place of a key, for research that can be repeated and is not for release.
       trials: the expected number of trainings, above 1.
       cap: the largest number; by default four times ``trials``.
       shape: of the distribution of K, see ``accounting.NumberOfTrials``.
@@ -89,13 +88,13 @@ def tune(
         ``with_accuracy`` releases it; ``PublicAccuracy(...)`` on public records; or a function of
         the released parameters, which may read public records and nothing else.
       score_share: of the epsilon of a training that a noisy accuracy spends.
-      params: as in ``solve``.
+      params: public starting point; by default zeros.
       memory_limit: bytes; fewer trainings are made at once where their records take more.
-      progress: as in ``run``.
+      progress: whether a bar is shown; None shows it on a terminal and in a notebook.
       ledger: a ``Ledger`` or its file. It books the search before the data are asked anything, or
         refuses it.
       label: your word for the data, for the ledger; by default the data set's name.
-      part: as in ``run``.
+      part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
 
     Returns:
       A ``Tuned``: the training with the largest score, its setting and its score.
@@ -256,7 +255,6 @@ def _booked(chosen: SearchPlan, kept: Kept, examples: PyTree, params: Params) ->
             run_id=run_id,
             event=chosen.event,
             label=kept.label or "",
-            draws=number.cap * noise_draws(chosen.algorithms[0], examples, params),
             config_hash=sha256(configuration, repr(chosen.settings), repr(number)),
         )
         yield

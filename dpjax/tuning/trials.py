@@ -48,14 +48,8 @@ def draw(
 ) -> Draw:
     """Returns ``slots`` trainings, of which the first K count; K is drawn from ``number``.
 
-    Args:
-      stacked: the algorithms, by which another search with the same root key draws otherwise.
-      records: examples, of which the shapes count.
-      root: root key, shape ().
-      params: the starting point.
-      number: the distribution of K, at most ``slots``.
-      settings: how many there are; each training draws one, with replacement.
-      slots: how many trainings are made.
+    By the stacked algorithms another search with the same root key draws otherwise. ``settings`` is
+    how many there are, of which each training draws one, with replacement; K is at most ``slots``.
 
     Privacy: SECRET; it depends on the key and on public numbers alone.
     """
@@ -119,16 +113,8 @@ def choose(
 
     Ties go to the training drawn first, which is one of them at random.
 
-    Args:
-      stacked: from ``stack``.
-      drawn: these trainings.
-      carries: after their last step.
-      records: as the algorithms' queries read them.
-      params: the starting point.
-      score: as ``score.public_score`` returns it: None for the noisy accuracy of a solution.
-      before: of trainings drawn before, or None.
-      unit: as in ``loop.finish``.
-      unit_rows: as in ``loop.finish``.
+    ``carries`` are after the last step. ``score`` is as ``score.public_score`` returns it: None for
+    the noisy accuracy of a solution.
 
     Privacy: the result is the release of ``SearchRelease`` if ``before`` and these are all the
       trainings of one draw.

@@ -107,9 +107,7 @@ class Tuned(HasCard):
 def searched(solution: Solution, algorithm: Any) -> Solution:
     """Returns the solution of one training as that of the search which released it.
 
-    Args:
-      solution: as ``trials.choose`` returns it.
-      algorithm: a ``Searched`` of its setting, with its numbers as they were calibrated.
+    ``algorithm`` is a ``Searched`` of its setting, with its numbers as they were calibrated.
 
     Privacy: post-processing. A certificate fails for one of K trainings with at most E[K] times the
       probability of one; where that is 1 or more, there is none. The noisy accuracy is that of the

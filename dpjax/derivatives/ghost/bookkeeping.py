@@ -86,14 +86,8 @@ def gradient_sum(
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
-    Args:
-      loss: of one record.
-      params: pytree of floating arrays.
-      batch: pytree with one row per record.
-      mask: (n,) bool.
-      clip_norm: of the full gradient, or of each leaf, (leaves,).
-      any_order: as in ``rounding.block_products``.
-      rows: the most records at once.
+    ``clip_norm`` bounds the full gradient, shape (), or each leaf, (leaves,); ``rows`` are the most
+    records at once.
 
     Privacy: NOT a mechanism: it is exact.
     """
@@ -168,12 +162,8 @@ def part_of(
 ) -> Part:
     """Returns the cheapest ``Part`` for one parameter.
 
-    Args:
-      leaf: its number among the leaves.
-      shape: its shape.
-      used: the layers that use it, with their numbers; None if every record has a copy.
-      any_order: as in ``rounding.block_products``. Its smaller charge for rounding
-        does not cover sums over positions.
+    ``used`` are the layers that use it, with their numbers; None if every record has a copy. The
+    smaller charge for rounding of ``any_order`` does not cover sums over positions.
     """
     if not used:
         return Materialized(leaf, shape)

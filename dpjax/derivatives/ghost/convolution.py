@@ -21,11 +21,7 @@ def is_plain(parameters: dict[str, Any]) -> bool:
 def transposed(parameters: dict[str, Any], kernel: Array, cotangent: Array, size: Any) -> Array:
     """Returns ``cotangent`` pulled back through a convolution, by one with the reversed kernel.
 
-    Args:
-      parameters: of the convolution, which ``is_plain``.
-      kernel: already ``turned``, and kept in memory.
-      cotangent: of the convolution's output.
-      size: shape of its left input.
+    The convolution ``is_plain``, its kernel already ``turned``; ``size`` is the shape of its input.
     """
     numbers = parameters["dimension_numbers"]
     spatial = numbers.rhs_spec[2:]

@@ -19,7 +19,6 @@ class GhostNorm(Part):
 
     @property
     def numbers(self) -> int:
-        """Products of pairs of positions, and inputs and cotangents in float64."""
         rule = self.rule
         return 4 * rule.positions**2 + 2 * rule.positions * (rule.inputs + rule.outputs)
 
@@ -45,7 +44,6 @@ class GhostNorm(Part):
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
-        """Returns the weighted sums over records and positions, in float64."""
         del any_order
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
@@ -59,7 +57,6 @@ class Embedding(Part):
 
     @property
     def numbers(self) -> int:
-        """Products of pairs of positions, and cotangents in float64."""
         rule = self.rule
         return 4 * rule.positions**2 + 2 * rule.positions * rule.outputs
 
@@ -86,7 +83,6 @@ class Embedding(Part):
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
-        """Returns the weighted sums, in float64."""
         del any_order
         index, right = (blocks(part, size=size) for part in arrays)
 

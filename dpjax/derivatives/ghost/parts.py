@@ -66,10 +66,8 @@ class Part:
     ) -> tuple[Array, ...]:
         """Returns the sanitized arrays behind norm and sum, along an axis of records.
 
-        Args:
-          cotangents: the derivatives of the loss in the probes, for each record.
-          residuals: of each layer, for each record.
-          dtype: of the result.
+        ``cotangents`` are derivatives of the loss in the probes, and ``residuals`` those of each
+        layer.
         """
         raise NotImplementedError
 
@@ -102,18 +100,15 @@ class Materialized(Part):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the weighted sum: flat."""
         return (math.prod(self.leaf_shape),)
 
     @property
     def numbers(self) -> int:
-        """The gradient."""
         return 2 * math.prod(self.leaf_shape)
 
     def arrays(
         self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
     ) -> tuple[Array, ...]:
-        """Returns the gradients (records, numbers)."""
         if not self.layers:
             rows = cotangents.copies[self.leaf]
         else:
@@ -136,13 +131,11 @@ class Materialized(Part):
         return jax.vmap(gradient)(residuals[number], cotangents.offsets[number])
 
     def squares(self, arrays: tuple[Array, ...]) -> Array:
-        """Returns the squared norms of the rows."""
         return clipping.square_norms(arrays[0])
 
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
-        """Returns the weighted sums of the rows."""
         return rounding.block_products(
             blocks(factors, size=size), blocks(arrays[0], size=size), any_order, axis=1
         )
@@ -170,7 +163,6 @@ class Rank1(Part):
         return clipping.sanitize_nonfinite(left[:, 0].astype(dtype)), cotangent[:, 0]
 
     def squares(self, arrays: tuple[Array, ...]) -> Array:
-        """Returns the products of both squared norms."""
         left, right = map(clipping.square_norms, arrays)
         bad = clipping.bad(arrays[0]) | clipping.bad(arrays[1])
         with jax.enable_x64(True):
@@ -179,7 +171,6 @@ class Rank1(Part):
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
     ) -> Array:
-        """Returns the weighted sums of the products."""
         left, right = arrays
         scaled = factors[:, None] * right
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
