@@ -437,12 +437,10 @@ class Query:
         return self._on_sum(bound) / self.divisor
 
     def _noise_on_sum(self, bound: Array | float) -> Array | float:
-        # Computed from that on the mean, so that it is the printed ``stddev`` times the divisor.
-        # The noisy sum is divided afterwards: rounding in that division is post-processing.
+        # The printed ``stddev`` times the divisor, which divides the noisy sum: post-processing.
         return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
-        """The records of one draw, and which of them count."""
         return self.sampler.draw(derive(key, "sample", 0), records)
 
 
