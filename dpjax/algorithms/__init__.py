@@ -9,8 +9,10 @@ history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` l
 
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, Status
+from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.common import Single
+from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
 from dpjax.algorithms.error_bars import ErrorBars
@@ -36,6 +38,7 @@ __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Certificate",
+    "Descent",
     "Entry",
     "ErrorBars",
     "Example",
@@ -43,6 +46,8 @@ __all__ = [
     "Scenario",
     "Single",
     "Status",
+    "UpdateRule",
+    "calibrated_query",
     "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",

@@ -27,16 +27,22 @@ def calibrated_query(
     kind: Any,
     steps: int,
     *,
-    batch_size: int | None,
-    capacity: int | None,
+    batch_size: int | None = None,
+    capacity: int | None = None,
     multiplier: float | None = None,
     **fields: Any,
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
 
-    Arguments are those of the factories. ``multiplier`` is of a paper's noise formula, by default
-    the least that the accountant allows; ``fields`` are what the kind has beside, as its clip
-    norms.
+    Args:
+      problem: from ``algorithms.base.check_problem``.
+      kind: class of the query.
+      steps: T.
+      batch_size: expected size of a Poisson batch, or n for all records; by default n / 14, at most
+        16,384.
+      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      multiplier: of a paper's noise formula; by default the least that the accountant allows.
+      **fields: what the kind has beside, as its clip norms.
 
     Raises:
       ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a
