@@ -19,7 +19,7 @@ import pytest
 
 from dpjax import _files, _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain, noise_draws
+from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -438,7 +438,7 @@ def _(patch):
 
 @mutant("a ledger that pays for no draws")
 def _(patch):
-    patch.setattr(filters, "charge", lambda draws: noise_draws.charge(0))
+    patch.setattr(filters, "_left", lambda budget, draws: (budget.epsilon, budget.delta))
 
 
 # Keys used twice.

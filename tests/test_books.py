@@ -776,6 +776,7 @@ def test_a_crafted_cost_or_limit_is_damage(change, single, path):
         "releases": [{"mechanism": "gaussian"}],
         "overflow": 0.0,
         "draws": 1,
+        "tails": 2.0,
         "at": "then",
     }
     booked |= {"cost": 0.1} if single else {"cost": [0.1, 0.1], "limits": FIXED}

@@ -91,7 +91,7 @@ def test_a_run_calibrated_to_the_whole_budget_fits_and_nothing_after_it(
     budget, steps, relation, unsampled, path
 ):
     budget = dpjax.PrivacyBudget(*budget, relation)
-    multiplier = dpjax.accounting.gaussian_multiplier(budget, steps)
+    multiplier = dpjax.accounting.gaussian_multiplier(budget, steps, noise_draws=0)
     with Ledger.create(path, budget, unsampled=unsampled) as ledger:
         assert budget.epsilon - 1e-10 < ledger.remaining_epsilon <= budget.epsilon
         ledger.reserve(**intent(event=gaussian(multiplier, steps, relation)))
@@ -105,13 +105,13 @@ def test_a_run_calibrated_to_the_whole_budget_fits_and_nothing_after_it(
 
 def test_the_gaussian_book_loses_nothing(path):
     """K runs of mu / sqrt(k) are one of mu, and no adding of epsilons gives that."""
-    charged = dataclasses.replace(BUDGET, epsilon=1.0 - 5e-5)  # for the draws of all runs
+    charged = dataclasses.replace(BUDGET, epsilon=1.0 - 3e-4)  # for the draws of all runs
     single = dpjax.accounting.gaussian_multiplier(charged, 50)
     with Ledger.create(path, BUDGET, unsampled=True) as ledger:
         for run in range(50):
             ledger.reserve(**intent(str(run), single))
         with pytest.raises(ValueError, match="exceed"):
-            ledger.reserve(**intent("more", 10 * single))
+            ledger.reserve(**intent("more", 3 * single))
         spent = Event(tuple(gaussian(single).releases * 50), "zero_out")
     assert epsilon(spent, 1e-5, "zero_out") <= 1.0
     assert 50 * epsilon(gaussian(single), 1e-5, "zero_out") > 4
@@ -212,7 +212,8 @@ def test_a_mixed_history_stays_within_epsilon(path):
 def test_overflow_is_charged_to_its_share_of_delta(path):
     with Ledger.create(path, BUDGET) as ledger:
         ledger.reserve(**intent("first", 100.0))
-        most = 0.01 * 0.5e-5 / (1 + math.e)
+        left = half(BUDGET)
+        most = 0.01 * left.delta / (1 + math.exp(left.epsilon))
         assert ledger._booked()[0].overflow == pytest.approx(most)
         ledger.reserve(**intent(event=sampled(0.6 * most)))
         with pytest.raises(ValueError, match="raise the sampler's capacity"):

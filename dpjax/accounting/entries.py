@@ -12,7 +12,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "intent": {
         **dict.fromkeys(("run", "label", "config", "at"), (str,)),
         **dict.fromkeys(("parent", "part"), (str, _OR_NONE)),
-        **{"releases": (list,), "plan": (list, _OR_NONE), "draws": (int,)},
+        **{"releases": (list,), "plan": (list, _OR_NONE), "draws": (int,), "tails": (int, float)},
     },
     "completion": {"run": (str,), "at": (str,), "planned": (list, _OR_NONE)},
 }
@@ -24,10 +24,13 @@ def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     for line in lines:
         read = all(isinstance(line.get(name), kind) for name, kind in _FIELDS[line["kind"]].items())
         names = outside_names(line)
-        lists = [isinstance(one, list) for one in line.get("planned", ())]
+        lists = [isinstance(one, list) and len(one) == 4 for one in line.get("planned", ())]
         read = read and line.get("releases") != []
         if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
             raise TypeError("a field is of another type")
+        drawn = [line.get(name, 0) for name in ("draws", "tails", "noise_draws")]
+        if not all(type(one) is not bool and one >= 0 for one in drawn):
+            raise ValueError("it draws less than no noise")
         if line.get("part") not in (None, *parts) or ("config" in line) != ("parent" in line):
             raise ValueError("it names no part that is declared, or no parent")
     return parts
@@ -66,14 +69,14 @@ class Entry(NamedTuple):
 
 
 def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> list | None:
-    """Returns a place that a plan holds for a run that is accounted like this one."""
+    """Returns a place that a plan holds for a run that is accounted like this one, or for less."""
     wanted = [event.relation, steps(event), part]
     taken = [line["plan"] for line in lines if "plan" in line]
     places = (
         [line["run"], number]
         for line in lines
         for number, planned in enumerate(line.get("planned", []))
-        if [*planned, None][:3] == wanted and wanted[1]
+        if planned[:3] == wanted and wanted[1] and event.noise_draws <= planned[3]
     )
     return next((place for place in places if place not in taken), None)
 

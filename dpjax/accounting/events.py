@@ -79,7 +79,13 @@ class Event:
     @property
     def noise_draws(self) -> int:
         """How many numbers of noise there are at most, which ``epsilon`` is charged for."""
-        return sum(release.count * release.noise_draws for release in self.releases)
+        return sum(n for n, _ in self.noise_numbers)
+
+    @property
+    def noise_numbers(self) -> tuple[tuple[int, float], ...]:
+        """Of each release that draws noise: how many numbers, and its noise multiplier."""
+        drawn = (release for release in self.releases if release.noise_draws)
+        return tuple((one.count * one.noise_draws, one.noise_multiplier) for one in drawn)
 
     @property
     def with_exact_noise(self) -> "Event":
@@ -166,7 +172,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
             f"else under {relation!r}. Build the algorithm with a budget of that relation."
         )
     return charged_epsilon(
-        lambda left: _exact_epsilon(event, left, accountant), event.noise_draws, delta
+        lambda left: _exact_epsilon(event, left, accountant), event.noise_numbers, delta
     )
 
 
@@ -205,7 +211,8 @@ def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray
     >>> print(deltas(event, np.array([4.3772, 0.0])).round(6))
     [1.00000e-05 3.82925e-01]
     """
-    return charged_deltas(lambda at: _exact_deltas(event, at, scale), event.noise_draws, epsilons)
+    scaled = [(n, scale * noise) for n, noise in event.noise_numbers]
+    return charged_deltas(lambda at: _exact_deltas(event, at, scale), scaled, epsilons)
 
 
 def _exact_deltas(event: Event, epsilons: np.ndarray, scale: float) -> np.ndarray:

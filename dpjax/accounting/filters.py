@@ -47,7 +47,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, Release, epsilon, renyi
-from dpjax.accounting.noise_draws import charge
+from dpjax.accounting.noise_draws import LOG_BETA, TAIL, charge, tails
 from dpjax.accounting.sampled import renyi_divergences
 from dpjax.accounting.search import accounting_key
 
@@ -61,8 +61,8 @@ _SLACK = 4e-12
 _OVERFLOW_SHARE = 0.01
 # Multiples of a first run are searched up to this, and to one part in so many.
 _MULTIPLES = 1000
-# Least part of a ledger's epsilon and delta that its draws of noise leave.
-_LEFT = 0.99
+# Part of delta that a ledger sets aside for the tails of its draws, and at most of its epsilon.
+_SHARE = 2.0**-10
 # Noise, relative to a run's own, beyond which advising it is of no use; what is called nothing.
 _MOST_NOISE, _LITTLE = 2.0**20, 1e-4
 
@@ -94,21 +94,23 @@ ALL = float(np.nextafter(1.0, 2.0))
 def most_draws(budget: PrivacyBudget) -> int:
     """Returns how many numbers of noise a ledger is charged for: 2^40, or fewer that cost little.
 
-    >>> print(*(math.log2(most_draws(PrivacyBudget(epsilon, 1e-6))) for epsilon in (1.0, 10.0)))
-    40.0 33.0
+    >>> print(*(math.log2(most_draws(PrivacyBudget(epsilon, 1e-6))) for epsilon in (1.0, 1e-4)))
+    40.0 22.0
     """
-    for power in range(40, -1, -1):
-        epsilon, delta = _left(budget, 2**power)
-        if epsilon >= _LEFT * budget.epsilon and delta >= _LEFT * budget.delta:
+    for power in range(40, 0, -1):
+        if charge(2**power).epsilon <= _SHARE * budget.epsilon:
             return 2**power
-    return 0
+    return 1
 
 
 def _left(budget: PrivacyBudget, draws: int) -> tuple[float, float]:
     """The epsilon and delta that exact noise may spend, where this many numbers of it are drawn."""
-    cost = charge(draws)
-    failed = (1 + math.exp(min(budget.epsilon, 700.0))) * cost.failed
-    return budget.epsilon - cost.epsilon, cost.shrunk * (budget.delta - failed)
+    if not draws:
+        return budget.epsilon, budget.delta
+    cost, beta, share = charge(draws), math.exp(-LOG_BETA), _SHARE * budget.delta
+    epsilon = min(budget.epsilon, math.log(max(share / beta, 1.0)))
+    delta = cost.shrunk * (budget.delta - share - (1 + math.exp(epsilon)) * beta)
+    return epsilon - cost.epsilon, min(delta, epsilon - cost.epsilon)
 
 
 def used(costs: Iterable[Cost]) -> Cost:
@@ -139,8 +141,7 @@ class Books:
     ):
         self.declared, self.order, self.both, self.draws = budget, order, both, draws
         # Of exact noise, in whose terms runs add up.
-        epsilon, delta = _left(budget, draws)
-        self.budget = budget = PrivacyBudget(epsilon, min(delta, epsilon), budget.relation)
+        self.budget = budget = PrivacyBudget(*_left(budget, draws), budget.relation)
         self._half = dataclasses.replace(budget, delta=budget.delta / 2)
         renyi_alone = both or order is not None
         self.single = self._renyi(budget) if renyi_alone else Limits(_gaussian_limit(budget))
@@ -206,6 +207,10 @@ class Books:
                 rho = renyi(event, limits.order)
         return limits.fraction(own, rho, event.failure_probability)
 
+    def tails(self, event: Event) -> float:
+        """Returns how many tails of noise a run adds, for which a part of delta is set aside."""
+        return tails(event.noise_numbers, self.declared.epsilon)
+
     def read(self, intents: list[dict[str, Any]]) -> tuple[Limits, list[Cost]]:
         """Returns limits and costs of lines; one book, as in dpjax 0.2, has numbers in its unit."""
         limits = Limits(*intents[0]["limits"]) if self.both and intents else self.single
@@ -252,15 +257,20 @@ class Books:
         words += f" epsilon {further:g} at delta {self.declared.delta:g}"
         return f"{100 * left:.3g} %; {words}{more}"
 
-    def price(self, event: Event, limits: Limits, before: list[Cost], booked: int) -> Cost:
-        """Returns what a run takes, if it fits beside those before, with ``booked`` draws in all.
+    def price(
+        self, event: Event, limits: Limits, before: list[Cost], booked: tuple[int, float]
+    ) -> Cost:
+        """Returns what a run takes, if it fits beside those before, of ``booked`` draws and tails.
 
         Raises:
           ValueError: as ``cost``, or with the way to a run that fits.
         """
 
-        def noisier(factor: float) -> Event:
+        def scaled(event: Event, factor: float) -> Event:
             return Event(tuple(r.scaled(factor) for r in event.releases), event.relation)
+
+        def noisier(factor: float) -> Event:
+            return scaled(event, factor)
 
         def holds(event: Event) -> bool:
             fixed = limits if before or not self.both else self.limits(event)
@@ -268,18 +278,23 @@ class Books:
 
         whole, event = event, event.with_exact_noise
         cost = self.cost(event, limits, not before)
-        too_many = booked + whole.noise_draws > self.draws
-        if min(used([*before, cost])) <= 1 and not too_many:
+        fits = min(used([*before, cost])) <= 1
+        draws, out = booked[0] + whole.noise_draws, booked[1] + self.tails(whole)
+        too_many = draws > self.draws or TAIL * out > _SHARE * self.declared.delta
+        if fits and not too_many:
             return cost
         with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
-            spent = epsilon(whole, self.declared.delta, event.relation)
-            if not before and spent <= self.declared.epsilon:
+            spent, with_less = (
+                epsilon(scaled(whole, factor), self.declared.delta, event.relation)
+                for factor in (1.0, 0.9)
+            )
+            if not before and spent <= self.declared.epsilon < (with_less if fits else math.inf):
                 return ALL, ALL
-        if too_many:
+        if fits:
             raise ValueError(
-                f"this run draws {whole.noise_draws:,} numbers of noise, beside {booked:,} of "
-                f"other runs, and the ledger is charged for {self.draws:,}; give it a ledger of "
-                "its own, whose budget adds to this one."
+                f"this run draws {whole.noise_draws:,} numbers of noise, beside {booked[0]:,} of "
+                "other runs, more than this ledger is charged for: give it a ledger of its own, "
+                "whose budget adds to this one, or more noise in each step."
             )
         if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
             raise ValueError(
@@ -293,9 +308,9 @@ class Books:
         most = 0.0
         with contextlib.suppress(ValueError):  # of a search beside other releases
             most = epsilon(noisier(high), self.declared.delta, event.relation)
-            # The grids on which sampled losses are composed move an epsilon by about 1e-6 of it.
+            # Grids of sampled losses move an epsilon by 1e-6 of it; noise of two parts by 5e-5.
             first = self.both and not before
-            most = self.declared.epsilon if first else rounded_down(most * (1 - 1e-5))
+            most = self.declared.epsilon if first else rounded_down(most * (1 - 1e-4))
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if noisier(2.0) == event:
             words += (

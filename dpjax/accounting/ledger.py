@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import datetime
 import json
+import math
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ class Ledger(HasCard):
             self.renyi_order: float | None = declared["renyi_order"]
             kind = not declared["unsampled"], declared["noise_draws"]
             self.books = Books(self.budget, self.renyi_order, *kind)
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             raise LedgerError(f"{self.path} is damaged: it holds what no ledger writes.") from None
 
     @classmethod
@@ -281,9 +282,10 @@ class Ledger(HasCard):
     def _price(self, event: Event) -> tuple[list[Any] | None, dict[str, dict[str, Any]]]:
         """The place in a plan that has paid for a run, and what the run takes of each part."""
         plan, found, refused = place(self._lines.lines, event, self.part), {}, []
-        booked = sum(line["draws"] for line in self._intents() if "plan" not in line)
         for part in self._reads:
             limits, before = self._booked(part)
+            lines = [line for line in self._intents(part) if "plan" not in line]
+            booked = sum(ln["draws"] for ln in lines), math.fsum(ln["tails"] for ln in lines)
             try:
                 limits = limits if before else self.books.limits(event)
                 self.books.cost(event, limits)  # also a planned run may be one that no ledger books
@@ -354,6 +356,7 @@ class Ledger(HasCard):
                 "overflow": 0.0 if plan else event.failure_probability,
                 "plan": plan,
                 "draws": event.noise_draws,
+                "tails": self.books.tails(event),
                 **({"shares": shares} if self.parts else shares[""]),
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
@@ -373,7 +376,7 @@ class Ledger(HasCard):
         Raises:
           ValueError: as ``check``.
         """
-        planned = [[run.relation, steps(run), self.part] for run in events]
+        planned = [[run.relation, steps(run), self.part, run.noise_draws] for run in events]
         self._book("plan", compose(events), label, planned=planned)
 
     def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:

@@ -1,74 +1,101 @@
 """What noise drawn by integers adds to epsilon and delta, beside exact Gaussian noise.
 
 Each noisy number lies in a cell of a public grid. Given what was released before, the probability
-of a cell is the Gaussian's to a factor of e^eta, but for noise beyond 9.94 standard deviations, of
-probability tau. Let P be the law of N numbers with exact noise, Q that of those drawn, and A the
-logarithm of Q over P. Each number adds at most eta to |A|, and in the mean at most eta^2 under Q
-and nothing under P. So by Azuma's inequality, with s = N eta^2 + eta sqrt(2 N log(1/beta)),
-A > s under Q, and A < -s under P, each has probability at most b = beta + N tau. If exact noise is
-(epsilon, delta)-private, then for neighbours, whose laws are marked by ', and all events E
+of a cell is the Gaussian's to a factor of e^eta, up to 9.945 standard deviations from the exact
+number; what lies beyond has probability tau. Let P be the law of N numbers with exact noise, Q that
+of those drawn, A the logarithm of Q over P, and mark by ' what is of a neighbour. Each number adds
+at most eta to |A|, and at most eta^2 in the mean, under P and Q. So by Azuma's inequality, with
+s = N eta^2 + eta sqrt(2 N log(1/beta)), |A| > s has probability beta at most, but for tails. Let T'
+be the event that a number lies beyond 9.945 standard deviations from that of the neighbour. If
+exact noise is (epsilon, delta)-private, then for all events E
 
-  Q(E) <= e^s P(E) + b <= e^s (e^epsilon P'(E) + delta) + b
-       <= e^(epsilon + 2 s) Q'(E) + e^s delta + (1 + e^(epsilon + s)) b.
+  Q(E) <= e^s P(E) + beta + N tau,         P(E) <= P(E without T') + P(T'),
+  P(E without T') <= e^epsilon P'(E without T') + delta,
+  P'(E without T') <= e^s Q'(E) + beta,    P(T') <= N tau e^(10.05 d),
+
+where a record moves no number by more than d standard deviations: a tail falls by a factor of
+e^10.05 a standard deviation at most. Of noise multiplier m, d <= 2 / m, as two records may differ.
+Instead, P'(E) <= e^s Q'(E) + beta + N tau, so that e^(10.05 d) may be e^epsilon. In all
+
+  Q(E) <= e^(epsilon + 2 s) Q'(E)
+          + e^s (delta + (1 + e^epsilon) beta + (1 + min(e^epsilon, e^(20.1 / m))) N tau).
 
 Where batches, or all trainings of a search but one, stay hidden, N counts their numbers too, and
 leaving them out is post-processing. For noise that is correlated between answers it is assumed that
-independent draws this exact make sums as exact.
+independent draws this exact make sums as exact. The tilt of objective perturbation lies in no cell;
+that it is as exact is assumed too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 RATIO = 2.0**-39
-"""eta; ``benchmarks/noise_tables.py`` proves it."""
+"""eta: a draw is exact to 2^-50, which moves the ends of a cell, 2^-9 wide or wider, so far out."""
 NUMBERS = 2**24
 """Numbers of noise in one release, where nobody says how many."""
-_TAIL = 2.0**-75
-# beta; at 2^-100 it is nothing beside the tails of as few as 2^-25 of one number.
-_LOG_BETA = 100 * math.log(2)
+TAIL = 2.0**-75
+"""tau."""
+# beta: it is nothing beside the tails, which have 2^-75 each.
+LOG_BETA = 100 * math.log(2)
+_REACH = 20.1
 # Part of delta that is set aside first, which is enough but for many numbers or a large epsilon.
 _SET_ASIDE = 2.0**-36
 _LARGEST_EPSILON = 700.0
 
+Numbers = Sequence[tuple[int, float]]
+"""Of each kind of release: how many numbers of noise, and the noise multiplier."""
+
 
 class Charge(NamedTuple):
-    """What N numbers cost; made by ``charge``."""
+    """What N numbers cost, but for tails; made by ``charge``."""
 
     epsilon: float
     """2 s."""
     shrunk: float
     """e^-s: what is left of delta."""
-    failed: float
-    """b: of delta, (1 + e^epsilon) times this."""
 
 
 def charge(draws: int) -> Charge:
-    """Returns what ``draws`` numbers of noise cost at most.
+    """Returns what ``draws`` numbers of noise cost at most, but for tails.
 
     >>> charge(0).epsilon, 2e-9 < charge(4617).epsilon < 3e-9
     (0.0, True)
     """
-    s = draws * RATIO**2 + RATIO * math.sqrt(2 * draws * _LOG_BETA)
-    return Charge(2 * s, math.exp(-s), (math.exp(-_LOG_BETA) + draws * _TAIL) if draws else 0.0)
+    s = draws * RATIO**2 + RATIO * math.sqrt(2 * draws * LOG_BETA)
+    return Charge(2 * s, math.exp(-s))
 
 
-def charged_epsilon(exact: Callable[[float], float], draws: int, delta: float) -> float:
+def tails(numbers: Numbers, epsilon: float) -> float:
+    """Returns how many tails delta pays for at ``epsilon``; each is of probability ``TAIL``.
+
+    >>> tails([(100, 1e6)], 5.0) < 201 < tails([(100, 1.0)], 5.0)
+    True
+    """
+    most = min(epsilon, _LARGEST_EPSILON)
+    return math.fsum(n * (1 + math.exp(min(most, _REACH / noise))) for n, noise in numbers)
+
+
+def _failed(numbers: Numbers, epsilon: float) -> float:
+    """What delta pays beside that of exact noise, before e^s."""
+    beta = (1 + math.exp(min(epsilon, _LARGEST_EPSILON))) * math.exp(-LOG_BETA)
+    return beta + TAIL * tails(numbers, epsilon)
+
+
+def charged_epsilon(exact: Callable[[float], float], numbers: Numbers, delta: float) -> float:
     """Returns the epsilon at ``delta``, given that of exact noise as a function of delta.
 
     Infinite where the charge leaves nothing of delta.
     """
-    if not draws:
+    if not numbers:
         return exact(delta)
-    cost, aside = charge(draws), _SET_ASIDE * delta
+    cost, aside = charge(sum(n for n, _ in numbers)), _SET_ASIDE * delta
     while aside < delta / 2:
         spent = exact(cost.shrunk * (delta - aside)) + cost.epsilon
-        if spent > _LARGEST_EPSILON:
-            break
         # Of the epsilon with its charge, which is a little more than the proof asks for.
-        needed = (1 + math.exp(spent)) * cost.failed
+        needed = _failed(numbers, spent) / cost.shrunk
         if needed <= aside:
             return spent
         aside = 2 * needed
@@ -76,14 +103,14 @@ def charged_epsilon(exact: Callable[[float], float], draws: int, delta: float) -
 
 
 def charged_deltas(
-    exact: Callable[[np.ndarray], np.ndarray], draws: int, epsilons: np.ndarray
+    exact: Callable[[np.ndarray], np.ndarray], numbers: Numbers, epsilons: np.ndarray
 ) -> np.ndarray:
     """Returns the deltas at ``epsilons``, given those of exact noise as a function of epsilons."""
-    if not draws:
+    if not numbers:
         return exact(epsilons)
-    cost = charge(draws)
+    cost = charge(sum(n for n, _ in numbers))
     inner = np.asarray(epsilons, np.float64) - cost.epsilon
     # Below 0, P - e^epsilon P' is P - P' and a part of P'.
     ideal = exact(np.maximum(inner, 0.0)) - np.expm1(np.minimum(inner, 0.0))
-    failed = (1 + np.exp(np.minimum(epsilons, _LARGEST_EPSILON))) * cost.failed
-    return np.minimum(ideal / cost.shrunk + failed, 1.0)
+    failed = [_failed(numbers, epsilon) for epsilon in np.ravel(epsilons)]
+    return np.minimum((ideal + np.reshape(failed, np.shape(ideal))) / cost.shrunk, 1.0)

@@ -90,8 +90,11 @@ class Release:
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
-        if self.noise_draws:
-            _validate.positive_int("noise_draws", self.noise_draws)
+        draws = self.noise_draws
+        if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 0:
+            raise ValueError(
+                "noise_draws must be a whole number of at least 0, got " + _validate.shown(draws)
+            )
         for field in ("noise_multiplier", "sensitivity"):
             # float(): dp_accounting takes another path for int and np.float32 multipliers.
             object.__setattr__(self, field, _validate.positive(field, getattr(self, field)))

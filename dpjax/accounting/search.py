@@ -100,7 +100,8 @@ class SearchRelease(Release):
             1,
             noise_multiplier=min(release.noise_multiplier for release in released),
             words=released[0].words,
-            noise_draws=number.cap * max(sum(r.count * r.noise_draws for r in one) for one in kept),
+            noise_draws=number.cap
+            * max(sum(r.count * r.noise_draws for r in one) for one in every),
             trainings=tuple(kept),
             trials=number.mean,
             cap=number.cap,

@@ -264,7 +264,9 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
     foreign = [query for query in algorithm.queries if not is_own(query)]
     for query in foreign:
         check_query(query)
-    if not foreign and all(map(is_own, _algorithms_in(algorithm))):
+    size = getattr(algorithm, "subspace_dimension", algorithm.dimension)
+    counted = all(query.setting.dimension >= size for query in algorithm.queries)
+    if counted and not foreign and all(map(is_own, _algorithms_in(algorithm))):
         return
     asked = questions(algorithm, examples, params, _Counting)
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
@@ -303,7 +305,7 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         raise ValueError(
             f"{type(algorithm).__name__} adds {draws:,} numbers of noise, and its epsilon is "
             f"charged for {charged:,}: make its queries with Setting(..., dimension=P) for P "
-            "parameters, or define noise_draws, how many an answer has."
+            "parameters, or say how many an answer has in noise_draws, of a query or a Release."
         )
 
 

@@ -403,7 +403,7 @@ class Query:
             components=self.components,
             mechanism=self.noise.mechanism,
             words=self.words,
-            **{"noise_draws": self.noise_draws, **own},
+            **{"noise_draws": int(self.noise_draws), **own},
         )
 
     def _words_of(self, release: Release) -> ReleaseWords:

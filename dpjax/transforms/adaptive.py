@@ -133,7 +133,7 @@ def adaptive_clip_and_noise(
       A ``NoiseTransformation`` from per-example gradients, as ``clip_and_sum`` reads them, to their
       noisy sum, to be followed by ``divide_by(sampler.expected)``. With a sampler that draws,
       ``update`` needs ``mask=batch.mask``. Its state is an ``AdaptiveState``. ``event(steps,
-      dimension=2**24)`` is what so many steps release, gradients and counts, of so many numbers.
+      dimension=2**24 - 1)`` is what so many steps release, gradients of so many numbers and counts.
 
     Raises:
       ValueError: for a number out of range, a count that alone spends all, a bad key, or a sampler
@@ -174,8 +174,8 @@ def adaptive_clip_and_noise(
     parts = {"gradient over clip norm": gradient_noise, "fraction": count_noise}
     components = tuple((name, stddev / expected) for name, stddev in parts.items())
 
-    def event(steps: int, dimension: int = NUMBERS) -> Event:
-        fields = {"sensitivity": one, "components": components, "noise_draws": dimension}
+    def event(steps: int, dimension: int = NUMBERS - 1) -> Event:
+        fields = {"sensitivity": one, "components": components, "noise_draws": dimension + 1}
         return draws.event(_NAME, steps, noise_multiplier=noise_multiplier, **fields)
 
     event(1)  # raises for what has no accounting

@@ -74,6 +74,7 @@ class SearchPlan(HasCard):
             settings=len(self.settings),
             public_score=self.release.public_score,
         )
+        release = dataclasses.replace(release, noise_draws=self.release.noise_draws)
         declared = Declared(self.budget.epsilon, self.budget.delta)
         # The rest of an algorithm the training says.
         return cast(Algorithm, Searched(one, declared, release))
