@@ -68,7 +68,10 @@ def units_of(query, params, public):
     scales = query.stddevs(params, **public)
     # Those of ball noise are float64.
     scales = [lax.convert_element_type(scale, jnp.float32) for scale in scales]
-    return tuple(scale / query.noise_multiplier for scale in scales)
+    # Some laws divide what they are added to.
+    divisors = [getattr(noise, "divisor", 1) for _, noise in query.noises(**public)]
+    pairs = zip(scales, divisors, strict=True)
+    return tuple(scale * by / query.noise_multiplier for scale, by in pairs)
 
 
 def distances(query, data, params, public, order):

@@ -79,9 +79,21 @@ def unit_records(n, p, seed=0):
 
 
 def quiet(algorithm, **more):
-    """The algorithm with hardly any noise in its one query."""
-    query = dataclasses.replace(algorithm.query, noise_multiplier=1e-7)
-    return dataclasses.replace(algorithm, query=query, **more)
+    """The algorithm with hardly any noise in its queries, which no epsilon allows."""
+    fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+
+    def less(value):
+        if isinstance(value, tuple):
+            return tuple(map(less, value))
+        return dataclasses.replace(value, noise_multiplier=1e-7)
+
+    queries = {
+        name: less(value)
+        for name, value in fields.items()
+        if isinstance(value, dpjax.oracles.Query)
+        or (name == "queries" and isinstance(value, tuple))
+    }
+    return dataclasses.replace(algorithm, **queries, **more)
 
 
 class Crash(BaseException):

@@ -231,7 +231,11 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
         assert word in not_covered
     once = name in SPIDERS and "Sampling: one pass" in text and "run ends when" in text
     assert once or "number of steps is fixed beforehand" in text
-    assert once or "Sampling: none" in text or (drawn and "Poisson sampling, anew for each" in text)
+    assert (
+        once
+        or "Sampling: none" in text
+        or (drawn and "Poisson sampling, drawn anew for each" in text)
+    )
     assert "every iterate" in text
     assert "Threefry" in text and "Accounting:" in text
     assert ("n is private" in text) == (relation == "add_or_remove_one")

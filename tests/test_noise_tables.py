@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax import accounting
 from dpjax.mechanisms import fixed_point
 from dpjax.mechanisms.base import random_words
 from dpjax.mechanisms.fixed_point import (
@@ -284,12 +283,3 @@ def test_programs_of_other_devices_hold_no_float64(width, platform):
     text = lowered.mlir_module()
     assert "i64" in text
     assert not re.search(r"\bf64\b|xf64>|xf32>|custom_call", text)
-
-
-def test_where_the_tails_end_matters_to_delta_is_said():
-    (said,) = accounting.remarks(30.0, 1e-10, 10**9)
-    assert "may add 2e-10 to delta" in said
-    (plain,) = accounting.remarks(20.0, 1e-6, 10**5)
-    assert "to delta" not in plain
-    # On one coordinate: the noise of the neighbour, 3.72 away, does not reach there.
-    assert stats.norm.sf(9.94 - 3.72) == pytest.approx(2e-10, rel=0.3)

@@ -433,7 +433,10 @@ def test_the_papers_own_accounting_is_of_a_far_larger_epsilon():
         dpjax.objectives.logistic(), budget, **PAPER, capacity=PAPER["data_size"]
     )
     query = dataclasses.replace(algorithm.query, noise_multiplier=nominal)
-    true = accounting.epsilon(query.event(PAPER["steps"]), 1e-5, "zero_out")
+    # Noise this small ends too near for any epsilon to be proved.
+    event = query.event(PAPER["steps"])
+    assert accounting.epsilon(event, 1e-5, "zero_out") == math.inf
+    true = accounting.epsilon(event.with_exact_noise, 1e-5, "zero_out")
     assert 38 < true < 40
 
 

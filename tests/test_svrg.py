@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import quiet
 
 import dpjax
 from dpjax.accounting import RELATIONS
@@ -120,8 +121,9 @@ def test_what_a_step_does_not_ask_for_is_not_computed_before_it_all_the_same(run
 
 
 def without_noise(factory, **more):
-    budget = dpjax.PrivacyBudget(1e9, 0.4)
-    return factory(LOGISTIC, budget, data_size=N, dimension=P, batch_size=N, step_size=1.0, **more)
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    sizes = {"data_size": N, "dimension": P, "batch_size": N}
+    return quiet(factory(LOGISTIC, budget, **sizes, step_size=1.0, **more))
 
 
 gradient = jax.jit(clipped_grad(LOGISTIC, clip_norm=1.0))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import quiet
 from scipy import optimize, stats
 
 import dpjax
@@ -49,13 +50,13 @@ def test_with_almost_no_noise_it_reaches_the_optimum(release, strength):
         return -(x * (y / (1 + np.exp(y * (x @ w))))[:, None]).mean(0) + strength * w
 
     best = optimize.minimize(value, np.zeros(P), jac=slope, method="BFGS", options={"gtol": 1e-10})
-    algorithm = build(dpjax.objectives.logistic_l2(strength), release=release)
+    algorithm = quiet(build(dpjax.objectives.logistic_l2(strength), release=release))
     solution = dpjax.solve(algorithm, data, key=KEY)
     assert value(np.float64(solution.params)) - best.fun < 1e-5
     np.testing.assert_allclose(solution.params, best.x, atol=0.02)
     assert solution.certificate.min_eigenvalue_lower > 0
-    # The bound is not vacuous: clipping and noise together are far below the first gradient.
-    assert solution.certificate.gradient_norm_upper < 0.01 * solution.history.gradient_norm[0]
+    # The bound is not vacuous: that of noise at epsilon 50 is far below the first gradient.
+    assert solution.certificate.gradient_norm_upper < 0.05 * solution.history.gradient_norm[0]
 
 
 def saddle_loss(w, example):
@@ -117,7 +118,8 @@ def test_the_event_of_a_joint_and_of_a_separate_release(steps):
     joint = build(budget=budget, steps=steps, release="joint").event
     (release,) = joint.releases
     assert release.count == steps
-    assert release.noise_multiplier == gaussian_multiplier(budget, steps)
+    draws = P * (P + 1)
+    assert release.noise_multiplier == gaussian_multiplier(budget, steps, noise_draws=draws)
     assert joint.gaussian_mu == pytest.approx(math.sqrt(steps) / release.noise_multiplier)
     separate = build(budget=budget, steps=steps, release="separate").event
     assert [one.count for one in separate.releases] == [steps, steps]
@@ -195,7 +197,7 @@ def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     objective = dpjax.objectives.logistic_nonconvex()
     schedule = dpjax.paper_schedule(objective)
     assert schedule["radius"] == schedule["final_radius"] == pytest.approx(1.0194, abs=1e-4)
-    algorithm = build(objective, dpjax.PrivacyBudget(1e3, 1e-4), steps=12, **schedule)
+    algorithm = quiet(build(objective, dpjax.PrivacyBudget(1.0, 1e-4), steps=12, **schedule))
     solution = dpjax.solve(algorithm, unit_rows(), key=KEY)
     steps = int(solution.steps)
     assert 0 < steps < 12
@@ -206,8 +208,8 @@ def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     assert multipliers[steps - 1] <= level and (multipliers[: steps - 1] > level).all()
     assert np.isnan(multipliers[steps:]).all()
     assert [release.count for release in solution.event.releases] == [12]
-    assert solution.event.gaussian_mu == algorithm.event.gaussian_mu
-    assert 0.999e3 < solution.epsilon(1e-4) <= 1e3
+    assert solution.event.gaussian_mu == pytest.approx(algorithm.event.gaussian_mu, rel=1e-6)
+    assert solution.epsilon(1e-4) == algorithm.epsilon(1e-4)
     stopped = dpjax.run(algorithm, unit_rows(), key=KEY, progress=False)
     np.testing.assert_array_equal(stopped.params, solution.params)
     assert int(stopped.status) == dpjax.Status.STOPPED

@@ -16,7 +16,6 @@ from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
-from dpjax.mechanisms.noise import Gaussian
 from dpjax.oracles import Query, bind, check_query, only_where
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
@@ -244,9 +243,9 @@ class _Counting(Asking):
             params,
             more,
         )
-        laws = [noise.mechanism == Gaussian.mechanism for _, noise in query.noises(**public)]
-        sizes = [math.prod(part.shape) for part in parts]
-        draws = sum(size for size, gaussian in zip(sizes, laws, strict=True) if gaussian)
+        laws = (noise for _, noise in query.noises(**public))
+        pairs = zip(parts, laws, strict=True)
+        draws = sum(math.prod(part.shape) for part, law in pairs if law.is_charged)
         self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)
         return answer
 

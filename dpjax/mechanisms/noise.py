@@ -31,6 +31,8 @@ class Noise:
 
     mechanism: ClassVar[str] = "gaussian"
     """Names the kind of release, which has a subclass of ``accounting.Release`` of that name."""
+    is_charged: ClassVar[bool] = True
+    """Whether epsilon is charged for how its numbers are drawn, see ``Query.noise_draws``."""
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns ``value`` with noise.
@@ -192,7 +194,10 @@ class Prefix(Gaussian):
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the increment with its noise; ``stddev`` is that of the independent draws."""
         noisy = self.of.perturb(key, value, stddev * self.divisor, self.leaf)
-        return noisy / jnp.asarray(self.divisor, noisy.dtype)
+        # By itself: fused with what it is made of, it rounds otherwise in another program.
+        divisor = jnp.broadcast_to(jnp.asarray(self.divisor, noisy.dtype), noisy.shape)
+        noisy, divisor = lax.optimization_barrier((noisy, divisor))
+        return lax.optimization_barrier(noisy / divisor)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
@@ -235,6 +240,7 @@ class Ball(Noise):
     """
 
     mechanism: ClassVar[str] = "ball"
+    is_charged: ClassVar[bool] = False
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         return self._add(key, value, stddev)
@@ -268,6 +274,7 @@ class Gumbel(Noise):
     """
 
     mechanism: ClassVar[str] = "exponential"
+    is_charged: ClassVar[bool] = False
 
     def add(self, key: Array, value: Array | Expansion, stddev: Any) -> Array:
         """Returns the index, int32 (), see ``noisy_argmax``; no noisy score leaves."""
