@@ -195,8 +195,8 @@ class Problem(NamedTuple):
     @property
     def setting(self) -> Setting:
         """What every query is made with, of all records."""
-        sizes = {"data_size": self.data_size, "dimension": self.dimension}
-        return Setting(self.objective, relation=self.budget.relation, **sizes)
+        relation, dimension = self.budget.relation, self.dimension
+        return Setting(self.objective, self.data_size, relation, dimension=dimension)
 
     def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
         """Returns the fields of ``Planned``, for a history of at least ``history`` steps."""
