@@ -225,6 +225,13 @@ def test_no_place_of_a_plan_is_taken_by_more_numbers_than_it_pays_for(tmp_path):
         with pytest.raises(ValueError, match="budget is spent"):
             ledger.check(gaussian(multiplier, draws=2**50))
         assert ledger.check(gaussian(multiplier, draws=10)) == 0.0
+    # Nor by as many numbers where their tails are longer.
+    loud, quiet = (Release("loud", 1, 1.0, noise_draws=1), Release("quiet", 1, 50.0, noise_draws=9))
+    swapped = [dataclasses.replace(one, noise_draws=10 - one.noise_draws) for one in (loud, quiet)]
+    with Ledger.create(tmp_path / "other", PrivacyBudget(30.0, 1e-9)) as ledger:
+        ledger.plan([Event((loud, quiet), "zero_out")], label="l")
+        assert ledger.check(Event((loud, quiet), "zero_out")) == 0.0
+        assert ledger.check(Event(tuple(swapped), "zero_out")) > 0.0
 
 
 @pytest.mark.parametrize("multiplier", [3.0, 30.0])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dpjax.accounting.events import Event
-from dpjax.accounting.filters import steps
+from dpjax.accounting.filters import drawn, steps
 
 _OR_NONE = type(None)
 _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -24,12 +24,15 @@ def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     for line in lines:
         read = all(isinstance(line.get(name), kind) for name, kind in _FIELDS[line["kind"]].items())
         names = outside_names(line)
-        lists = [isinstance(one, list) and len(one) == 4 for one in line.get("planned", ())]
+        lists = [
+            isinstance(one, list) and len(one) == 4 and one[1].keys() == one[3].keys()
+            for one in line.get("planned", ())
+        ]
         read = read and line.get("releases") != []
         if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
             raise TypeError("a field is of another type")
-        drawn = [line.get(name, 0) for name in ("draws", "tails", "noise_draws")]
-        if not all(type(one) is not bool and one >= 0 for one in drawn):
+        numbers = [line.get(name, 0) for name in ("draws", "tails", "noise_draws")]
+        if not all(type(one) is not bool and 0 <= one < 2.0**99 for one in numbers):
             raise ValueError("it draws less than no noise")
         if line.get("part") not in (None, *parts) or ("config" in line) != ("parent" in line):
             raise ValueError("it names no part that is declared, or no parent")
@@ -70,13 +73,15 @@ class Entry(NamedTuple):
 
 def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> list | None:
     """Returns a place that a plan holds for a run that is accounted like this one, or for less."""
-    wanted = [event.relation, steps(event), part]
+    wanted, draws = [event.relation, steps(event), part], drawn(event)
+    if not draws:
+        return None
     taken = [line["plan"] for line in lines if "plan" in line]
     places = (
         [line["run"], number]
         for line in lines
         for number, planned in enumerate(line.get("planned", []))
-        if planned[:3] == wanted and wanted[1] and event.noise_draws <= planned[3]
+        if planned[:3] == wanted and all(draws[one] <= planned[3][one] for one in wanted[1])
     )
     return next((place for place in places if place not in taken), None)
 

@@ -141,7 +141,13 @@ class Books:
     ):
         self.declared, self.order, self.both, self.draws = budget, order, both, draws
         # Of exact noise, in whose terms runs add up.
-        self.budget = budget = PrivacyBudget(*_left(budget, draws), budget.relation)
+        left = _left(budget, draws)
+        if min(left) <= 0:
+            raise ValueError(
+                f"epsilon={budget.epsilon:g}, delta={budget.delta:g} leave nothing beside what "
+                "drawing noise costs; raise them."
+            )
+        self.budget = budget = PrivacyBudget(*left, budget.relation)
         self._half = dataclasses.replace(budget, delta=budget.delta / 2)
         renyi_alone = both or order is not None
         self.single = self._renyi(budget) if renyi_alone else Limits(_gaussian_limit(budget))
@@ -212,7 +218,7 @@ class Books:
         return tails(event.noise_numbers, self.declared.epsilon)
 
     def read(self, intents: list[dict[str, Any]]) -> tuple[Limits, list[Cost]]:
-        """Returns limits and costs of lines; one book, as in dpjax 0.2, has numbers in its unit."""
+        """Returns limits and costs of lines; one book has numbers in its unit."""
         limits = Limits(*intents[0]["limits"]) if self.both and intents else self.single
         amounts = [limits.own, limits.renyi, limits.overflow, limits.order or 0.0]
         amounts += (count - 1 for count in (limits.steps or {}).values())
@@ -283,18 +289,20 @@ class Books:
         too_many = draws > self.draws or TAIL * out > _SHARE * self.declared.delta
         if fits and not too_many:
             return cost
-        with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
-            spent, with_less = (
-                epsilon(scaled(whole, factor), self.declared.delta, event.relation)
-                for factor in (1.0, 0.9)
-            )
-            if not before and spent <= self.declared.epsilon < (with_less if fits else math.inf):
-                return ALL, ALL
+        # One that is calibrated to the whole budget takes all; with less noise it would not fit.
+        for factor in (1.0, 0.9)[: 0 if before else 1 + fits]:
+            with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
+                spent = epsilon(scaled(whole, factor), self.declared.delta, event.relation)
+                if (spent <= self.declared.epsilon) != (factor == 1.0):
+                    break
+                if factor < 1 or not fits:
+                    return ALL, ALL
         if fits:
             raise ValueError(
                 f"this run draws {whole.noise_draws:,} numbers of noise, beside {booked[0]:,} of "
                 "other runs, more than this ledger is charged for: give it a ledger of its own, "
-                "whose budget adds to this one, or more noise in each step."
+                "whose budget adds to this one, or say how many an update has, where that is not "
+                "2**24 (dimension=); with more noise in each step their tails cost less."
             )
         if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
             raise ValueError(
@@ -329,13 +337,22 @@ def steps(event: Event) -> dict[str, int]:
 
     Nothing for one with a release whose class is not of dpjax: what such a class reads is unknown.
     """
-    counts = collections.Counter[str]()
-    for release in event.releases:
+    return _by_step(event, [release.count for release in event.releases])
+
+
+def drawn(event: Event) -> dict[str, int]:
+    """Returns how many numbers of noise an event draws for each of its ``steps``."""
+    return _by_step(event, [release.count * release.noise_draws for release in event.releases])
+
+
+def _by_step(event: Event, amounts: Iterable[int]) -> dict[str, int]:
+    found = collections.Counter[str]()
+    for release, amount in zip(event.releases, amounts, strict=True):
         one = repr(accounting_key([dataclasses.replace(release, count=1, noise_draws=0)]))
         if one.count("<class '") > one.count("<class 'dpjax."):
             return {}
-        counts[hashlib.sha256(one.encode()).hexdigest()] += release.count
-    return dict(counts)
+        found[hashlib.sha256(one.encode()).hexdigest()] += amount
+    return dict(found)
 
 
 def _own_limit(first: Event, budget: PrivacyBudget) -> float:

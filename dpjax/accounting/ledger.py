@@ -18,7 +18,7 @@ from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.entries import Entry, check_lines, is_booked, outside_names, place
 from dpjax.accounting.events import Event, compose
-from dpjax.accounting.filters import Books, Cost, Limits, most_draws, steps, used
+from dpjax.accounting.filters import Books, Cost, Limits, drawn, most_draws, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.outside import outside
 
@@ -62,7 +62,7 @@ class Ledger(HasCard):
             self.renyi_order: float | None = declared["renyi_order"]
             kind = not declared["unsampled"], declared["noise_draws"]
             self.books = Books(self.budget, self.renyi_order, *kind)
-        except (LookupError, TypeError, ValueError, OverflowError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise LedgerError(f"{self.path} is damaged: it holds what no ledger writes.") from None
 
     @classmethod
@@ -81,7 +81,7 @@ class Ledger(HasCard):
           path: a file that does not exist yet.
           budget: what all runs together may spend; cannot be changed later.
           renyi_order: of the book for all kinds of runs; by default the best at this budget.
-          unsampled: whether to admit unsampled Gaussian releases alone, which then lose nothing.
+          unsampled: whether to admit unsampled Gaussians alone, which then lose hardly anything.
           parts: names of parts of the data, of which each may spend the budget, see ``of``. That no
             unit of privacy is in two is your declaration, which nothing checks.
 
@@ -376,7 +376,7 @@ class Ledger(HasCard):
         Raises:
           ValueError: as ``check``.
         """
-        planned = [[run.relation, steps(run), self.part, run.noise_draws] for run in events]
+        planned = [[run.relation, steps(run), self.part, drawn(run)] for run in events]
         self._book("plan", compose(events), label, planned=planned)
 
     def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:

@@ -5,9 +5,9 @@ of a cell is the Gaussian's to a factor of e^eta, up to 9.945 standard deviation
 number; what lies beyond has probability tau. Let P be the law of N numbers with exact noise, Q that
 of those drawn, A the logarithm of Q over P, and mark by ' what is of a neighbour. Each number adds
 at most eta to |A|, and at most eta^2 in the mean, under P and Q. So by Azuma's inequality, with
-s = N eta^2 + eta sqrt(2 N log(1/beta)), |A| > s has probability beta at most, but for tails. Let T'
-be the event that a number lies beyond 9.945 standard deviations from that of the neighbour. If
-exact noise is (epsilon, delta)-private, then for all events E
+s = N eta^2 + eta sqrt(2 N log(1/beta)), A > s, and likewise A < -s, has probability beta at most,
+but for tails. Let T' be the event that a number lies beyond 9.945 standard deviations from that of
+the neighbour. If exact noise is (epsilon, delta)-private, then for all events E
 
   Q(E) <= e^s P(E) + beta + N tau,         P(E) <= P(E without T') + P(T'),
   P(E without T') <= e^epsilon P'(E without T') + delta,

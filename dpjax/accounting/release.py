@@ -91,7 +91,7 @@ class Release:
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
         draws = self.noise_draws
-        if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 0:
+        if type(draws) is bool or not isinstance(draws, int | np.integer) or not 0 <= draws < 2**63:
             raise ValueError(
                 "noise_draws must be a whole number of at least 0, got " + _validate.shown(draws)
             )

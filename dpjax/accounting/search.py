@@ -98,7 +98,7 @@ class SearchRelease(Release):
         return cls(
             "search",
             1,
-            noise_multiplier=min(release.noise_multiplier for release in released),
+            noise_multiplier=min(one.noise_multiplier for each in every for one in each),
             words=released[0].words,
             noise_draws=number.cap
             * max(sum(r.count * r.noise_draws for r in one) for one in every),

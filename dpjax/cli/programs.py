@@ -291,7 +291,8 @@ def command(names: Sequence[str], devices: bool) -> int:
         _print(_DEVICES, ["---"] * len(_DEVICES))
         for name, entry in EVERY.items():
             if name in (names or known) and name not in FLOAT64 and not entry.one_release:
-                wrong += _shared(name)
+                with as_on("tpu"):
+                    wrong += _shared(name)
     print("", *wrong, sep="\n")
     return 1 if wrong else 0
 

@@ -139,7 +139,13 @@ def statement(
     """
     event = algorithm.event
     delta = float(algorithm.declared.delta)
-    spent = epsilon(event, delta, algorithm.relation, recount_accountant(algorithm.accountant))
+    accountant = recount_accountant(algorithm.accountant)
+    spent = epsilon(event, delta, algorithm.relation, accountant)
+    drawn = ""
+    if event.noise_draws:
+        exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
+        least = charge(event.noise_draws).epsilon
+        drawn = _DRAWN.format(draws=event.noise_draws, charge=ceil(max(spent - exact, least)))
     described = (line for release in event.releases for line in release.describe().splitlines())
     releases = "\n".join(map(_item, described))
     neighbours = _NEIGHBOURS[algorithm.relation].format(unit=unit)
@@ -177,7 +183,7 @@ def statement(
 {_filled(_COVERED.format(covered=words.covered), _end(event))}
 {_filled(_NOT_COVERED.format(tuning=words.tuning))}
 {_filled("Accounting:", accountant + ";", f"dpjax {importlib.metadata.version('dpjax')}.")}
-{order}{_filled("Arithmetic:", _arithmetic(event), _PROOF.format(drawn=_drawn(event)))}""")
+{order}{_filled("Arithmetic:", _arithmetic(event), _PROOF.format(drawn=drawn))}""")
 
 
 def _filled(*sentences: str) -> str:
@@ -249,12 +255,6 @@ def _arithmetic(event: Event) -> str:
     """How sums and noise are rounded, and what of it is charged."""
     sums = " ".join(_distinct(r.words.sums_under(event.relation) for r in event.releases))
     return f"{sums} {(_law(event) or _COMPOSED).drawn}"
-
-
-def _drawn(event: Event) -> str:
-    """What is charged for noise that integers draw."""
-    draws = event.noise_draws
-    return _DRAWN.format(draws=draws, charge=ceil(charge(draws).epsilon)) if draws else ""
 
 
 def _noise(event: Event) -> str:

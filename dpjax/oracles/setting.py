@@ -19,7 +19,7 @@ class Setting:
       sampler: which records an answer reads, and the divisor of sums; by default
         ``FullBatch(data_size)``.
       dimension: number of parameters p, or a bound on it, by which epsilon is charged for the noise
-        that is drawn.
+        that is drawn; by default 4,096, and a training of more is refused.
 
     Privacy: public numbers alone.
 

@@ -74,7 +74,9 @@ class SearchPlan(HasCard):
             settings=len(self.settings),
             public_score=self.release.public_score,
         )
-        release = dataclasses.replace(release, noise_draws=self.release.noise_draws)
+        charged = {"noise_draws": self.release.noise_draws}
+        charged |= {"noise_multiplier": self.release.noise_multiplier}
+        release = dataclasses.replace(release, **charged)
         declared = Declared(self.budget.epsilon, self.budget.delta)
         # The rest of an algorithm the training says.
         return cast(Algorithm, Searched(one, declared, release))
