@@ -272,11 +272,8 @@ class Books:
           ValueError: as ``cost``, or with the way to a run that fits.
         """
 
-        def scaled(event: Event, factor: float) -> Event:
-            return Event(tuple(r.scaled(factor) for r in event.releases), event.relation)
-
         def noisier(factor: float) -> Event:
-            return scaled(event, factor)
+            return _scaled(event, factor)
 
         def holds(event: Event) -> bool:
             fixed = limits if before or not self.both else self.limits(event)
@@ -292,7 +289,7 @@ class Books:
         # One that is calibrated to the whole budget takes all; with less noise it would not fit.
         for factor in (1.0, 0.9)[: 0 if before else 1 + fits]:
             with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
-                spent = epsilon(scaled(whole, factor), self.declared.delta, event.relation)
+                spent = epsilon(_scaled(whole, factor), self.declared.delta, event.relation)
                 if (spent <= self.declared.epsilon) != (factor == 1.0):
                     break
                 if factor < 1 or not fits:
@@ -330,6 +327,10 @@ class Books:
             words += " No noise makes it fit: plan such a run before the first one, or give it a "
             words += "ledger of its own, whose budget adds to this one."
         raise ValueError(words)
+
+
+def _scaled(event: Event, factor: float) -> Event:
+    return Event(tuple(release.scaled(factor) for release in event.releases), event.relation)
 
 
 def steps(event: Event) -> dict[str, int]:
