@@ -263,6 +263,13 @@ class Books:
         words += f" epsilon {further:g} at delta {self.declared.delta:g}"
         return f"{100 * left:.3g} %; {words}{more}"
 
+    def _holds_alone(self, run: Event) -> bool:
+        """Whether a run with all that it draws stays within the declared budget by itself."""
+        try:
+            return epsilon(run, self.declared.delta, run.relation) <= self.declared.epsilon
+        except ValueError:  # of one that is accounted by Renyi DP alone
+            return False
+
     def price(
         self, event: Event, limits: Limits, before: list[Cost], booked: tuple[int, float]
     ) -> Cost:
@@ -286,14 +293,10 @@ class Books:
         too_many = draws > self.draws or TAIL * out > _SHARE * self.declared.delta
         if fits and not too_many:
             return cost
-        # One that is calibrated to the whole budget takes all; with less noise it would not fit.
-        for factor in (1.0, 0.9)[: 0 if before else 1 + fits]:
-            with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
-                spent = epsilon(_scaled(whole, factor), self.declared.delta, event.relation)
-                if (spent <= self.declared.epsilon) != (factor == 1.0):
-                    break
-                if factor < 1 or not fits:
-                    return ALL, ALL
+        # A run that needs the whole budget is one that would exceed it with a little less noise.
+        alone = not before and self._holds_alone(whole)
+        if alone and not (fits and self._holds_alone(_scaled(whole, 0.9))):
+            return ALL, ALL
         if fits:
             raise ValueError(
                 f"this run draws {whole.noise_draws:,} numbers of noise, beside {booked[0]:,} of "
