@@ -20,7 +20,7 @@ from factories import make
 
 import dpjax
 from dpjax.placement import shard as sharding
-from dpjax.placement.stream import Rows
+from dpjax.datasets.rows import Rows
 from dpjax.distributed import shard, stream
 from dpjax.driver import loop
 

@@ -11,7 +11,6 @@ ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {
         "display",
-        "_files",
         "_typing",
         "_validate",
         "_durable",
@@ -20,8 +19,8 @@ FLOORS = [
     },
     {"_linear", "_wide"},
     {"_units"},
-    {"placement"},
     {"linalg", "datasets", "accounting"},
+    {"placement"},
     {"distributed"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},
     {"oracles", "transforms", "diagnostics"},

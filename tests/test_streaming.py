@@ -18,10 +18,10 @@ from factories import make
 import dpjax
 from dpjax import _files
 from dpjax.cli.main import main
+from dpjax.datasets.rows import Rows
 from dpjax.distributed import shard, stream
 from dpjax.driver import ResumeMismatch
 from dpjax.placement import stream as streaming
-from dpjax.placement.stream import Rows
 
 _random = np.random.default_rng(0).random
 N = 3 * 4096 + 100

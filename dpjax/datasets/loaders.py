@@ -17,6 +17,8 @@ from dpjax.datasets.csv_files import few
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
 from dpjax.datasets.registry import SPECS, Spec, spec
+from dpjax.datasets.scaled import is_scaled
+from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
@@ -46,7 +48,7 @@ def load(
     what each column is; for a table of numbers ``label``, ``bounds`` and ``classes`` do. An NPZ has
     the arrays ``x`` (n, p) and ``y`` (n,), and may have ``test_x`` and ``test_y``; or ``X_train``,
     ``y_train``, ``X_test`` and ``y_test``. An NPY is a table (n, columns) of numbers, with columns
-    ``"0"``, ``"1"``, ...; Parquet needs pyarrow.
+    ``"0"``, ``"1"``, ...; Parquet needs pyarrow. A file that ``write`` made needs no options.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
@@ -66,8 +68,8 @@ def load(
         as booleans.
       memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
         uncompressed NPZ file stay on disk: a training reads them in chunks, see
-        ``distributed.stream``. One that reads all of them several times keeps the scaled rows
-        in a scratch file without a name in the same folder, if it may write there.
+        ``distributed.stream``. Each pass scales them again, unless they are in a file that
+        ``write`` made.
       unit: the column of a CSV, a Parquet file, or columns in memory that says whose a record is,
         such as ``"patient"``. All records of one patient are then protected together, see
         ``group``; train with ``objective.of_units()``.
@@ -97,6 +99,16 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
+    if is_scaled(name_or_path):
+        given = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
+        given |= {"max_records": max_records, "unit_type": unit_type, "schema": schema}
+        given |= {"intercept": intercept or None}
+        if names := [name for name, value in given.items() if value is not None]:
+            raise ValueError(
+                f"{' and '.join(names)} must be left out: {str(name_or_path)!r} holds scaled rows, "
+                "with what was declared of them."
+            )
+        return read_scaled(name_or_path, memory_limit)
     if schema is not None:
         options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
         options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}

@@ -21,7 +21,6 @@ from dpjax.driver.configuration import FUNCTION, Configuration, configuration, d
 from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
 from dpjax.driver.self_test import check_devices
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
-from dpjax.oracles import prepare_on_disk
 from dpjax.placement import processes
 from dpjax.placement.shard import everywhere, here, place, shares
 from dpjax.placement.stream import finished, reading
@@ -181,8 +180,6 @@ def _trained(
         check_devices(records, numbers_of(algorithm))
         check_traced(root, records)
         with reading(records), claimed(root, ADVICE):
-            if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
-                records = prepare_on_disk(algorithm.queries[0], records, int(algorithm.steps))
             found, solution = here(
                 program(
                     algorithm,

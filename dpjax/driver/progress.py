@@ -1,9 +1,7 @@
 """``run``: the same training from the host, with a progress bar."""
 
 import bisect
-import contextlib
 import functools
-import math
 import os
 import time
 import warnings
@@ -20,16 +18,14 @@ from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
-from dpjax.driver.asking import bind_records, bind_with_key
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.self_test import check_devices
 from dpjax.mechanisms.used_keys import claimed, guessable
-from dpjax.oracles import prepare_on_disk
 from dpjax.placement import processes
 from dpjax.placement.shard import everywhere, here, place
-from dpjax.placement.stream import Streamed, reading, served
+from dpjax.placement.stream import reading, served
 from dpjax.results.solution import Solution, settled
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
@@ -131,7 +127,6 @@ def run(
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
         shown = progress if team.leads else False
-        bound, records = _prepared(bound, carry, records, shown)
         steps = int(algorithm.steps)
         watched = _Watched(algorithm, watch)
         begun = time.monotonic()
@@ -170,27 +165,6 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     bound = loop.bind_training(algorithm, examples, key, params)
     return bound, loop.start(bound, params)
-
-
-def _prepared(bound: loop.Bound, carry: loop.Carry, records: PyTree, shown: bool | None):
-    """Returns the records, and ``bound`` with them, prepared on disk if enough steps are left."""
-    algorithm = bound.algorithm
-    if not isinstance(records, Streamed) or _is_done(algorithm, carry.state):
-        return bound, records
-    left = int(algorithm.steps) - int(carry.step)
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def bar() -> Bar:
-            return stack.enter_context(Bar("Preparing the records", 100, shown=shown, keep=False))
-
-        def report(fraction: float) -> None:
-            bar().update(math.floor(100 * fraction))
-
-        prepared = prepare_on_disk(algorithm.queries[0], records, left, report)
-    if prepared is records:
-        return bound, records
-    return bind_with_key(algorithm, bind_records(algorithm, prepared), bound.key), prepared
 
 
 def _rate(records: PyTree, begun: float) -> str:
@@ -236,4 +210,3 @@ class _Watched:
 
 _output = jax.jit(lambda algorithm, state: algorithm.output(state))
 _advance = jax.jit(loop.advance)
-_is_done = jax.jit(lambda algorithm, state: algorithm.done(state))
