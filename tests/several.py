@@ -37,7 +37,7 @@ def algorithm(name):
 
 
 def from_disk(x, y):
-    # Of a file whose rows a function maps, so that they go through a scratch file.
+    # Of a file whose rows a function maps.
     path = pathlib.Path(folder.name) / "table.npy"
     np.save(path, np.column_stack([x, y]))
     table = np.load(path, mmap_mode="r")
