@@ -27,7 +27,7 @@ def audit_many(
     small for more than one core, and its compilation takes one. On an accelerator, whose memory
     processes cannot share, they run one after the other.
 
-    ``names`` are of ``AUDITS``, of which the audit at index i takes ``key`` folded with i; the other
+    ``names`` are of ``AUDITS``; the audit at index i takes ``key`` folded with i. The other
     arguments are those of ``audit``.
 
     Raises:
