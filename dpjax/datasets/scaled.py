@@ -135,7 +135,7 @@ def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
         return None
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    held = fields | lists
+    held: dict[str, Any] = fields | lists
     if held["bounds"] is not None:
         held["bounds"] = tuple(map(tuple, held["bounds"]))
     if held["encoders"] is not None:
