@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import jax
 
 import dpjax
-from dpjax._bar import Bar
 from dpjax.cli import options, report
 from dpjax.cli.parser import Parser
+from dpjax.display.bar import Bar
 
 _EXAMPLES = """
 dpjax audit dp-tr

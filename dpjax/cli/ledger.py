@@ -3,10 +3,10 @@
 import argparse
 
 import dpjax
-from dpjax._cards import printable
 from dpjax.accounting import Ledger
 from dpjax.cli import options
 from dpjax.cli.parser import Parser
+from dpjax.display.cards import printable
 
 _EXAMPLES = """
 dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6

@@ -12,10 +12,10 @@ from typing import Any, TextIO
 
 import dpjax
 from dpjax import _durable
-from dpjax._bar import Bar
-from dpjax._cards import printable
 from dpjax.cli import options
 from dpjax.cli.parser import Parser
+from dpjax.display.bar import Bar
+from dpjax.display.cards import printable
 from dpjax.driver import PredictedRows, predict_table
 
 # Before that a bar would only flicker.

@@ -4,8 +4,8 @@ import argparse
 import time
 
 import dpjax
-from dpjax._bar import Bar
 from dpjax.cli.parser import Parser
+from dpjax.display.bar import Bar
 
 _EXAMPLES = """
 dpjax reproduce erm table1 --quick

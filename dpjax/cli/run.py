@@ -15,12 +15,11 @@ import jax.numpy as jnp
 
 import dpjax
 from dpjax import _validate
-from dpjax._cards import printable
-from dpjax._processes import Team
 from dpjax.algorithms import Algorithm
 from dpjax.cli import options, problem, processes, report
 from dpjax.cli.parser import Parser
 from dpjax.datasets.csv_files import few
+from dpjax.display.cards import printable
 from dpjax.driver import (
     check_data,
     holds_run,
@@ -28,6 +27,7 @@ from dpjax.driver import (
     seconds_per_step,
     starting_point,
 )
+from dpjax.placement.processes import Team
 
 _COMPILE_EVENT = "/jax/core/compile/"
 _TRIAL_ROWS = 65_536

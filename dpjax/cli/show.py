@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import dpjax
-from dpjax._cards import printable
 from dpjax.cli import options, report
 from dpjax.cli.parser import Parser
+from dpjax.display.cards import printable
 from dpjax.driver.answers import ANSWERS
 from dpjax.reporting import Facts, facts_of
 
