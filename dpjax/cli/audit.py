@@ -32,12 +32,8 @@ _OPTIONS: options.Options = {
     "--runs": {"type": int, "help": "total runs of each audit (default: the audit's own)"},
     "--quick": {"action": "store_true", "help": "fewer runs and lower gates, for CI"},
     "--seed": {"type": int, "help": "seed of the attack (default: a fresh one)"},
-    "--json": {"type": options.Output, "metavar": "FILE", "help": "write the results as JSON"},
-    "--plot": {
-        "type": options.Output,
-        "metavar": "FILE",
-        "help": "draw measured errors over claimed curves",
-    },
+    "--json": {"type": options.Output, "help": "write the results as JSON"},
+    "--plot": {"type": options.Output, "help": "draw measured errors over claimed curves"},
 }
 
 

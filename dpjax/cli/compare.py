@@ -34,11 +34,7 @@ _OPTIONS: options.Options = {
         "metavar": "DIR",
         "help": "folder to write to (default: dpjax-compare)",
     },
-    "--json": {
-        "type": options.Output,
-        "metavar": "FILE",
-        "help": "write means and standard errors as JSON",
-    },
+    "--json": {"type": options.Output, "help": "write means and standard errors as JSON"},
 }
 
 

@@ -41,10 +41,7 @@ _OF_CREATE: options.Options = {
     },
 }
 _OF_VERIFY: options.Options = {
-    "--anchor": {
-        "metavar": "HASH",
-        "help": "a hash noted earlier, which the file must contain",
-    },
+    "--anchor": {"metavar": "HASH", "help": "a hash noted earlier, which the file must contain"},
 }
 
 

@@ -22,13 +22,19 @@ Options = Mapping[str, dict[str, Any]]
 class Output(str):
     """A path that a command writes to, which ``check`` looks at before any budget is spent."""
 
+    shown = "FILE"
+
 
 class Folder(str):
     """A folder that a command writes to."""
 
+    shown = "DIR"
+
 
 class Input(str):
     """A path that a command reads, which no output may replace, or the name of a data set."""
+
+    shown = "FILE"
 
 
 class Operand(Input):
@@ -68,7 +74,8 @@ def listed(names: Iterable[str]) -> str:
 def add(one: argparse.ArgumentParser, *groups: Options) -> None:
     """Adds groups of options to a command."""
     for flag, how in [option for group in groups for option in group.items()]:
-        one.add_argument(flag, **how)
+        shown = getattr(how.get("type"), "shown", None)
+        one.add_argument(flag, **({"metavar": shown} | how if shown else how))
 
 
 def destination(flag: str, how: Mapping[str, Any]) -> str:
@@ -104,6 +111,7 @@ ALGORITHM: Options = {
 DATA: Options = {
     "--data": {
         "type": Input,
+        "metavar": "DATA",
         "default": "randhie",
         "help": f"a name, or {FILES} (default: randhie)",
     },
@@ -111,7 +119,6 @@ DATA: Options = {
 TABLE: Options = {  # all of it are arguments of dpjax.datasets.load
     "--schema": {
         "type": Input,
-        "metavar": "FILE",
         "help": "what each column of a file is, declared in TOML; `dpjax data FILE --template` "
         "begins one. Use it instead of --label, --classes, --bounds and --intercept, which are for "
         "tables of numbers",
@@ -121,7 +128,7 @@ TABLE: Options = {  # all of it are arguments of dpjax.datasets.load
         "metavar": "A,B",
         "help": "declared labels of a file, negative first, such as No,Yes",
     },
-    "--bounds": {"type": Input, "metavar": "FILE", "help": "declared feature ranges of a file"},
+    "--bounds": {"type": Input, "help": "declared feature ranges of a file"},
     "--intercept": {"action": "store_true", "help": "append a constant feature"},
 }
 UNIT: Options = {  # and of this
@@ -218,19 +225,15 @@ SETTINGS: Options = {  # each is an argument of some factories; the others say s
     },
 }
 JSON: Options = {
-    "--json": {"type": Output, "metavar": "FILE", "help": "write the result as JSON"},
+    "--json": {"type": Output, "help": "write the result as JSON"},
 }
 TRAINING: Options = {
     "--seed": {"type": int, "help": "research only: reproducible, not for release"},
-    "--dry-run": {
-        "action": "store_true",
-        "help": "print guarantee, noise and cost; spend nothing",
-    },
+    "--dry-run": {"action": "store_true", "help": "print guarantee, noise and cost; spend nothing"},
     **JSON,
-    "--save": {"type": Output, "metavar": "FILE", "help": "write parameters and guarantee"},
+    "--save": {"type": Output, "help": "write parameters and guarantee"},
     "--ledger": {
         "type": Input,
-        "metavar": "FILE",
         "help": "record the training or search in this ledger, if it fits the budget declared "
         "there",
     },

@@ -36,11 +36,7 @@ _OPTIONS: options.Options = {
         "metavar": "DATA",
         "help": f"{options.FILES} with the columns trained on, with or without labels; or a name",
     },
-    "--out": {
-        "type": options.Output,
-        "metavar": "FILE",
-        "help": "write to a file (default: standard output)",
-    },
+    "--out": {"type": options.Output, "help": "write to a file (default: standard output)"},
     "--probabilities": {
         "action": "store_true",
         "help": "add a column for each class with its chance",

@@ -46,15 +46,13 @@ _OPTIONS: options.Options = {
         "help": "research only: this many runs, seeds vmapped in one compile",
     },
     "--exact": {"action": "store_true", "help": "add exact values of the data: NOT PRIVATE"},
-    "--plot": {"type": options.Output, "metavar": "FILE", "help": "draw the released history"},
+    "--plot": {"type": options.Output, "help": "draw the released history"},
     "--report": {
         "type": options.Output,
-        "metavar": "FILE",
         "help": "write guarantee, releases, coefficients and certificate as one page, .html",
     },
     "--checkpoint": {
         "type": options.Folder,
-        "metavar": "DIR",
         "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
     },
     "--memory-limit": {

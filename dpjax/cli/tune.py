@@ -40,7 +40,6 @@ _OPTIONS: options.Options = {
     },
     "--public": {
         "type": options.Input,
-        "metavar": "FILE",
         "help": "score each training by its accuracy on these public records, which costs no "
         "privacy, in place of a noisy accuracy on the training records",
     },
