@@ -4,20 +4,24 @@ import argparse
 import time
 
 import dpjax
-from dpjax.cli.main import COMMANDS
+from dpjax.cli.parser import Parser
 from dpjax.display.bar import Bar
 
+_EXAMPLES = """
+dpjax reproduce erm table1 --quick
+dpjax reproduce trust-region --out pictures
+"""
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the command to the parser."""
-    one = commands.add_parser(
-        "reproduce",
-        help=COMMANDS["reproduce"],
-        description="Reproduce a paper's tables and figures as CSV, PNG and a Markdown page. NOT "
-        "PRIVATE: they hold exact values of public benchmark data. After an "
-        "interruption, the same command continues where it stopped.",
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    one.describe(
+        command,
+        "Reproduce a paper's tables and figures as CSV, PNG and a Markdown page. NOT PRIVATE: they "
+        "hold exact values of public benchmark data. After an interruption, the same command "
+        "continues where it stopped.",
+        _EXAMPLES,
     )
-    one.set_defaults(command=command)
     one.add_argument(
         "paper", metavar="PAPER", help="trust-region, erm, perturbed, spider or dpagem"
     )
