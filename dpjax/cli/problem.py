@@ -33,12 +33,12 @@ class Setting(NamedTuple):
     dimension: int
 
 
-def load(arguments: argparse.Namespace) -> dpjax.Dataset:
-    """Returns the data set that the arguments name."""
+def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
+    """Returns the data set that the arguments name, or the one of another name that they declare."""
     told = options.given(arguments, options.TABLE, options.UNIT)
     told["classes"] = classes(arguments.classes)
     told["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
-    return dpjax.datasets.load(str(arguments.data), **told)
+    return dpjax.datasets.load(str(name or arguments.data), **told)
 
 
 def memory(text: str | None) -> int | None:
