@@ -421,6 +421,33 @@ def test_a_model_of_scaled_rows_is_that_of_the_table(tables, tmp_path):
         models[1].predict(path)
 
 
+def test_the_command_line_scales_rows_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = "age,l\n" + "".join(
+        f"{18 + row % 60},{'hi' if row % 3 else 'lo'}\n" for row in range(90)
+    )
+    (tmp_path / "t.csv").write_text(table)
+    (tmp_path / "b.json").write_text('{"age": [17, 90]}')
+    said = ["--label", "l", "--classes", "lo,hi", "--bounds", "b.json", "--intercept"]
+    assert main(["data", "t.csv", *said, "--write", "s.npz"]) == 0
+    assert "wrote s.npz: it HOLDS THE RECORDS" in capsys.readouterr().out
+    run = ["run", "dp-gd", "--steps", "2", "--seed", "0", "--data"]
+    for words in (["t.csv", *said], ["s.npz"], ["s.npz", "--memory-limit", "1KB"]):
+        assert main([*run, *words, "--save", f"m{len(words)}"]) == 0
+    models = [dpjax.load(f"m{count}") for count in (1 + len(said), 1, 3)]
+    assert all(same(models[0].params, model.params) for model in models)
+    assert len({model.text for model in models}) == 1
+    capsys.readouterr()
+    for words, message in (
+        (["t.csv", *said, "--write", "t.csv"], "--write and NAME both name t.csv"),
+        (["t.csv", *said, "--write", "s.npz", "--check"], "leave one out"),
+        (["--write", "s.npz"], "--write needs the name of a file"),
+        (["t.csv", "--check", "--memory-limit", "1GB"], "--memory-limit is for --write"),
+    ):
+        assert main(["data", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_a_file_of_scaled_rows_takes_no_declaration_and_is_written_whole_or_not(tmp_path):
     path = tmp_path / "scaled.npz"
     dpjax.datasets.write(declared(), path)

@@ -40,8 +40,8 @@ _OPTIONS: options.Options = {
     "--out": {"metavar": "FILE", "help": "write the template to a new file"},
     "--write": {
         "type": options.Output,
-        "help": "write the rows, scaled and encoded as a training reads them, with what is declared "
-        "of them, to FILE.npz, which --data then names alone: it holds the records",
+        "help": "write the rows, scaled and encoded, with all that is declared of them to an NPZ "
+        "that run --data takes without declarations; it HOLDS THE RECORDS",
     },
     **options.MEMORY,
 }

@@ -34,7 +34,7 @@ class Setting(NamedTuple):
 
 
 def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
-    """Returns the data set that the arguments name, or the one of another name that they declare."""
+    """Returns the data that the arguments declare, of the name among them or of another."""
     told = options.given(arguments, options.TABLE, options.UNIT)
     told["classes"] = classes(arguments.classes)
     told["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
@@ -103,7 +103,7 @@ def say_labels(
             flush=True,
         )
     if is_scaled(arguments.data):
-        print("not checked: whether records count; the owner of the table that was scaled can see")
+        print("not checked: whether records count; --check of the table that was scaled shows it")
         return
     words = ["dpjax", "data", arguments.data, "--check"]
     for option in ("schema", "label", "classes", "bounds"):
