@@ -423,9 +423,7 @@ def test_a_model_of_scaled_rows_is_that_of_the_table(tables, tmp_path):
 
 def test_the_command_line_scales_rows_once(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    table = "age,l\n" + "".join(
-        f"{18 + n % 60},{'hi' if n % 3 else 'lo'}\n" for n in range(90)
-    )
+    table = "age,l\n" + "".join(f"{18 + n % 60},{'hi' if n % 3 else 'lo'}\n" for n in range(90))
     (tmp_path / "t.csv").write_text(table)
     (tmp_path / "b.json").write_text('{"age": [17, 90]}')
     said = ["--label", "l", "--classes", "lo,hi", "--bounds", "b.json", "--intercept"]
