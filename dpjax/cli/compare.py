@@ -6,8 +6,8 @@ import time
 
 import dpjax
 from dpjax import _validate
-from dpjax._bar import Bar
 from dpjax.cli import outputs, problem, report
+from dpjax.display.bar import Bar
 
 _WARNING = (
     "warning: NOT PRIVATE: dpjax compare prints exact values of the data. Use it only on data that "
