@@ -10,8 +10,8 @@ import numpy as np
 import dpjax
 from dpjax.cli import outputs, report
 from dpjax.display.cards import printable
-from dpjax.driver.answers import ANSWERS
 from dpjax.reporting import Facts, facts_of
+from dpjax.results.answers import ANSWERS
 
 
 def command(arguments: argparse.Namespace) -> int:
