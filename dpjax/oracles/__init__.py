@@ -3,7 +3,7 @@
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
-from dpjax.oracles.base import Evaluations, Query
+from dpjax.oracles.base import ClippedSums, Evaluations, Query
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
@@ -31,6 +31,7 @@ __all__ = [
     "AnchorQuery",
     "AnchoredQuery",
     "BallQuery",
+    "ClippedSums",
     "CountQuery",
     "DifferenceQuery",
     "EstimateQuery",

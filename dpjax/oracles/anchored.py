@@ -9,7 +9,7 @@ from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.accounting import Release
 from dpjax.derivatives import clipped_grad, most_rows
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 
 
 @pytree_dataclass(kw_only=True)
@@ -37,6 +37,8 @@ class AnchoredQuery(Query):
     clip_norm: Array | float
 
     gradients_per_record = 2  # at the parameters and at the anchor
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
