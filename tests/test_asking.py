@@ -15,7 +15,7 @@ from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax.accounting import Event
 from dpjax.algorithms.common import Single
 from dpjax.baselines import objective_perturbation, output_perturbation
-from dpjax.driver import asking, checks, loop, program, progress, trajectory
+from dpjax.driver import asking, loop, prepare, program, progress, trajectory
 from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery, Query, Setting
 from dpjax.sampling import Ordered, SinglePass
@@ -147,7 +147,7 @@ def test_what_repeats_noise_or_exceeds_the_event_is_refused_first(how, words, tr
 )
 def test_the_driver_itself_refuses_while_tracing(how, monkeypatch):
     """Also one that is not tried before; inside ``jit`` as well."""
-    monkeypatch.setattr(checks, "check_questions", lambda *given: None)
+    monkeypatch.setattr(prepare, "check_questions", lambda *given: None)
     with pytest.raises(ValueError, match="GradientQuery is"):
         jax.jit(lambda key: dpjax.solve(build(how), records(), key=key).params)(KEY)
 

@@ -37,7 +37,7 @@ from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
 from dpjax.cli import main
 from dpjax.derivatives import clipped_grad
-from dpjax.driver import checks, loop
+from dpjax.driver import loop, prepare
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, derive
 from dpjax.oracles import (
     ClippedSums,
@@ -513,7 +513,7 @@ SMALL = [pytest.param(bug, marks=pytest.mark.computes) for bug in REFUTED if "x0
 
 @pytest.mark.parametrize("bug", SMALL + [bug for bug in REFUTED if "x0.95" not in bug])
 def test_a_planted_bug_is_refuted(bug, monkeypatch):
-    monkeypatch.setattr(checks, "check_questions", lambda *given: None)  # refuses some of them
+    monkeypatch.setattr(prepare, "check_questions", lambda *given: None)  # refuses some of them
     make, runs = REFUTED[bug]
     found = attack(make(), runs)
     assert found.refuted and not found.passed
@@ -521,7 +521,7 @@ def test_a_planted_bug_is_refuted(bug, monkeypatch):
 
 
 def test_c15_noise_per_micro_batch_falls_under_the_gate(monkeypatch):
-    monkeypatch.setattr(checks, "check_questions", lambda *given: None)  # refuses an own answer
+    monkeypatch.setattr(prepare, "check_questions", lambda *given: None)  # refuses an own answer
     row = auditing.AUDITS["dp-gd"]
     found = attack(descent_asking(NoisePerMicroBatch), row.quick_runs, gate=row.quick_gate)
     assert not found.refuted and not found.passed

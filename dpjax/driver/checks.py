@@ -11,7 +11,6 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
 from dpjax.driver import fingerprint
-from dpjax.driver.asking import check_questions
 from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives import Objective
 from dpjax.objectives.classifier import CrossEntropy
@@ -45,7 +44,6 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
         check_examples(query, examples, params)
     if isinstance(data, Dataset):
         _check_declared(algorithm.objective, data, examples, params)
-    check_questions(algorithm, examples, params)
 
 
 def check_alike(

@@ -14,6 +14,7 @@ from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
+from dpjax.driver.asking import check_questions
 from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import key_of_first
@@ -22,7 +23,7 @@ from dpjax.driver.self_test import check_devices
 from dpjax.mechanisms.used_keys import check_traced, guessable
 from dpjax.placement import processes
 from dpjax.placement.shard import place
-from dpjax.placement.stream import reading
+from dpjax.placement.stream import reading, shaped
 from dpjax.results.solution import Solution, settled
 
 _HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
@@ -88,6 +89,7 @@ def prepare(
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data, algorithm)
     drop_outdated(algorithm.objective, examples, params)
+    check_questions(algorithm, shaped(examples), params)
     team = processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, key)
     # Before the keys of other processes are taken over: those of a seed are alike by then.
