@@ -25,7 +25,7 @@ from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
-from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
+from dpjax.algorithms.svrg import SvrgEpochs, dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
 ALGORITHMS = factories(ENTRIES)
@@ -46,6 +46,7 @@ __all__ = [
     "Scenario",
     "Single",
     "Status",
+    "SvrgEpochs",
     "UpdateRule",
     "calibrated_query",
     "dp_accelerated_mirror_descent",
