@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
@@ -238,7 +239,7 @@ def dp_svrg(
     sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
-    length = theory.optional_count("epoch_length", epoch_length)
+    length = _validate.optional_count("epoch_length", epoch_length)
     usual = length
     if usual is None:
         first = theory.first_step_size(asked, step_size)
@@ -312,7 +313,7 @@ def dp_svrg_plus_plus(
         gap = base.initial_gap(objective, initial_gap)
         ratio = gap / theory.noise(problem, asked.clip_norm)
         epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
-    length = theory.optional_count("epoch_length", epoch_length)
+    length = _validate.optional_count("epoch_length", epoch_length)
 
     def planned(length: int) -> int:
         return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)

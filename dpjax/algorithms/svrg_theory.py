@@ -99,11 +99,6 @@ def needed(objective: Objective, mu: float | None, argument: str) -> float:
     return mu
 
 
-def optional_count(name: str, value: int | None) -> int | None:
-    """Returns ``value`` if it is None or a whole number of at least 1; else raises."""
-    return None if value is None else _validate.positive_int(name, value)
-
-
 def first_step_size(asked: Asked, given: float | None) -> float:
     """Returns eta as far as it is known before the batch: the given one, or 1 / L."""
     return 1 / asked.smoothness if given is None else _validate.normal("step_size", given)

@@ -177,9 +177,13 @@ def exact_anchor(
     """Returns DP-SVRG or DP-SVRG++ with the exact gradient at the anchor, calibrated to the budget.
 
     Args:
-      objective: as in ``make``, like ``budget``, ``data_size``, ``dimension`` and ``settings``.
+      objective: what to minimise; its regularizer has a proximal operator.
+      budget: of a whole run.
+      data_size: n.
+      dimension: p.
       make: ``dp_svrg`` or ``dp_svrg_plus_plus``, whose steps, epochs and batches are taken.
       accountant: ``"pld"``; there is no Renyi bound for a mixture.
+      **settings: of ``make``.
 
     Raises:
       ValueError: as ``make``; under ``replace_one``, for which no accounting is proved; or for
