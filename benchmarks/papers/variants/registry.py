@@ -1,98 +1,62 @@
 """Rows of the variants, from which their contract tests and audits are derived."""
 
-import functools
 from typing import Any
 
 from benchmarks.papers.variants.exact_anchor import exact_anchor
 from benchmarks.papers.variants.spiders import fixed_batch_spider, gauss_psgd, spider_boost
-from dpjax.algorithms import Entry, Example, Power, Scenario
+from dpjax.algorithms import Entry, Example, Scenario
 
-# What a pass over the records takes, in examples of plain losses.
-_PASS: dict[str, Any] = {"clip_norm": 1.0, "smoothness": 1.0, "hessian_lipschitz": 1.0}
-_PASS |= {"initial_gap": 1.0, "step_size": 0.3}
-_NO_ABSENCE = dict.fromkeys(
-    [("add_or_remove_one", "pld"), ("add_or_remove_one", "rdp")], "reads each record at most once"
-)
-_NO_TREE = {("replace_one", "paper"): "independent noise"}
-_FIXED_BATCHES = Example(
-    settings={"batch_size": 9, "difference_size": 9},
-    plain=_PASS,
-    refuses=_NO_ABSENCE | _NO_TREE,
-    single_pass=True,
-)
-# A pass of four segments, of 10 + 3 x 5 records each: steps have length 1 and differences of five
-# records, at which the canary, whose gradient turns around at every step, may move as much as in a
-# gradient of ten.
-_one_pass = functools.partial(
-    Scenario,
-    loss="alternating",
-    data_size=100,
-    full=Power(100_000, 0.85),
-    quick=Power(20_000, 0.70),
-    kills="prefix noise x0.5",
-)
-_SEGMENTS: dict[str, Any] = {
-    "batch_size": 10,
-    "step_size": 1.0,
-    "steps": 16,
-    "clip_norm": 1e-3,
-    "smoothness": 0.495 * 1e-3,
-    "hessian_lipschitz": 1.0,
-    "initial_gap": 1.0,
-}
-_RELATIONS = ("zero_out", "replace_one", "add_or_remove_one")
-_UNPROVEN = {
-    ("replace_one", "pld"): "no proven accounting",
-    ("replace_one", "paper"): "no proven accounting",
-    **{(relation, "rdp"): "no" for relation in _RELATIONS},
-}
+_FIXED_BATCHES = Example(settings={"batch_size": 9, "difference_size": 9})
 
-ENTRIES: tuple[Entry, ...] = (
-    Entry(
+
+def _one_pass(**settings: Any) -> Scenario:
+    """Four segments of 10 + 3 x 5 records, with batches of fixed size.
+
+    Steps have length 1 and differences five records, at which the canary, whose gradient turns
+    around at every step, may move as much as in a gradient of ten.
+    """
+    shared = {
+        "batch_size": 10,
+        "step_size": 1.0,
+        "steps": 16,
+        "clip_norm": 1e-3,
+        "smoothness": 0.495 * 1e-3,
+        "hessian_lipschitz": 1.0,
+        "initial_gap": 1.0,
+    }
+    return Scenario(loss="alternating", settings=shared | settings, data_size=100)
+
+
+VARIANTS: dict[str, Entry] = {
+    "spider-fixed": Entry(
         name="spider-fixed",
         factory=fixed_batch_spider,
         asks="as `spider`, with fixed batches and independent noise, renewed by drift",
         example=_FIXED_BATCHES,
         # Its drift refreshes it at every third step.
-        scenario=_one_pass(
-            settings=_SEGMENTS
-            | {"difference_size": 5, "drift_threshold": 6e-7, "kick": 0.0, "candidates": 0},
-        ),
+        scenario=_one_pass(difference_size=5, drift_threshold=6e-7, kick=0.0, candidates=0),
     ),
-    Entry(
+    "spider-boost": Entry(
         name="spider-boost",
         factory=spider_boost,
         asks="as `spider-fixed`, renewed every so many steps",
         example=_FIXED_BATCHES,
-        scenario=_one_pass(
-            settings=_SEGMENTS | {"difference_size": 5, "period": 4, "candidates": 0},
-        ),
+        scenario=_one_pass(difference_size=5, period=4, candidates=0),
     ),
-    Entry(
+    "gauss-psgd": Entry(
         name="gauss-psgd",
         factory=gauss_psgd,
         asks="as `spider`, with noise at every step near a saddle; it stops where it stays",
-        example=Example(
-            settings={"batch_size": 9, "escape_steps": 50},
-            plain=_PASS,
-            refuses=_NO_ABSENCE,
-            single_pass=True,
-        ),
+        example=Example(settings={"batch_size": 9, "escape_steps": 50}),
         # Always near a saddle, and without perturbations.
-        scenario=_one_pass(
-            settings=_SEGMENTS
-            | {"horizon": 4, "drift_threshold": 1e6, "kick": 0.0, "escape_steps": 100},
-        ),
+        scenario=_one_pass(horizon=4, drift_threshold=1e6, kick=0.0, escape_steps=100),
     ),
-    Entry(
+    "svrg-exact": Entry(
         name="svrg-exact",
         factory=exact_anchor,
         asks="a batch, for how its gradient changed from the anchor, with the exact gradient there",
         example=Example(
-            objective="logistic-l2",
-            settings={"batch_size": 32, "epoch_length": 3},
-            plain={"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08},
-            refuses=_UNPROVEN,
+            objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 3}
         ),
         # 5 epochs of 20 steps around a secret gradient. The canary's gradient turns at the first
         # step from an anchor. Its part of the exact gradient is then opposite to its contribution
@@ -110,10 +74,7 @@ ENTRIES: tuple[Entry, ...] = (
             },
             data_size=200,
             epsilon=10.0,
-            full=Power(200_000, 0.85),
-            quick=Power(10_000, 0.45),
-            kills="a drawn record's part at the anchor not hidden",
         ),
     ),
-)
-"""The variants."""
+}  # fmt: skip
+"""The variants, by name."""
