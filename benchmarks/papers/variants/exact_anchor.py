@@ -39,8 +39,11 @@ class ExactAnchorQuery(Query):
 
     clip_norm: jax.Array | float
 
-    name = "anchored"
     gradients_per_record = 2  # at the parameters and at the anchor
+
+    @property
+    def name(self) -> str:
+        return "anchored"
 
     def bound(self, params=None, **public):
         """What a drawn record adds to B times the release at most."""
@@ -87,7 +90,11 @@ class ExactAnchorQuery(Query):
 
     def secret_arguments(self, key, records, params, **public) -> dict[str, Any]:
         """Returns the exact sum of clipped gradients at ``anchor``, of all records: SECRET."""
-        return {"anchor_sum": self._clipped.wide(public["anchor"], records)}
+        return {"anchor_sum": self.anchor_sum(records, public["anchor"])}
+
+    def anchor_sum(self, records, anchor) -> Expansion:
+        """Returns the sum of clipped gradients at ``anchor``, (p,): SECRET, un-noised."""
+        return self._clipped.wide(anchor, records)
 
     def exact(self, records, params, mask=None, **public) -> tuple[Expansion, ...]:
         """Returns the sum of how gradients change, plus the exact anchor's share. NOT PRIVATE.
@@ -107,8 +114,8 @@ class ExactAnchorQuery(Query):
 
     def likelihood_terms(self, answer, records, params, mask=None, **public):
         """As ``Query``, with the secret of all ``records``. NOT PRIVATE."""
-        secret = self.secret_arguments(None, records, params, **public)
-        return super().likelihood_terms(answer, records, params, mask, **public, **secret)
+        public = public | {"anchor_sum": self.anchor_sum(records, public["anchor"])}
+        return super().likelihood_terms(answer, records, params, mask, **public)
 
     @property
     def _clipped(self):

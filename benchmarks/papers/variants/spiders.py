@@ -66,8 +66,9 @@ def fixed_batch_spider(
     if drift_threshold is None:
         squared = base.positive_leaf("drift_threshold", spider.drift_threshold**2)  # pyright: ignore[reportArgumentType]
         spider = dataclasses.replace(spider, drift_threshold=squared)
-    fields = {field.name: getattr(spider, field.name) for field in dataclasses.fields(spider)}
-    return SquaredDriftSpider(**fields | {"name": "Spider with fixed batches"})
+    fields: dict[str, Any] = {f.name: getattr(spider, f.name) for f in dataclasses.fields(spider)}
+    fields["name"] = "Spider with fixed batches"
+    return SquaredDriftSpider(**fields)
 
 
 def spider_boost(
