@@ -659,7 +659,7 @@ def test_c73_a_bound_above_a_claim_that_is_not_refuted_is_inconclusive(
 
 
 # Attacked at 8 and more, see their games.
-BOLD = ("svrg-exact", "dp-sgd-step", "dp-sgd-person", "book-keeping")
+BOLD = ("dp-sgd-step", "dp-sgd-person", "book-keeping")
 
 
 @pytest.mark.parametrize("name", auditing.AUDITS)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm, Status
-from dpjax.driver.asking import Asking, Bound, Secrets, bind_records, bind_with_key
+from dpjax.driver.asking import Asking, Bound, bind_records, bind_with_key
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration
 from dpjax.driver.keys import training_key
 from dpjax.placement.shard import shares
@@ -22,8 +22,6 @@ class Carry(NamedTuple):
     step: Array
     state: Any
     history: Any
-    secrets: Secrets | None
-    """None unless a query remembers any."""
 
 
 def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
@@ -88,13 +86,11 @@ def start(bound: Bound, params: Params) -> Carry:
     algorithm = bound.algorithm
     state = algorithm.init(params)
 
-    _, info, secrets = jax.eval_shape(_taken, bound, jnp.array(0), state, None)
+    _, info = jax.eval_shape(_taken, bound, jnp.array(0), state)
     history = jax.tree.map(
         lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
     )
-    # Not known yet: the first step computes them, and the first after a resume.
-    secrets = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), secrets)
-    return Carry(jnp.array(0), state, history, secrets)
+    return Carry(jnp.array(0), state, history)
 
 
 def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
@@ -132,31 +128,29 @@ def _last(bound: Bound, until: Array | int) -> Array:
 
 
 def _one_step(bound: Bound, carry: Carry) -> Carry:
-    state, info, secrets = _taken(bound, carry.step, carry.state, carry.secrets)
+    state, info = _taken(bound, carry.step, carry.state)
     history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
-    return Carry(carry.step + 1, state, history, secrets)
+    return Carry(carry.step + 1, state, history)
 
 
 @functools.partial(jax.jit, inline=True)
-def _taken(
-    bound: Bound, step: Array, state: Any, secrets: Secrets | None
-) -> tuple[Any, Any, Secrets | None]:
-    """Returns the state after a step, what it and its answers tell, and what queries remember.
+def _taken(bound: Bound, step: Array, state: Any) -> tuple[Any, Any]:
+    """Returns the state after a step, and what it and its answers tell.
 
     By ``jit``, so that programs with the same step trace it once; the shape of the history is
     found by the same trace.
     """
-    ask = Asking(bound, step, secrets)
+    ask = Asking(bound, step)
     state, info = bound.algorithm.step(ask.key, state, ask)
     evidence = jnp.array(ask.evidence, jnp.float32).reshape(-1, 2)
-    return state, (info, evidence), ask.secrets
+    return state, (info, evidence)
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"), inline=True)
 def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm, (history, evidence) = bound.algorithm, carry.history
-    ask = Asking(bound, jnp.array(algorithm.max_steps), carry.secrets)
+    ask = Asking(bound, jnp.array(algorithm.max_steps))
     state = algorithm.close(ask.key, carry.state, ask)
     certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)
     params, answers = algorithm.output(state), algorithm.answers(state)

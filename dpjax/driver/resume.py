@@ -192,7 +192,7 @@ class Journal:
 
     def _write(self, carry: Carry) -> None:
         assert self._folder is not None
-        leaves = tuple(map(np.asarray, jax.tree.leaves(carry._replace(secrets=None))))
+        leaves = tuple(map(np.asarray, jax.tree.leaves(carry)))
         reached = dataclasses.replace(self._checkpoint, step=int(carry.step), leaves=leaves)
         self._written = time.monotonic()
         self._folder.write(reached)
@@ -368,11 +368,9 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
 
 
 def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:
-    fresh, structure = jax.tree.flatten(start._replace(secrets=None))
+    fresh, structure = jax.tree.flatten(start)
     # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy array, and
     # without them the loop would be another program.
-    restored = jax.tree.unflatten(
+    return jax.tree.unflatten(
         structure, [new.at[...].set(old) for new, old in zip(fresh, leaves, strict=True)]
     )
-    # Those of the start are not known yet, so the next step computes them.
-    return restored._replace(secrets=start.secrets)

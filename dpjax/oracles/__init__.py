@@ -1,7 +1,6 @@
 """Queries of the data, which answer with noise and know what they release."""
 
 from dpjax._wide import Expansion, accumulate, zeros
-from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
 from dpjax.oracles.base import ClippedSums, Evaluations, Query
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
@@ -29,7 +28,6 @@ __all__ = [
     "LEAST",
     "AccuracyQuery",
     "AnchorQuery",
-    "AnchoredQuery",
     "BallQuery",
     "ClippedSums",
     "CountQuery",

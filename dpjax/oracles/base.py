@@ -66,13 +66,13 @@ class Query:
     ``components``, ``exact`` and ``bound``. It may define
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
-      ``step_key`` and ``inner_noise``;
+      ``step_key``;
     - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``,
       ``noise_draws`` and ``most_answers``;
     - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
-    - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``, ``memory`` with
-      ``renews``, ``check_examples``, ``gradients_per_record``.
+    - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
+      ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
 
     ``answer`` and ``event`` are final.
 
@@ -157,13 +157,14 @@ class Query:
     ) -> tuple[Expansion, ...]:
         """Returns the value without noise, one array for each of ``noises``. NOT PRIVATE.
 
-        Beside ``memory`` and ``inner_noise`` it is the only method that may read records.
+        Beside ``secret_arguments`` it is the only method that may read records.
 
         Args:
           records: those of one batch, see ``bind``.
           params: the point of evaluation.
           mask: bool, the rows that count; None for all.
-          **public: further inputs, each a public constant or a value released before.
+          **public: further inputs, each a public constant or a value released before; and what
+            ``secret_arguments`` returned.
         """
         raise NotImplementedError
 
@@ -245,34 +246,6 @@ class Query:
         del public
         return derive(key, self.name, step)
 
-    def memory(self, records: Records, params: Params, **public: Any) -> PyTree | None:
-        """Returns secret state, computed from all records, for later answers. NOT PRIVATE.
-
-        None, as here, if there is none. Otherwise the driver keeps it from step to step, computes
-        it anew where ``renews`` says so or a run is resumed, and passes it to ``exact`` as the
-        argument ``memory``. It must follow from its arguments alone, as it may be computed twice.
-
-        Args:
-          records: all of them, see ``bind``.
-          params: the point of evaluation.
-          **public: as ``exact``.
-
-        Privacy: SECRET. It is in no state, history, solution or checkpoint. Through it a record
-          moves answers even where it is not drawn: ``bound`` or ``releases`` must count that.
-        """
-        del records, params, public
-        return None
-
-    @property
-    def remembers(self) -> bool:
-        """Whether this class has a ``memory``."""
-        return type(self).memory is not Query.memory
-
-    def renews(self, **public: Any) -> Array | bool:
-        """Returns whether ``memory`` must be computed anew at this step, bool ()."""
-        del public
-        return False
-
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises, before anything is spent, for examples that this query cannot read.
 
@@ -284,9 +257,24 @@ class Query:
         """
         del examples, params
 
-    def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
-        """Returns secret random arguments of ``exact``, such as a random term of an objective."""
-        del key, records, params
+    def secret_arguments(
+        self, key: Array, records: Records, params: Params, **public: Any
+    ) -> dict[str, Any]:
+        """Returns further arguments of ``exact``, which are not released; {} by default.
+
+        Such as a random term of an objective, or an exact sum over all records that is added to
+        that of each batch.
+
+        Args:
+          key: of this answer alone.
+          records: all of them, not those of the batch; see ``bind``.
+          params: the point of evaluation.
+          **public: as ``exact``.
+
+        Privacy: SECRET; they live within one answer. What they read of a record moves the answer
+          even where that record is not drawn: ``bound`` and ``releases`` must count it.
+        """
+        del key, records, params, public
         return {}
 
     def answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
@@ -319,8 +307,8 @@ class Query:
                 f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
                 "of one device: pass the data as they are, without distributed.shard."
             )
-        inner = self.inner_noise(key, records, params)
-        exact = over_shares(_exact, batch, mask, self, params, public | inner)
+        secret = self.secret_arguments(key, records, params, **public)
+        exact = over_shares(_exact, batch, mask, self, params, public | secret)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
@@ -364,7 +352,7 @@ class Query:
     @property
     def slack(self) -> float:
         """Bound on what rounding adds to the distance of neighbouring sums, over ``bound``."""
-        return self._slack_of(self.sampler.capacity)
+        return self.slack_of(self.sampler.capacity)
 
     @property
     def any_order(self) -> bool:
@@ -445,7 +433,8 @@ class Query:
         """Whether a record's contribution is the same bits in any row: in closed form, float64."""
         return self.sums is not None and self.objective.linear is not None
 
-    def _slack_of(self, rows: int) -> float:
+    def slack_of(self, rows: int) -> float:
+        """Returns ``slack`` for sums over at most so many rows."""
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_slack(charged, self.relation)
         # Without a statement records may be added one by one, as by ``accumulate``.

@@ -138,8 +138,11 @@ class ObjectiveQuery(MinimizerQuery):
         tilt = -self.objective.regularize_gradient(mean, answer)
         return ((Gaussian(), jnp.zeros_like(tilt), tilt, self.stddev),)
 
-    def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
+    def secret_arguments(
+        self, key: Array, records: Records, params: Params, **public: Any
+    ) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
+        del public
         dtype = shares(records).dtype
         own, noise = derive(key, "tilt", 0), Gaussian()
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}
