@@ -99,19 +99,12 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
+    options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
+    options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
     if is_scaled(name_or_path):
-        given = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
-        given |= {"max_records": max_records, "unit_type": unit_type, "schema": schema}
-        given |= {"intercept": intercept or None}
-        if names := [name for name, value in given.items() if value is not None]:
-            raise ValueError(
-                f"{' and '.join(names)} must be left out: {str(name_or_path)!r} holds scaled rows, "
-                "with what was declared of them."
-            )
+        check_left_out(options | {"schema": schema}, f"{str(name_or_path)!r}: the file")
         return read_scaled(name_or_path, memory_limit)
     if schema is not None:
-        options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
-        options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
         check_schema_alone(name_or_path, options)
         return read_declared(name_or_path, Schema.read(schema), memory_limit)
     check_units(name_or_path, label, unit, max_records, unit_type)
@@ -159,11 +152,14 @@ def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
     if not _is_user_table(table):
         shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
         raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
+    check_left_out(options, "schema: the schema")
+
+
+def check_left_out(options: Mapping[str, Any], beside: str) -> None:
+    """Raises if an option is there beside what declares the same."""
     if given := [name for name, value in options.items() if value is not None]:
         them = "it" if len(given) == 1 else "them"
-        raise ValueError(
-            f"{' and '.join(given)} must be left out beside schema: the schema declares {them}."
-        )
+        raise ValueError(f"{' and '.join(given)} must be left out beside {beside} declares {them}.")
 
 
 def check_units(
