@@ -450,7 +450,7 @@ def test_a_file_of_scaled_rows_takes_no_declaration_and_is_written_whole_or_not(
     path = tmp_path / "scaled.npz"
     dpjax.datasets.write(declared(), path)
     for given in ({"label": "l", "bounds": {}}, {"schema": SCHEMA}, {"unit": "who"}):
-        with pytest.raises(ValueError, match=f"{' and '.join(given)} must be left out beside .*scaled.npz.* declares"):
+        with pytest.raises(ValueError, match=f"{' and '.join(given)} must be left out beside"):
             dpjax.datasets.load(path, **given)
     with pytest.raises(ValueError, match="holds scaled rows"):
         dpjax.datasets.check(path, schema=SCHEMA)
