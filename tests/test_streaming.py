@@ -379,7 +379,7 @@ DATA = {
         columns={k: v for k, v in SCHEMA["columns"].items() if k != "age"}
         | {"income": {"ignore": True}},
     ),
-    "units": lambda: declared(unit="who", max_records=2, unit_type="text"),
+    "units": lambda: declared(unit={"column": "who", "max_records": 2, "type": "text"}),
     "bounds": lambda: dpjax.datasets.load(
         {"a": [1, 2], "l": np.array([True, False])}, label="l", bounds={"a": [0, 4]}, intercept=True
     ),

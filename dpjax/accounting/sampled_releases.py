@@ -98,6 +98,7 @@ class PoissonRelease(BatchRelease):
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why no ledger can book it."""
         if not self.undrawn_shift:
             return None
         return (
