@@ -701,6 +701,11 @@ def _(patch):
     patch.setattr(oracles, "sum_slack", lambda rows, relation, any_order, **_: 0.0)
 
 
+@mutant("a query takes over how its base's sums are made")
+def _(patch):
+    patch.setattr(oracles.Query, "__init_subclass__", classmethod(lambda cls: None))
+
+
 @mutant("all steps booked as one")
 def _(patch):
     event = oracles.Query.event

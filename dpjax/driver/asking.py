@@ -1,9 +1,8 @@
 """What a step may ask of the data, checked while tracing."""
 
 import collections
-import dataclasses
+import functools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
-from dpjax._typing import Array, Params, PyTree, is_own
+from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
@@ -200,25 +199,32 @@ class _Counting(Asking):
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
-    """Raises if an algorithm or query from outside does what it may not, before anything is spent.
+    """Raises if an algorithm or query does what it may not, before anything is spent.
 
-    An algorithm whose classes are dpjax's own passes: tests have counted what it asks. Of examples
-    and parameters shapes and dtypes are read.
+    Of examples and parameters shapes and dtypes are read.
 
     Raises:
       ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
         ``check_counts``.
     """
-    foreign = [query for query in algorithm.queries if not is_own(query)]
-    for query in foreign:
+    for query in algorithm.queries:
         check_query(query)
-    size = getattr(algorithm, "subspace_dimension", algorithm.dimension)
-    counted = all(query.setting.dimension >= size for query in algorithm.queries)
-    if counted and not foreign and all(map(is_own, _algorithms_in(algorithm))):
-        return
-    asked = questions(algorithm, examples, params, _Counting)
+    leaves, structure = jax.tree.flatten((algorithm, examples, params))
+    asked = _counted(structure, tuple(map(_shape_of, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         check_counts(algorithm, asked)
+
+
+# What is asked follows from structure, shapes and dtypes, so that a sweep is traced once.
+@functools.lru_cache(maxsize=256)
+def _counted(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Questions:
+    algorithm, examples, params = jax.tree.unflatten(structure, shapes)
+    return questions(algorithm, examples, params, _Counting)
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    weak = jax.typeof(leaf).weak_type
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), weak_type=weak)
 
 
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:
@@ -232,14 +238,15 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         for part in release.parts():
             booked[part.name] += part.count
     steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers, draws = collections.Counter[str](), 0
+    answers, most, draws = collections.Counter[str](), collections.Counter[str](), 0
     for every, times in ((asked.step, steps), (asked.end, 1)):
         for one in every:
             answers[one.name] += 0 if one.conditional else times
-            draws += 0 if one.conditional else times * one.noise_draws
+            most[one.name] = max(most[one.name], one.noise_draws)
     for query in algorithm.queries:
         if not (times := answers[query.name]):
             continue
+        draws += query.most_answers(times) * most[query.name]
         # The query says what so many answers release: those of a single pass are one release.
         for needed in query.event(times).releases:
             if needed.count > booked[needed.name]:
@@ -255,12 +262,3 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
             f"charged for {charged:,}: make its queries with Setting(..., dimension=P) for P "
             "parameters, or say how many an answer has in noise_draws, of a query or a Release."
         )
-
-
-def _algorithms_in(algorithm: Any) -> Iterator[Any]:
-    """The algorithm, and those it wraps."""
-    yield algorithm
-    for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
-        inner = getattr(algorithm, field.name)
-        if hasattr(inner, "step") and hasattr(inner, "queries"):
-            yield from _algorithms_in(inner)

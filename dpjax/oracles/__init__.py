@@ -2,7 +2,7 @@
 
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.ball import BallQuery
-from dpjax.oracles.base import Evaluations, Query
+from dpjax.oracles.base import ClippedSums, Evaluations, Query
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
@@ -29,6 +29,7 @@ __all__ = [
     "AccuracyQuery",
     "AnchorQuery",
     "BallQuery",
+    "ClippedSums",
     "CountQuery",
     "DifferenceQuery",
     "EstimateQuery",

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, Relation, is_own
+from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
 from dpjax.accounting.wording import ReleaseWords
@@ -37,6 +37,20 @@ class Evaluations(NamedTuple):
     padded: int
 
 
+class ClippedSums(NamedTuple):
+    """States that the sums of a query's ``exact`` are those of dpjax's clipped functions.
+
+    Such functions enforce the bound by clipping, add records as integers, in blocks, and on any
+    number of devices alike. What a query that does not state this adds is taken to be added record
+    by record, on one device, within a bound that its author asserts.
+
+    Attributes:
+      additions: how many finished sums are added up by floats.
+    """
+
+    additions: int = 0
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
     """One question to the data: an exact value, a bound on one record's contribution, and noise.
@@ -54,7 +68,9 @@ class Query:
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key``;
     - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
-    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``;
+    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``,
+      ``noise_draws`` and ``most_answers``;
+    - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
       ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
 
@@ -76,7 +92,11 @@ class Query:
     """How many gradients of each record in its batch one answer computes."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
     _jumps: ClassVar[bool] = False  # where a loss rounds otherwise: differences cancel, counts jump
-    _additions: ClassVar[int] = 0  # roundings of finished sums, where they make up an answer
+    sums: ClassVar[ClippedSums | None] = None
+    """How the sums of ``exact`` are made; None is charged the most."""
+
+    def __init_subclass__(cls) -> None:
+        cls.sums = cls.__dict__.get("sums")
 
     @property
     def objective(self) -> Objective:
@@ -282,10 +302,10 @@ class Query:
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
-        if isinstance(batch, Spread) and not is_own(self):
+        if isinstance(batch, Spread) and self.sums is None:
             raise ValueError(
-                f"{type(self).__name__} is not dpjax's, and its sums are those of one device: pass "
-                "the data as they are, without distributed.shard."
+                f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
+                "of one device: pass the data as they are, without distributed.shard."
             )
         secret = self.secret_arguments(key, records, params, **public)
         exact = over_shares(_exact, batch, mask, self, params, public | secret)
@@ -353,6 +373,10 @@ class Query:
         """How many numbers of noise an answer has at most; by default one for each parameter."""
         return self.setting.dimension
 
+    def most_answers(self, times: int) -> int:
+        """Returns how many of ``times`` answers add noise at most."""
+        return times
+
     @property
     def stddev(self) -> Array | float:
         """Standard deviation of the noise on the released mean."""
@@ -395,7 +419,7 @@ class Query:
         )
 
     def _words_of(self, release: Release) -> ReleaseWords:
-        if is_own(self):
+        if self.sums is not None:
             return release.words
         return release.words._replace(bound=f"asserted by {type(self).__name__}, not by dpjax")
 
@@ -407,14 +431,14 @@ class Query:
     @property
     def in_any_row(self) -> bool:
         """Whether a record's contribution is the same bits in any row: in closed form, float64."""
-        return is_own(self) and self.objective.linear is not None
+        return self.sums is not None and self.objective.linear is not None
 
     def slack_of(self, rows: int) -> float:
         """Returns ``slack`` for sums over at most so many rows."""
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_slack(charged, self.relation)
-        # A query from elsewhere may add row by row, by ``accumulate``.
-        more = self._additions if is_own(self) else charged
+        # Without a statement records may be added one by one, as by ``accumulate``.
+        more = charged if self.sums is None else self.sums.additions
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.
         rounded = sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
         return rounded + shifted

@@ -10,7 +10,7 @@ from dpjax.accounting import PerturbationRelease, Release
 from dpjax.derivatives import clipped_grad, distance_bound
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
 from dpjax.placement.shard import shares
 
@@ -44,6 +44,8 @@ class ObjectiveQuery(MinimizerQuery):
 
     output_multiplier: Array | float
     dimension: int = static()
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
