@@ -18,7 +18,7 @@ COMMANDS = {
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",
     "compare": "train algorithms side by side on a table and print exact values: NOT PRIVATE",
-    "reproduce": "reproduce a paper's tables and figures on public data, beside the published ones",
+    "reproduce": "reproduce a paper's tables and figures on public data, from a checkout of dpjax",
 }
 """Every command, which has a file of its name, and what it does in a line."""
 _EXAMPLES = """
