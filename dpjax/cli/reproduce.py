@@ -13,7 +13,6 @@ _PAPERS = ("trust-region", "erm", "perturbed", "spider", "dpagem")
 # Where the package is a checkout's, this is beside it.
 _CHECKOUT = pathlib.Path(__file__).parents[2]
 
-
 _EXAMPLES = """
 dpjax reproduce erm table1 --quick
 dpjax reproduce trust-region --out pictures
@@ -22,8 +21,6 @@ dpjax reproduce trust-region --out pictures
 
 def add_options(one: Parser) -> None:
     """Adds what the command takes."""
-    one.add_argument("paper", metavar="PAPER", help=", ".join(_PAPERS))
-    one.add_argument("more", nargs=argparse.REMAINDER, metavar="...", help="figure and options")
     one.describe(
         command,
         f"Reproduce a paper's tables and figures: {', '.join(_PAPERS)}. In a checkout of dpjax "
@@ -31,6 +28,8 @@ def add_options(one: Parser) -> None:
         "package itself has no papers. NOT PRIVATE.",
         _EXAMPLES,
     )
+    one.add_argument("paper", metavar="PAPER", help=", ".join(_PAPERS))
+    one.add_argument("more", nargs=argparse.REMAINDER, metavar="...", help="figure and options")
 
 
 def command(arguments: argparse.Namespace) -> int:
