@@ -14,8 +14,8 @@ _MARKERS = "osD^vP*XdhpH<>"
 # What is less is rounding.
 _LEAST = 1e-6
 _WORDS = (
-    "All settings are the algorithms' defaults, untuned, unless the table says otherwise: on other "
-    "data the order may be another. Nothing here is private: all values are exact values of the "
+    "All settings are the algorithms' defaults, untuned, unless `compare.csv` says otherwise: on "
+    "other data the order may be another. Nothing here is private: all values are exact values of the "
     "records, and choosing an algorithm by them is a release. Look only at data that may be looked "
     "at."
 )
