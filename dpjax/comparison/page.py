@@ -15,9 +15,9 @@ _MARKERS = "osD^vP*XdhpH<>"
 _LEAST = 1e-6
 _WORDS = (
     "All settings are the algorithms' defaults, untuned, unless `compare.csv` says otherwise: on "
-    "other data the order may be another. Nothing here is private: all values are exact values of the "
-    "records, and choosing an algorithm by them is a release. Look only at data that may be looked "
-    "at."
+    "other data the order may be another. Nothing here is private: all values are exact values of "
+    "the records, and choosing an algorithm by them is a release. Look only at data that may be "
+    "looked at."
 )
 
 
@@ -94,11 +94,11 @@ def _panel(axes: Any, results: Results, metric: str) -> None:
         look = plotting.mark(_COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)], 5)
         middle = np.array([values.mean() for values in every])
         plotting.band(axes, np.array(results.epsilons), middle, ends, **look, label=method)
-    if metric.endswith("accuracy"):
-        plotting.percent(axes.yaxis)
     axes.set(xlabel="epsilon", ylabel=f"exact {_words(metric)}",
              yscale="log" if logarithmic else "linear")  # fmt: skip
     plotting.places(axes, results.epsilons)
+    if metric.endswith("accuracy"):
+        plotting.percent(axes.yaxis)
     axes.set_title(_words(metric).capitalize(), fontsize="medium")
 
 
