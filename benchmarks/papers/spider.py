@@ -13,6 +13,7 @@ from benchmarks.papers.figures import Dots, Lines, Picture
 from benchmarks.papers.looks import look
 from benchmarks.papers.results import Results, per_problem, quartiles
 from benchmarks.papers.spec import Experiment, Figure, Method, Problem
+from benchmarks.papers.variants.spiders import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.objectives import Objective, welsch, welsch_regularization
 
 GD, SGD, PRGD = "DP-GD", "DP-SGD", "PrGD"
@@ -25,10 +26,10 @@ METHODS = (
     Method(SGD, "dp-sgd", about=_BATCH),
     Method(PRGD, "prgd", about=_BATCH),
     Method(SPIDER, "spider", about=_AT_MOST),
-    Method(FIXED, "spider-fixed", about=_AT_MOST),
-    Method(BOOST, "spider-boost", about=_AT_MOST),
-    Method(PSGD, "gauss-psgd", about=_AT_MOST),
-    Method(TUNED, "gauss-psgd", {"escape_steps": 400, "escape_distance": 0.5}, about=_AT_MOST),
+    Method(FIXED, fixed_batch_spider, about=_AT_MOST),
+    Method(BOOST, spider_boost, about=_AT_MOST),
+    Method(PSGD, gauss_psgd, about=_AT_MOST),
+    Method(TUNED, gauss_psgd, {"escape_steps": 400, "escape_distance": 0.5}, about=_AT_MOST),
     Method(TR, "dp-tr", about=_ALL),
     Method(STR, "dp-str", about=_BATCH),
 )
