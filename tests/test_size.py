@@ -11,19 +11,19 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
-    ".": (2024, 12),
+    ".": (1949, 12),
     "accounting": (4891, 23),
     "algorithms": (5545, 28),  # a line for transforms.inverse_power
     "auditing": (2245, 12),
     "baselines": (956, 7),
-    "cli": (2873, 18),  # data --write for scratch files
+    "cli": (2851, 18),  # data --write for scratch files
+    "comparison": (503, 4),  # in place of experiments' 2235, 12
     "datasets": (5046, 24),  # rows.py from placement, scaled.py for scratch files
     "derivatives": (4939, 28),
     "diagnostics": (778, 4),
     "display": (339, 3),
     "driver": (2244, 13),
     "estimators": (930, 6),
-    "experiments": (2235, 12),
     "linalg": (747, 6),
     "mechanisms": (1683, 11),
     "models": (117, 3),

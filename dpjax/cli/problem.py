@@ -35,10 +35,10 @@ class Setting(NamedTuple):
 
 def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
     """Returns the data that the arguments declare, of the name among them or of another."""
-    told = options.given(arguments, options.TABLE, options.UNIT)
-    told["classes"] = classes(arguments.classes)
-    told["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
-    return dpjax.datasets.load(str(name or arguments.data), **told)
+    chosen = options.values(arguments, options.TABLE, options.UNIT)
+    chosen["classes"] = classes(arguments.classes)
+    chosen["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
+    return dpjax.datasets.load(str(name or arguments.data), **chosen)
 
 
 def memory(text: str | None) -> int | None:
