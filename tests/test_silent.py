@@ -20,6 +20,7 @@ import dpjax
 from dpjax.cli import main
 from dpjax.datasets import Preprocessing, check, group, load
 from dpjax.datasets.cells import unit_name
+from dpjax.datasets.encoders import Unscaled
 from dpjax.estimators import DPLinearRegression, DPLogisticRegression
 from tests.factories import N, P, quiet, toy, toy_records
 
@@ -66,7 +67,7 @@ def network():
 
 
 def declared(**more):
-    return {"preprocessing": Preprocessing(tuple("abcd"), None, **more)}
+    return {"preprocessing": Preprocessing(tuple(map(Unscaled, "abcd")), **more)}
 
 
 def frame(**columns):
@@ -195,9 +196,9 @@ REFUSED = {
     "load: complex labels": (lambda _: loaded(Y + 0j), "must hold words, booleans or real"),
     "load: numbers for words": (
         lambda _: loaded(ONES, classes=("No", "Yes")), "declare classes of that kind"),
-    "load: a column of dates": (lambda _: framed(c=DATES), "declare its levels in a schema"),
+    "load: a column of dates": (lambda _: framed(c=DATES), "declare bounds as dates in a schema"),
     "load: a column of durations": (lambda _: framed(c=DATES - DATES[0]), "in a schema"),
-    "load: a complex column": (lambda _: framed(c=Y + 0j), "declare its levels in a schema"),
+    "load: a complex column": (lambda _: framed(c=Y + 0j), "declare ignore = true in a schema"),
     "load: a column of categories": (
         lambda _: framed(c=frame(c=WORDS)["c"].astype("category")), "its levels in a schema"),
     "load: one-hot labels": (lambda folder: from_archive(folder, HOT), r"'y' \(n,\), got"),

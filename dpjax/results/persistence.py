@@ -21,6 +21,7 @@ from dpjax.algorithms.cards import noise_words
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
+from dpjax.datasets.encoders import Unscaled
 from dpjax.datasets.schema import column_of
 from dpjax.display.cards import Card, HasCard, printable
 from dpjax.driver.answers import ANSWERS
@@ -29,7 +30,7 @@ from dpjax.results.guarantee import Guarantee, split_warning
 from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.solution import Solution
 
-_FORMAT = "dpjax-solution-4"
+_FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
@@ -267,7 +268,7 @@ def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:
     if value is None:
         return None
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if fields.get("encoders") is not None:
+    if "encoders" in fields:
         fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
     return fields
 
@@ -276,12 +277,12 @@ def _prediction(content: dict[str, Any]) -> dict[str, Any]:
     held = json.loads(content["preprocessing"])
     if held is not None:
         # JSON knows no tuples, and a preprocessing is compared and hashed by them.
-        for name in ("columns", "classes", "label_bounds"):
+        for name in ("classes", "label_bounds", "pixels"):
             held[name] = None if held[name] is None else tuple(held[name])
-        if held["bounds"] is not None:
-            held["bounds"] = tuple(map(tuple, held["bounds"]))
-        if held["encoders"] is not None:
-            held["encoders"] = tuple(column_of(*declared) for declared in held["encoders"])
+        columns = held["encoders"]
+        held["encoders"] = tuple(
+            column_of(*each) if each[1] else Unscaled(each[0]) for each in columns
+        )
         held = Preprocessing(**held)
     return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
 
