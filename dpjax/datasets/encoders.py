@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import datetime
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -349,9 +350,14 @@ class NumberLabel:
 
 def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:
     unknown = cells[places < 0]
-    return collections.Counter(
-        text for cell in unknown if (text := label_text(cell)).lower() not in MISSING
-    )
+    counts: Iterable[tuple[Any, int]] = ((cell, 1) for cell in unknown)
+    if cells.dtype.kind not in "OT":  # whose cells may be anything
+        counts = collections.Counter(unknown.tolist()).items()
+    found = collections.Counter[str]()
+    for cell, count in counts:
+        if (text := label_text(cell)).lower() not in MISSING:
+            found[text] += count
+    return found
 
 
 def _iso(days: float) -> str:

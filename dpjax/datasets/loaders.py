@@ -21,6 +21,7 @@ from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
 from dpjax.datasets.tables import Bounds, Options, Table, read_table, scaled_columns
+from dpjax.datasets.units import NOT_GROUPED
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
@@ -98,16 +99,15 @@ def load(
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
     if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
-        if options._replace(unit=None, max_records=None, unit_type=None) != Options():
+        if any(given is not None for given in (label, bounds, classes, intercept or None)):
             raise ValueError(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         check_units(name_or_path, options)
         return load_images(str(name_or_path))
     table = open_table(name_or_path, options, schema, memory_limit)
-    if any(isinstance(column, Unscaled) for column in table.schema.columns) and _is_user_table(
-        name_or_path
-    ):
+    unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
+    if unscaled and _is_user_table(name_or_path):
         raise ValueError(_undeclared_bounds(table))
     return table.dataset()
 
@@ -145,6 +145,8 @@ def open_table(
         _check_schema_alone(name_or_path, options)
         return read_table(name_or_path, Schema.read(schema), memory_limit)
     check_units(name_or_path, options)
+    if options.unit is not None and memory_limit is not None:
+        raise ValueError(NOT_GROUPED)
     if _is_user_table(name_or_path):
         return read_table(name_or_path, options, memory_limit)
     if not isinstance(name_or_path, str | os.PathLike):
