@@ -456,9 +456,9 @@ def plainly(y=Y, low=-1, high=None, classes=(-1, 1), unit=None, **more):
 
 COUNTED = {
     "classes in other letters": (
-        lambda: checked(label={"column": "y", "classes": ["no", "yes"]}), "'No' .*not declared"),
+        lambda: checked(label={"column": "y", "classes": ["no", "yes"]}), "'No' .*declared are"),
     "a class that no record has": (
-        lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "label 'yes'"),
+        lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "no record has 'yes'"),
     "labels 1 and 2": (lambda: plainly(np.where(Y > 0, 1, 2)), r"declare --classes 1,2"),
     "labels 0 and 1 as words": (
         lambda: plainly(np.where(Y > 0, "1", "0"), classes=None), "declare --classes 0,1"),
@@ -496,12 +496,12 @@ COUNTED = {
         lambda: checked(a={"bounds": [-1e6, 1e6]}), "every column span less than 1%"),
     "bounds of a target that are far too wide": (
         lambda: checked(COLUMNS | {"y": X[:, 1]}, {"column": "y", "bounds": [-1e6, 1e6]}),
-        "the label 'y' span less than 1%"),
+        "the label 'y' of the table span less than 1%"),
     "numbers as labels": (lambda: plainly(X[:, 1]), "it is not a column of classes"),
     "bounds in other units": (lambda: plainly(Y, low=100), "are the bounds in the units"),
     "words among numbers": (
-        lambda: plainly(Y, b=WORDS.astype(object)), "'b' holds no number in 64 of 64"),
-    "an empty column": (lambda: plainly(Y, b=[None] * N), "'b' holds no number in 64 of 64"),
+        lambda: plainly(Y, b=WORDS.astype(object)), "'b' has no valid value in 64 of 64"),
+    "an empty column": (lambda: plainly(Y, b=[None] * N), "'b' has no valid value in 64 of 64"),
     "a column of one value": (lambda: plainly(Y, b=[1.0] * N), "one value in all rows: 'b'"),
     "a column that is imputed": (
         lambda: checked(COLUMNS | {"b": [""] * N}, b={"bounds": [0, 9], "missing": 1}),

@@ -13,7 +13,7 @@ from dpjax.datasets.cells import check_unmasked
 from dpjax.datasets.encoders import Column, Numeric, Unscaled
 from dpjax.datasets.labels import Label
 from dpjax.datasets.scaling import Ranges, normalise
-from dpjax.datasets.source import Source
+from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
 from dpjax.placement.stream import Rows
 
@@ -120,7 +120,7 @@ class Preprocessing:
         """Returns rows (n, p) in float32.
 
         Args:
-          cells: of each of ``wanted``.
+          cells: as ``Source.read`` returns those ``wanted``, or of each column by itself.
 
         Privacy: each row depends on one record alone.
         """
@@ -129,7 +129,8 @@ class Preprocessing:
             # No column adds more than 1 to the square of a norm.
             least, constant = -1.0, math.sqrt(len(self.encoders) + self.intercept)
         if self._plain:
-            return normalise(cells[0], self._ranges, self.intercept, least, constant)
+            block = cells[0] if cells[0].ndim == 2 else stacked(cells)
+            return normalise(block, self._ranges, self.intercept, least, constant)
         parts = [c.encode(held, least) for c, held in zip(self.encoders, cells, strict=True)]
         return normalise(np.concatenate(parts, axis=1), None, self.intercept, constant=constant)
 

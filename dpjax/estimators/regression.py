@@ -30,10 +30,11 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
     _penalty = 1.0  # see ``benchmarks/regression.py``
 
     def _encode(self, y: Any) -> tuple[np.ndarray, None]:
-        return arrays.numbers(y, *self._range(y)), None
+        self._target = self._range(y)
+        return arrays.numbers(y, *self._target), None
 
     def _explain(self, params: np.ndarray) -> None:
-        low, high = self._range(None)
+        low, high = self._target
         weights, constant = self._scaling.in_units(params)
         self._half, self._middle = (high - low) / 2, (high + low) / 2
         self.coef_, self.intercept_ = self._half * weights, self._middle + self._half * constant
