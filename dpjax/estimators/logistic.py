@@ -101,7 +101,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     classes: Sequence[Any] | None = None
     tune: bool | Mapping[str, Sequence[Any]] | None = None
 
-    _declared: Any = ()  # the sorted labels, once ``fit`` has read the declaration
+    _declared = np.array((0, 1))  # until ``fit`` has read the declaration
     _linear = False
     _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
 
