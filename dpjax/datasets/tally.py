@@ -88,7 +88,8 @@ class Tally:
         self._other += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
         self._rows += len(y)
-        self._null_rows += int((invalid | impossible | nobody).sum())
+        lost = impossible if self._scale.classes != () else False  # () is still to be declared
+        self._null_rows += int((invalid | lost | nobody).sum())
         self._invalid_rows += int(invalid.sum())
         self._impossible += int(impossible.sum())
         self._zeros += int((rows == 0).all(axis=1).sum())
