@@ -67,6 +67,7 @@ class Tally:
         self._seen: set[int] = set()
 
     def add(self, block: list[np.ndarray]) -> None:
+        """Counts some records, whose cells are those ``wanted``."""
         cells, (labels, *owners) = block[: len(self._columns)], block[len(self._columns) :]
         parts = []
         for column, held in zip(self._columns, cells, strict=True):
