@@ -129,7 +129,7 @@ def test_the_label_of_a_cell(form, place, tmp_path):
     bounds = {"a": [0, 1], "y": [0, 1]}
     for declared in ({"label": "c", "classes": classes, "bounds": bounds}, {"schema": schema}):
         held, data = read(form, tmp_path, **declared)
-        codes = np.float32([CODES.get(row[2][place], row[2][place]) for row in held])
+        codes = np.array([CODES.get(row[2][place], row[2][place]) for row in held], np.float32)
         np.testing.assert_array_equal(data.y, codes)
     cells = [row[0] for row in held]
     np.testing.assert_array_equal(encode_labels(cells, classes), codes)
@@ -147,11 +147,11 @@ def test_columns_are_scaled_alike_together_one_by_one_and_by_an_estimator(label)
     x = 5 * np.random.default_rng(0).normal(size=(3_000, 3))
     x[5, 1], x[6, 2], x[7] = np.nan, np.inf, -4
     table = dict(zip("abc", x.T, strict=True)) | {"y": np.arange(len(x)) % 2}
-    columns = {name: {"bounds": [-4, 5]} for name in "abc"}
+    columns: dict[str, dict] = {name: {"bounds": [-4, 5]} for name in "abc"}
     schema = {"label": {"column": "y", **label}, "columns": columns}
     together = load(table, schema=schema).x
     columns["a"]["missing"] = 0  # no cell is; but such a column is scaled by itself
     np.testing.assert_array_equal(load(table, schema=schema).x, together)
     scaling = rows.declare((-4, 5), None, True, 3, linear="bounds" in label)
     np.testing.assert_array_equal(scaling.rows(x), together)
-    assert np.isnan(together).any(axis=1).nonzero()[0].tolist() == [5, 6]
+    assert np.flatnonzero(np.isnan(together).any(axis=1)).tolist() == [5, 6]
