@@ -31,7 +31,7 @@ MOST = {
     "oracles": (2508, 19),
     "placement": (747, 4),
     "reporting": (1057, 7),
-    "results": (1500, 10),
+    "results": (1502, 10),
     "sampling": (1021, 6),
     "training": (1398, 8),
     "transforms": (1610, 8),
