@@ -379,6 +379,7 @@ def stochastic_spider(
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
     kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
     beta = _validate.open_unit("beta", beta)
+    steps = _validate.positive_int("steps", theory.LONGEST if steps is None else steps)
     spider = Spider(
         estimate=estimate,
         score=score,
@@ -391,7 +392,7 @@ def stochastic_spider(
         beta=beta,
         name=name,
         unclipped=theory.never_clips(objective, constants),
-        **problem.plan(theory.most_steps(steps), theory.LONGEST),
+        **problem.plan(steps, theory.LONGEST),
     )
     # Independent noise falls with what a difference can move, to that share at least.
     least = LEAST if estimate.correlation.is_independent else 1.0

@@ -273,11 +273,6 @@ def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -
     return batch
 
 
-def most_steps(given: int | None) -> int:
-    """Returns the cap on the steps."""
-    return _validate.positive_int("steps", LONGEST if given is None else given)
-
-
 def step_size(objective: Objective, scale: Scale, given: float | None) -> float:
     """Returns eta, by default of the smoothness of the objective with its regularizer."""
     usual = None if objective.defaults is None else objective.defaults.step_size
