@@ -13,7 +13,7 @@ from factories import FACTORIES, SPIDERS, make, toy, toy_records, unit_records
 import dpjax
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax.accounting import Event
-from dpjax.algorithms.common import Single
+from dpjax.algorithms import SingleQueryAlgorithm
 from dpjax.baselines import objective_perturbation, output_perturbation
 from dpjax.driver import asking, loop, progress, trajectory
 from dpjax.mechanisms import derive
@@ -35,7 +35,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Descent(Single):
+class Descent(SingleQueryAlgorithm):
     """A user's gradient descent, which asks as ``how`` says: a name of one of the ways below."""
 
     query: GradientQuery

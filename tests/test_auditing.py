@@ -31,7 +31,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting.events import deltas
 from dpjax.accounting.sampled import pld_deltas
-from dpjax.algorithms import Single
+from dpjax.algorithms import SingleQueryAlgorithm
 from dpjax.auditing import canaries, estimators, games, recorder, registry, scenarios
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
@@ -539,7 +539,7 @@ class Iterate(NamedTuple):
 
 
 @pytree_dataclass
-class Asker(Single):
+class Asker(SingleQueryAlgorithm):
     """A user's descent that also asks a second query, somewhere."""
 
     query: GradientQuery

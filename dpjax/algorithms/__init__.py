@@ -8,10 +8,8 @@ history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` l
 """
 
 from dpjax.algorithms.adam import dp_adam
-from dpjax.algorithms.base import Algorithm, Status
-from dpjax.algorithms.batches import calibrated_query
+from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calibrated_query
 from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.common import Single
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
@@ -44,7 +42,7 @@ __all__ = [
     "Example",
     "Power",
     "Scenario",
-    "Single",
+    "SingleQueryAlgorithm",
     "Status",
     "UpdateRule",
     "calibrated_query",

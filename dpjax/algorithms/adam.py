@@ -3,8 +3,6 @@
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import STEPS, calibrated_query
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.algorithms.descent import AdamSteps, Descent
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
@@ -70,11 +68,11 @@ def dp_adam(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, TITLE)
-    refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
+    base.check_smooth(objective, TITLE)
+    base.refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
-    query = calibrated_query(
+    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         steps,

@@ -9,7 +9,6 @@ import optax
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Single
 from dpjax.algorithms.outputs import LAST, OutputRule, OutputState
 from dpjax.oracles import GradientQuery
 
@@ -158,7 +157,7 @@ class ProximalInfo(NamedTuple):
 
 
 @pytree_dataclass
-class Descent(Single):
+class Descent(base.SingleQueryAlgorithm):
     """A method that asks one noisy gradient a step, such as DP-GD, DP-Adam and PrGD.
 
     Args:

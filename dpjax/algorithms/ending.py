@@ -19,7 +19,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
-from dpjax.algorithms.accounted import Accounted
+from dpjax.algorithms.card import AlgorithmBase
 from dpjax.oracles import AccuracyQuery, CountQuery, Query
 
 # Of the training's epsilon: what passing through float32 and the root finders may cost.
@@ -48,7 +48,7 @@ def _of_training(name: str) -> Callable[..., Any]:
 
 
 @pytree_dataclass
-class _Ending(Accounted):
+class _Ending(AlgorithmBase):
     """A training, and one question when its steps are over; made by the functions below."""
 
     algorithm: base.Algorithm

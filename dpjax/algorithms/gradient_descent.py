@@ -8,9 +8,8 @@ import numpy as np
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import calibrated_query
+from dpjax.algorithms.base import proximal
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import proximal
 from dpjax.algorithms.descent import Descent, Steps
 from dpjax.algorithms.outputs import output_rule
 from dpjax.linalg import chi_quantile
@@ -104,7 +103,7 @@ def dp_gradient_descent(
     steps = _validate.positive_int("steps", steps)
     if accountant == "paper" and batch_size not in (None, problem.data_size):
         raise ValueError("accountant='paper' needs all records at every step; use 'pld'.")
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         steps,
@@ -173,7 +172,7 @@ def theory_steps(
     """Returns the T that minimises theorem 6.3's bound on the mean squared gradient."""
     gap = base.initial_gap(problem.objective, initial_gap)
     best = math.sqrt(2 * gap / (step_size * problem.dimension)) / noise_of_one(problem, clip)
-    return int(min(max(round(best), 1), base.LONGEST))
+    return int(min(max(round(best), 1), base.MAX_STEPS))
 
 
 def polyak_lojasiewicz_steps(
@@ -188,7 +187,7 @@ def polyak_lojasiewicz_steps(
     """
     gap = base.initial_gap(problem.objective, initial_gap)
     noise = problem.dimension * noise_of_one(problem, clip) ** 2 / (2 * mu)
-    steps = np.arange(1, base.LONGEST + 1)
+    steps = np.arange(1, base.MAX_STEPS + 1)
     left = max(1 - mu * step_size, 0.0) ** steps
     return int(steps[np.argmin(left * gap + (1 - left) * steps * noise)])
 

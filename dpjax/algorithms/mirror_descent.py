@@ -13,9 +13,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, proximal
 from dpjax.algorithms.gradient_descent import noise_of_one, paper_multiplier
 from dpjax.objectives import L1Ball, L2Ball, Objective
 from dpjax.oracles import GradientQuery
@@ -43,7 +41,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class MirrorDescent(Single):
+class MirrorDescent(base.SingleQueryAlgorithm):
     """Configuration of DP-AccMD; made by ``dp_accelerated_mirror_descent``."""
 
     query: GradientQuery
@@ -176,7 +174,7 @@ def dp_accelerated_mirror_descent(
     if steps is None:
         steps = theory_steps(ball, bound, noise_of_one(problem, clip))
     steps = _validate.positive_int("steps", steps)
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         steps,
@@ -236,7 +234,7 @@ def theory_steps(ball: Geometry, smoothness: float, noise_of_one: float) -> int:
     Where they are equal, as in theorem 5.4, half as many gradients have 1.6 times the bound.
     """
     ratio = smoothness * math.sqrt(6 * ball.spread / ball.noise) / noise_of_one
-    return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), base.LONGEST))
+    return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), base.MAX_STEPS))
 
 
 def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: int) -> float:
@@ -247,7 +245,7 @@ def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: in
 
 
 def _smoothness(objective: Objective, given: float | None) -> float:
-    if proximal(objective):
+    if base.proximal(objective):
         raise ValueError(
             f"the regularizer of {objective.name} must be smooth: pass a set as domain=, and an "
             "l1 penalty as the L1Ball it stands for."

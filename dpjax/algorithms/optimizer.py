@@ -10,9 +10,7 @@ from dpjax import _validate
 from dpjax._typing import Params
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.algorithms.descent import Descent, OptaxSteps
 from dpjax.algorithms.outputs import output_rule
 from dpjax.objectives import Objective
@@ -96,15 +94,15 @@ def dp_optimizer(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, TITLE)
-    refuse_paper(accountant, TITLE, MOMENTS)
+    base.check_smooth(objective, TITLE)
+    base.refuse_paper(accountant, TITLE, base.MOMENTS)
     optimizer = _ADAM if optimizer is None else optimizer
     shapes = _shapes(params, problem.dimension)
     check_optimizer(optimizer, shapes)
     _check_update(optimizer, shapes)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
-    query = calibrated_query(
+    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    query = base.calibrated_query(
         problem,
         NetworkQuery,
         steps,

@@ -6,7 +6,6 @@ import math
 from dpjax import _validate
 from dpjax.accounting import Event, PrivacyBudget, ball_radius, ball_share, epsilon, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.algorithms.descent import Descent, Steps
 from dpjax.objectives import Objective
 from dpjax.oracles import BallQuery, poisson_sampler
@@ -84,7 +83,7 @@ def perturbed_gradient_descent(
     (0.0, 93)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "perturbed_gradient_descent")
+    base.check_smooth(objective, "perturbed_gradient_descent")
     _check_choices(budget, problem.data_size, noise, accountant, acknowledge_weak_delta)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
@@ -134,7 +133,7 @@ def _check_choices(
     if accountant == "rdp":
         raise ValueError("accountant='rdp' has no bound: ball noise has no Renyi divergence.")
     why = "its paper fixes the radius at 1 and gives the delta of it, which 'pld' computes"
-    refuse_paper(accountant, "PrGD", why, "Pass radius=1.0.")
+    base.refuse_paper(accountant, "PrGD", why, "Pass radius=1.0.")
     _validate.flag("acknowledge_weak_delta", acknowledged)
     if budget.delta > 1 / n and not acknowledged:
         raise ValueError(

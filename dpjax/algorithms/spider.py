@@ -77,7 +77,7 @@ class Kicks(NamedTuple):
 
 
 @pytree_dataclass
-class Spider(base.Planned):
+class Spider(base.Algorithm):
     """Configuration of Stochastic Spider and its variants; made by the factories.
 
     In the paper's notation ``drift_threshold`` is kappa, ``kick`` zeta, ``kick_threshold`` gamma

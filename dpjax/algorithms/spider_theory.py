@@ -11,7 +11,6 @@ from dpjax import _validate
 from dpjax.accounting import gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import check_smooth
 from dpjax.mechanisms import PrefixNoise, prefix_noise
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, EstimateQuery, ScoreQuery, single_passes
@@ -144,7 +143,7 @@ def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -
     ``kind`` is ``Spider`` or a subclass of it, whose own fields have defaults.
     """
     objective = problem.objective
-    check_smooth(objective, name)
+    base.check_smooth(objective, name)
     _check_relation(problem, name)
     constants = _constants(objective, settings)
     estimate, score, scale, alpha = _queries(problem, settings, constants)

@@ -11,9 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.gradient_descent import default_step_size
 from dpjax.algorithms.outputs import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.objectives import Objective
@@ -65,7 +63,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Stagewise(Single):
+class Stagewise(base.SingleQueryAlgorithm):
     """Configuration of DPageEM and of its baselines; made by ``dpagem``."""
 
     query: GradientQuery
@@ -214,13 +212,13 @@ def dpagem(
     (70, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DPageEM")
-    refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
+    base.check_smooth(objective, "DPageEM")
+    base.refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
     _validate.choice("schedule", schedule, SCHEDULES)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         total,
@@ -259,7 +257,7 @@ def _stages(
                 f"schedule={schedule!r} has one stage, of all steps: leave out {_listed(given)}, "
                 "or take schedule='stagewise'."
             )
-        steps = STEPS if steps is None else steps
+        steps = base.STEPS if steps is None else steps
         return steps, steps
     if stage_steps is not None:
         if len(given) > 1:
@@ -268,7 +266,7 @@ def _stages(
     stages = None if stages is None else _validate.positive_int("stages", stages)
     if first_steps is not None:
         return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
-    steps = STEPS if steps is None else steps
+    steps = base.STEPS if steps is None else steps
     most = steps.bit_length()
     if stages is None:
         stages = min(_STAGES, most)

@@ -12,7 +12,6 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, epsilon, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.model_step import (
     Info,
     Queries,
@@ -43,7 +42,7 @@ _Draw = Callable[[int, int], Any]
 
 
 @pytree_dataclass
-class StochasticTrustRegion(base.Planned):
+class StochasticTrustRegion(base.Algorithm):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``stages`` are what is asked at each batch size, in the order of the steps: one joint query, or
@@ -187,7 +186,7 @@ def dp_stochastic_trust_region(
     literal = accountant == "paper-literal"
     counted = "paper" if literal else accountant
     problem = base.check_problem(objective, budget, data_size, dimension, counted)
-    check_smooth(objective, "DP-STR")
+    base.check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
     subproblem = check_solver("subproblem", subproblem)
     batches = _batches(batch_size, problem.data_size, steps)

@@ -12,9 +12,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
 from dpjax.algorithms.model_step import Info, minimize_model, narrow
 from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.objectives import Objective
@@ -32,7 +30,7 @@ class State(NamedTuple):
 
 
 @pytree_dataclass
-class SubspaceTrustRegion(Single):
+class SubspaceTrustRegion(base.SingleQueryAlgorithm):
     """Configuration of DP-TR in subspaces; made by ``dp_subspace_trust_region``."""
 
     query: SubspaceQuery
@@ -159,14 +157,14 @@ def dp_subspace_trust_region(
     (16, 100)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-TR in subspaces")
-    refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
+    base.check_smooth(objective, "DP-TR in subspaces")
+    base.refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)
     steps = _validate.positive_int("steps", steps)
     radius, final_radius = check_radii(objective, radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem._replace(dimension=k),
         SubspaceQuery,
         steps,

@@ -12,7 +12,6 @@ from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, AnchoredQuery, AnchorQuery, DifferenceQuery, Evaluations, Query
 
@@ -48,7 +47,7 @@ class Info(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Epochs(base.Planned):
+class Epochs(base.Algorithm):
     """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
@@ -155,7 +154,7 @@ class VarianceReduced(Epochs):
 
 
 @pytree_dataclass
-class PrintedVarianceReduced(Single, Epochs):
+class PrintedVarianceReduced(base.SingleQueryAlgorithm, Epochs):
     """Configuration of the paper's form; made with ``anchor="exact"``.
 
     The exact gradient at the anchor is what the query remembers, a secret of the driver: it enters
@@ -360,7 +359,7 @@ def _configured(
     problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any], anchored: str
 ) -> VarianceReduced | PrintedVarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
-    fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.LONGEST))
+    fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
     if anchored == "exact":
         query = theory.exact_anchor_query(problem, asked, steps)
         exact = PrintedVarianceReduced(query=query, **fields)

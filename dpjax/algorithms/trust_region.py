@@ -18,7 +18,6 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
-from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Info,
@@ -40,7 +39,7 @@ CERTIFICATES = ("last_query", "output")
 
 
 @pytree_dataclass
-class TrustRegion(base.Planned):
+class TrustRegion(base.Algorithm):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
     queries: Queries
@@ -197,7 +196,7 @@ def dp_trust_region(
     [32]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-TR")
+    base.check_smooth(objective, "DP-TR")
     region = region_of(objective)
     steps = _validate.positive_int("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)

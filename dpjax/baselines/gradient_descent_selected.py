@@ -10,8 +10,8 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
+from dpjax.algorithms.base import proximal
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import proximal
 from dpjax.algorithms.gradient_descent import (
     default_step_size,
     noise_bounds,
@@ -47,7 +47,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class SelectedGradientDescent(base.Planned):
+class SelectedGradientDescent(base.Algorithm):
     """Configuration; made by ``dp_gradient_descent_with_selection``."""
 
     query: GradientQuery

@@ -12,7 +12,6 @@ from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -36,7 +35,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Newton(base.Planned):
+class Newton(base.Algorithm):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 
     gradient: GradientQuery
@@ -132,9 +131,9 @@ def dp_newton(
     [('gradient', 12), ('newton_direction', 12)]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-Newton")
+    base.check_smooth(objective, "DP-Newton")
     why = "its paper composes by zCDP, of which 'rdp' is the exact form"
-    refuse_paper(accountant, "DP-Newton", why)
+    base.refuse_paper(accountant, "DP-Newton", why)
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     share = _validate.open_unit("gradient_share", gradient_share)

@@ -4,7 +4,6 @@ import math
 
 from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.algorithms.common import refuse_paper
 from dpjax.baselines.perturbation import (
     PAPERS,
     Perturbation,
@@ -67,7 +66,7 @@ def objective_perturbation(
     ['perturbed_minimizer', 'distance_from_minimum']
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, "objective perturbation", PAPERS)
+    base.refuse_paper(accountant, "objective perturbation", PAPERS)
     if accountant == "rdp":
         raise ValueError(
             "no Renyi bound is known for objective perturbation; take accountant='pld'."

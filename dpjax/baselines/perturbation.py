@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Single, refuse_paper
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, Query, Setting, iterations_of
 
@@ -32,7 +31,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Perturbation(Single):
+class Perturbation(base.SingleQueryAlgorithm):
     """Configuration of a method that releases one noisy minimiser; made by the factories."""
 
     query: Query
@@ -93,7 +92,7 @@ def output_perturbation(
     0.01001
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, "output perturbation", PAPERS)
+    base.refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(

@@ -4,7 +4,6 @@ import math
 
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.common import refuse_paper
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.spider_theory import KEPT, Settings, configure
 from dpjax.objectives import Objective
@@ -66,7 +65,7 @@ def fixed_batch_spider(
     """
     title = "Spider with fixed batches"
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, title, _NO_TREE)
+    base.refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
         batch_size=batch_size,
@@ -142,7 +141,7 @@ def spider_boost(
     """
     title = "SpiderBoost"
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, title, _NO_TREE)
+    base.refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
         batch_size=batch_size,

@@ -5,8 +5,6 @@ import dataclasses
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
-from dpjax.algorithms.common import refuse_paper
 from dpjax.algorithms.descent import Descent, Steps
 from dpjax.algorithms.gradient_descent import default_step_size
 from dpjax.algorithms.outputs import output_rule
@@ -77,10 +75,10 @@ def dp_sgd(
     (9, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, TITLE, MOMENTS)
+    base.refuse_paper(accountant, TITLE, base.MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
-    query = calibrated_query(
+    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         steps,

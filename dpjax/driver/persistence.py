@@ -18,7 +18,7 @@ from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import ErrorBars
 from dpjax.algorithms.base import Status, recount_accountant
-from dpjax.algorithms.cards import noise_words
+from dpjax.algorithms.card import noise_words
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
