@@ -199,7 +199,7 @@ def spider(budget, **more):
 
 
 def fixed(budget):
-    return dpjax.baselines.fixed_batch_spider(objective, budget, candidates=0, **sizes)
+    return dpjax.fixed_batch_spider(objective, budget, candidates=0, **sizes)
 
 
 METHODS = {

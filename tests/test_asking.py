@@ -13,8 +13,7 @@ from factories import FACTORIES, SPIDERS, make, toy, toy_records, unit_records
 import dpjax
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax.accounting import Event
-from dpjax.algorithms import SingleQueryAlgorithm
-from dpjax.baselines import objective_perturbation, output_perturbation
+from dpjax.algorithms import SingleQueryAlgorithm, objective_perturbation, output_perturbation
 from dpjax.driver import asking, loop, progress, trajectory
 from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery, Query, Setting

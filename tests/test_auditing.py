@@ -696,7 +696,7 @@ def is_jaxpr(parameter):
 
 # Of algorithms, one for each way in which steps and their keys are made; of searches, the one that
 # also draws noise on its score; all others.
-RUNS = dpjax.baselines.EVERY.keys() | scenarios.VARIANTS.keys() | {"search"}
+RUNS = dpjax.algorithms.ALL.keys() | scenarios.VARIANTS.keys() | {"search"}
 FRESH = [name for name in auditing.AUDITS if name not in RUNS]
 FRESH += ["dp-gd", "dp-svrg", "spider", "objective-perturbation"]
 
@@ -719,8 +719,8 @@ def test_what_is_written_out_is_found():
 
 
 def test_every_algorithm_is_attacked_as_a_whole():
-    every = dpjax.ALGORITHMS | dpjax.baselines.BASELINES | dpjax.baselines.ONE_RELEASE
-    assert every == {name: entry.factory for name, entry in dpjax.baselines.EVERY.items()}
+    every = dpjax.ALGORITHMS | dpjax.algorithms.ONE_RELEASE
+    assert every == {name: entry.factory for name, entry in dpjax.algorithms.ALL.items()}
     assert every.keys() <= auditing.AUDITS.keys()
 
 

@@ -582,7 +582,7 @@ BAD_ONE = {
             "is met without any noise: 3 releases",
         ),
         "sphere": ({"noise": "sphere"}, "no privacy at all"),
-        "gaussian": ({"noise": "gaussian"}, "baselines.dp_sgd"),
+        "gaussian": ({"noise": "gaussian"}, "dp_sgd"),
         "noise": ({"noise": "bal"}, "did you mean 'ball'"),
         "rdp": ({"accountant": "rdp"}, "no Renyi divergence"),
         "step_size 0": ({"step_size": 0.0}, "step_size must be"),

@@ -87,7 +87,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
             with pytest.raises(ValueError, match="neither smoothness nor a prox"):
                 build(with_regularizer(regularizer))
     with pytest.raises(ValueError, match="must be smooth"):
-        dpjax.baselines.dp_gradient_descent_with_selection(
+        dpjax.dp_gradient_descent_with_selection(
             dpjax.objectives.logistic_l1(), BUDGET, data_size=N, dimension=P
         )
 
@@ -99,7 +99,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
         dpjax.dp_stochastic_trust_region,
         dpjax.dp_adam,
         dpjax.dpagem,
-        dpjax.baselines.dp_newton,
+        dpjax.dp_newton,
     ],
 )
 def test_a_set_is_refused_by_methods_that_would_leave_it(factory):

@@ -20,7 +20,7 @@ from dpjax.oracles import MinimizerQuery, Setting, bind, iterations_of
 N, P, MU = 16, 3, 0.05
 OBJECTIVE = dpjax.objectives.logistic_l2(MU)
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
-FACTORIES = dpjax.baselines.ONE_RELEASE
+FACTORIES = dpjax.algorithms.ONE_RELEASE
 LEVEL = 1e-6
 
 # The relations of a public n.

@@ -28,7 +28,7 @@ FILE = pathlib.Path(__file__).with_name("pinned_numbers.json")
 # Budgets of the short run; the long one has the defaults of a real data set.
 EPSILONS = (0.5, 4.0)
 LONG = {"data_size": 35_000, "dimension": 22}
-ONE_RELEASE = dpjax.baselines.ONE_RELEASE
+ONE_RELEASE = dpjax.algorithms.ONE_RELEASE
 # Another processor may round logarithms and Fourier transforms otherwise.
 TOLERANCE = 1e-6
 ROWS = (1, 1_000, 10**6)

@@ -367,7 +367,7 @@ def check_smooth(objective: Objective, title: str) -> None:
         raise ValueError(
             f"{title} needs a smooth regularizer, but {objective.name} has "
             f"{objective.regularizer!r}. dp_gradient_descent, dp_svrg, dp_svrg_plus_plus and "
-            "baselines.dp_sgd accept l1 penalties and convex sets."
+            "dp_sgd accept l1 penalties and convex sets."
         )
 
 

@@ -36,7 +36,7 @@ def perturbed_gradient_descent(
     """Returns gradient descent with noise uniform in a ball: a baseline, useless beside Gaussians.
 
     At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: for work take
-    ``dp_gradient_descent`` or ``baselines.dp_sgd``. This is the method of the paper, so that it can
+    ``dp_gradient_descent`` or ``dp_sgd``. This is the method of the paper, so that it can
     be compared with.
 
     Args:
@@ -127,7 +127,7 @@ def _check_choices(
     if noise == "gaussian":
         raise ValueError(
             "noise='gaussian' is not implemented here; use "
-            "dp_gradient_descent(batch_size=...) or baselines.dp_sgd."
+            "dp_gradient_descent(batch_size=...) or dp_sgd."
         )
     _validate.choice("noise", noise, ("ball",))
     if accountant == "rdp":

@@ -383,7 +383,7 @@ def _share(text: str) -> float:
 def _listed(names: Iterable[str]) -> str:
     return "\n".join(
         textwrap.fill(
-            dpjax.baselines.EVERY[name].asks.replace("`", ""),
+            dpjax.algorithms.ALL[name].asks.replace("`", ""),
             80,
             initial_indent=f"  {name:15} ",
             subsequent_indent=" " * 18,
