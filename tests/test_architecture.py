@@ -10,8 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 FLOORS = [
     {
-        "_bar",
-        "_cards",
+        "display",
         "_files",
         "_typing",
         "_validate",
@@ -19,13 +18,15 @@ FLOORS = [
         "_messages",
         "_program",
     },
-    {"_linear", "_streaming", "_wide"},
-    {"_sharding", "_units"},
-    {"_processes", "linalg", "datasets", "accounting"},
+    {"_linear", "_wide"},
+    {"_units"},
+    {"placement"},
+    {"linalg", "datasets", "accounting"},
     {"distributed"},
     {"mechanisms", "derivatives", "sampling", "objectives", "models", "plotting"},
     {"oracles", "transforms", "diagnostics"},
     {"algorithms"},
+    {"results"},
     {"driver"},
     {"training", "tuning"},
     {"auditing", "experiments", "estimators", "reporting"},

@@ -29,8 +29,8 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 import dpjax
-from dpjax import _bar
 from dpjax.cli import main
+from dpjax.display import bar
 from dpjax.driver import progress
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -85,19 +85,19 @@ def audit(endless=False):
     main(["audit", "--all", "--runs", str(10**9 if endless else 10**5)])
 
 
-def reproduce(endless=False):
+def compare(endless=False):
     def made(chosen, folder, advance):
         total = chosen.trainings
         for _ in range(10**9 if endless else total):
             jnp.ones(2).sum().block_until_ready()
             advance("training", total / 10**5 if endless else 1)
-        return ()
+        return dpjax.experiments.Results(())
 
     dpjax.experiments.run = made
-    main(["reproduce", "erm", "table3", "--quick"])
+    main(["compare", "--data", "randhie"])
 
 
-COMMANDS = {"run": run, "fit": fit, "audit": audit, "reproduce": reproduce}
+COMMANDS = {"run": run, "fit": fit, "audit": audit, "compare": compare}
 
 
 def child(names):
@@ -258,7 +258,7 @@ def seen_through(shown, names):
     def between(name):
         return shown.text.partition(f"<{name}>")[2].partition(f"<{name} ended>")[0]
 
-    totals = {"run": STEPS, "fit": STEPS, "audit": 2, "reproduce": 60}
+    totals = {"run": STEPS, "fit": STEPS, "audit": 2, "compare": 60}
     for name in names:
         shown.until(lambda text, name=name: f"<{name} ended>" in text)
         assert {0, totals[name]} <= set(counts(between(name))), between(name)
@@ -275,7 +275,7 @@ def seen_through(shown, names):
     assert shown.status() == 0
     spent = r"interrupted after step \d+ of 2000000; the budget of the whole run is spent"
     assert re.search(spent, between("endless run"))
-    assert "run the same command again to continue" in between("endless reproduce")
+    assert "run the same command again to continue" in between("endless compare")
 
 
 # In process.
@@ -358,12 +358,12 @@ def test_a_run_inside_another_display_ends(monkeypatch):
 
 def test_a_log_has_a_line_a_minute_and_what_is_printed_goes_where_it_was_sent(monkeypatch, capfd):
     clock = [0.0]
-    monkeypatch.setattr(_bar, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    with _bar.Bar("[dp-tr]", 90, shown=True, keep=False) as bar:
+    monkeypatch.setattr(bar, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    with bar.Bar("[dp-tr]", 90, shown=True, keep=False) as shown:
         for second in range(0, 301, 10):
             clock[0] = float(second)
-            bar.update(second / 10)
-            with bar.away():
+            shown.update(second / 10)
+            with shown.away():
                 print("result")
     out, err = capfd.readouterr()
     assert set(out.splitlines()) == {"result"}
@@ -386,8 +386,8 @@ sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
 sys.modules["ipywidgets"] = None
 warnings.simplefilter("error")
 import test_terminal
-from dpjax import _bar
-_bar._NOTEBOOK_SECONDS = 0.0
+from dpjax.display import bar
+bar._NOTEBOOK_SECONDS = 0.0
 test_terminal.run(progress=None)
 """
     cell = nbformat.v4.new_code_cell(source)

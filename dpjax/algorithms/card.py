@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._cards import INCOMPLETE, Card, HasCard, is_known, number
 from dpjax.accounting import Event, Release, epsilon
+from dpjax.display.cards import INCOMPLETE, Card, HasCard, is_known, number
 from dpjax.oracles import Query
 
 REPRODUCIBLE = "NOT FOR RELEASE: reproducible noise, from a seed or a key that may come from one."

@@ -2,10 +2,12 @@
 
 import argparse
 import sys
+import time
 
 import dpjax
 from dpjax import _validate
-from dpjax.cli import outputs, problem, report, reproduce
+from dpjax.cli import outputs, problem, report
+from dpjax.display.bar import Bar
 
 _WARNING = (
     "warning: NOT PRIVATE: dpjax compare prints exact values of the data. Use it only on data that "
@@ -36,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(_WARNING, file=sys.stderr, flush=True)
     plan = dpjax.experiments.plan(experiment)
-    results = reproduce.make(plan, arguments.out)
+    results = make(plan, arguments.out)
     rows = summary(results)
     print("\nNOT PRIVATE: exact values, mean (standard error) over the seeds")
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
@@ -56,6 +58,23 @@ def command(arguments: argparse.Namespace) -> int:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     return 0
+
+
+def make(chosen: dpjax.experiments.Plan, folder: str) -> dpjax.experiments.Results:
+    """Runs a plan under a progress bar, and says where its files are."""
+    begin = time.perf_counter()
+    with Bar(chosen.experiment.name, chosen.trainings, shown=True, keep=False) as bar:
+        try:
+            results = dpjax.experiments.run(
+                chosen, folder, advance=lambda what, more: bar.advance(more, what)
+            )
+        except KeyboardInterrupt:
+            words = "interrupted; run the same command again to continue."
+            raise KeyboardInterrupt(words) from None
+    for path in chosen.paths(folder):
+        print(f"wrote {path}")
+    print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
+    return results
 
 
 def summary(results: dpjax.experiments.Results) -> list[dict]:

@@ -19,7 +19,7 @@ COMMANDS = {
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",
     "compare": "train algorithms side by side on a table and print exact values: NOT PRIVATE",
-    "reproduce": "reproduce a paper's tables and figures on public data, beside the published ones",
+    "reproduce": "reproduce a paper's tables and figures on public data, from a checkout of dpjax",
 }
 """Every command, and what it does in a line."""
 _NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NO_READER
     except (ValueError, ImportError, OSError) as error:
-        said = importlib.import_module("dpjax._cards").printable(str(error))
+        said = importlib.import_module("dpjax.display.cards").printable(str(error))
         print(f"dpjax: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from jax.typing import ArrayLike
 
 from dpjax._linear import LinearLoss, linear_of
-from dpjax._streaming import Streamed
 from dpjax._typing import Array
 from dpjax._wide import Expansion
 from dpjax.derivatives import linear_model, linear_outputs, linear_records, linear_units
 from dpjax.derivatives.linear_unit_outputs import unit_output_sums
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Float, PyTree, Real

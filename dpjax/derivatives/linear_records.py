@@ -12,8 +12,6 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from dpjax._linear import Signs
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._wide import float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
@@ -25,6 +23,8 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
     sum_loads,
 )
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real

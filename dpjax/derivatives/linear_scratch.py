@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _streaming
 from dpjax._files import Scratch
 from dpjax._linear import Signs
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array
 from dpjax.derivatives import linear_records
 from dpjax.derivatives.linear_records import Parts, in_blocks
 from dpjax.derivatives.rounding import BLOCK
+from dpjax.placement import stream
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 
 def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], None]) -> Streamed:
@@ -30,7 +30,7 @@ def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], Non
 
     Privacy: raw data, see ``Scratch``.
     """
-    source = _streaming.computed_from(rows)
+    source = stream.computed_from(rows)
     if source is None or rows.size <= SHARE:
         return rows
     x, y = rows.shapes
@@ -48,7 +48,7 @@ def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], Non
     scratches = [Scratch(source, part.shape, part.dtype) for part in jax.tree.leaves(prepared)]
     if not _write_all(rows, labels, chunk, scratches, report):
         return rows
-    return _streaming.with_prepared(rows, prepared, scratches)
+    return stream.with_prepared(rows, prepared, scratches)
 
 
 def _write_all(
@@ -71,7 +71,7 @@ def _write_all(
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="dpjax-prepared") as writer:
             written: Future = writer.submit(lambda: None)
-            for start, (x, y) in _streaming.chunks(rows, chunk):
+            for start, (x, y) in stream.chunks(rows, chunk):
                 left = min(rows.size - start, chunk)
                 parts = _prepared(x, y, left, labels=labels)
                 written.result()

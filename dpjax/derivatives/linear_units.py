@@ -12,14 +12,14 @@ import numpy as np
 from jax import lax
 
 from dpjax._linear import LinearLoss, Signs
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import linear_model, linear_records, rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
 from dpjax.derivatives.integers import Summand
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._units import UnitLoss
 from dpjax._wide import Expansion
@@ -18,6 +17,7 @@ from dpjax.derivatives.batching import vmap_mixes_examples
 from dpjax.derivatives.linear_records import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.oracles.base import Query, Records
+from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
 
 

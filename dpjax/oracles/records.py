@@ -10,13 +10,13 @@ import numpy as np
 from jax.core import Tracer
 
 from dpjax._linear import ONE_LABEL, LinearLoss
-from dpjax._sharding import Spread, length, shares
-from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
 from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import on_device
 from dpjax.derivatives import linear_records, linear_scratch, linear_units
 from dpjax.oracles.base import Query, Records
+from dpjax.placement.shard import Spread, length, shares
+from dpjax.placement.stream import Streamed
 
 # To write prepared records takes as long as two passes that scale and prepare them.
 _PASSES = 3
