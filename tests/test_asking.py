@@ -216,12 +216,7 @@ def test_every_factory_asks_what_its_event_counts(name, relation):
     "make_one",
     [
         lambda **more: dpjax.dp_trust_region(certify="output", **more),
-        lambda budget, **more: dpjax.dp_trust_region(
-            budget=dpjax.PrivacyBudget(4.0, 1e-4, "replace_one"),
-            accountant="paper",
-            certify="output",
-            **more,
-        ),
+        lambda **more: dpjax.dp_trust_region(release="separate", certify="output", **more),
         lambda **more: dpjax.dp_stochastic_trust_region(batch_size=(10, 20, 30), **more),
         lambda **more: dpjax.dp_svrg(
             anchor="exact", epochs=2, epoch_length=3, batch_size=5, **more

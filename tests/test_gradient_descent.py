@@ -222,14 +222,6 @@ def test_batches_cost_less_noise_a_step_and_drop_the_certificate():
         ({"output": "average", "average_decay": 2.0}, "average_decay must be from 0 to 1"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
-        (
-            {
-                "batch_size": 10,
-                "accountant": "paper",
-                "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
-            },
-            "needs all records at every step",
-        ),
     ],
 )
 def test_bad_arguments(bad, message):

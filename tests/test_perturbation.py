@@ -180,10 +180,6 @@ TOO_FLAT = dataclasses.replace(OBJECTIVE, constants=(1.0, 0.1, 0.1))
         ({"objective": TOO_FLAT}, "must be convex with curvature at most"),
         ({"objective": dpjax.Objective(lambda w, e: 0.0)}, "needs a margin"),
         ({"data_size": 0}, "data_size must be"),
-        (
-            {"accountant": "paper", "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one")},
-            "no noise formula",
-        ),
     ],
 )
 def test_bad_arguments(name, bad, message):

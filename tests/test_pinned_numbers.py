@@ -22,7 +22,7 @@ from test_contract import STEPS, N, build
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS
-from dpjax.algorithms.base import Declared, recount_accountant
+from dpjax.algorithms.base import Declared
 
 FILE = pathlib.Path(__file__).with_name("pinned_numbers.json")
 # Budgets of the short run; the long one has the defaults of a real data set.
@@ -111,7 +111,7 @@ def numbers(make):
         algorithm = make()
     except ValueError:
         return "refused"
-    recount = recount_accountant(algorithm.accountant)
+    recount = algorithm.accountant
     delta = float(algorithm.declared.delta)
     epsilon = dpjax.accounting.epsilon(algorithm.event, delta, algorithm.relation, recount)
     return {"epsilon": epsilon, "releases": list(map(of_release, algorithm.event.releases))}

@@ -204,8 +204,6 @@ def test_the_guarantee_names_the_secret():
 @pytest.mark.parametrize(
     ("relation", "more", "words"),
     [
-        ("replace_one", {"accountant": "paper"}, "literal constant"),
-        ("zero_out", {"accountant": "paper"}, "literal constant"),
         ("replace_one", {}, "no proven accounting"),
         ("zero_out", {"accountant": "rdp"}, "no bound for accountant='rdp'"),
         ("zero_out", {"batch_size": N}, "needs sampled batches"),

@@ -45,7 +45,7 @@ def dp_adam(
       eps: added to the root of that mean.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``; there is no paper's noise formula.
+      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -69,7 +69,6 @@ def dp_adam(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, TITLE)
-    base.refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(

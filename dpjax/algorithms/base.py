@@ -13,7 +13,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent, gaussian_multiplier
-from dpjax.algorithms.card import AlgorithmBase, recount_accountant
+from dpjax.algorithms.card import AlgorithmBase
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
@@ -24,8 +24,6 @@ Ask = Callable[..., Any]
 
 # One compiled program serves every plan of up to this many steps.
 MAX_STEPS = 2048
-# Why DP-SGD has no ``accountant="paper"``, whoever makes its steps.
-MOMENTS = "the moments accountant of its paper is what 'rdp' computes"
 # Defaults of the first-order methods that draw batches.
 STEPS = 600
 _LARGEST_BATCH = 16_384
@@ -219,7 +217,7 @@ class Problem(NamedTuple):
         can do about a budget that is exceeded.
         """
         check_noise(event, least)
-        check_spent(event, self.budget, recount_accountant(self.accountant), advice)
+        check_spent(event, self.budget, self.accountant, advice)
 
 
 def check_problem(
@@ -239,13 +237,12 @@ def check_problem(
         raise ValueError(
             f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
         )
-    _validate.choice("accountant", accountant, (*ACCOUNTANTS, "paper"))
-    if accountant == "paper" and budget.relation != "replace_one":
+    if accountant in ("paper", "paper-literal"):
         raise ValueError(
-            "accountant='paper' takes the noise from the paper's formula, which is for replace-one "
-            "neighbours; declare PrivacyBudget(..., relation='replace_one'), not "
-            f"{budget.relation!r}."
+            f"accountant={accountant!r} is no accountant: take 'pld' or 'rdp'. The noise of the "
+            "papers' formulas, and the epsilon that it is, are in benchmarks/papers/noise.py."
         )
+    _validate.choice("accountant", accountant, ACCOUNTANTS)
     # A training's key reads numbers as float32: what it cannot tell apart the program must not.
     objective = jax.tree.map(lambda x: to_leaf(x) if type(x) is float else x, objective)
     return Problem(
@@ -378,7 +375,6 @@ def calibrated_query(
     *,
     batch_size: int | None = None,
     capacity: int | None = None,
-    multiplier: float | None = None,
     **fields: Any,
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
@@ -390,7 +386,6 @@ def calibrated_query(
       batch_size: expected size of a Poisson batch, or n for all records; by default n / 14, at most
         16,384.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      multiplier: of a paper's noise formula; by default the least that the accountant allows.
       **fields: what the kind has beside, as its clip norms.
 
     Raises:
@@ -402,17 +397,8 @@ def calibrated_query(
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
     sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
     setting = problem.setting.drawn_by(sampler)
-    if multiplier is None:
-        draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
-        multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
+    draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
+    multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
     query = kind(setting=setting, noise_multiplier=multiplier, **fields)
     problem.check_spent(query.event(steps))
     return query
-
-
-def refuse_paper(
-    accountant: str, title: str, why: str, advice: str = "Take 'pld' or 'rdp'."
-) -> None:
-    """Raises for ``accountant="paper"`` of a method that has no noise formula of a paper."""
-    if accountant == "paper":
-        raise ValueError(f"accountant='paper' has no meaning for {title}: {why}. {advice}")

@@ -60,13 +60,7 @@ class AlgorithmBase(HasCard):
 
 def _epsilon(algorithm: Any, delta: float | None) -> float:
     at = float(algorithm.declared.delta) if delta is None else delta
-    accountant = recount_accountant(algorithm.accountant)
-    return epsilon(algorithm.event, at, algorithm.relation, accountant)
-
-
-def recount_accountant(accountant: str) -> str:
-    """Returns the accountant that recomputes epsilon: a noise formula is checked exactly."""
-    return "pld" if accountant == "paper" else accountant
+    return epsilon(algorithm.event, at, algorithm.relation, algorithm.accountant)
 
 
 def check_on_host(tree: Any) -> None:

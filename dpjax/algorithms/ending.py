@@ -184,7 +184,7 @@ def _with(
     # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
         algorithm = make(dataclasses.replace(budget, epsilon=spend))
-        accountant = base.recount_accountant(algorithm.accountant)
+        accountant = algorithm.accountant
         setting = algorithm.queries[0].setting.of_all
         query = kind(setting=setting, noise_multiplier=multiplier)
         _check_room(algorithm, query.name)

@@ -61,8 +61,7 @@ def dp_gradient_descent(
         drawn from the run's key, after which no step is taken; or ``"average"`` for the mean of
         w_1 .. w_T. The noise is that of T steps, and all T are charged.
       average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 6.1
-        with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
+      accountant: ``"pld"`` or ``"rdp"``.
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
       beta: bound on the probability that the certificate fails.
 
@@ -101,8 +100,6 @@ def dp_gradient_descent(
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
-    if accountant == "paper" and batch_size not in (None, problem.data_size):
-        raise ValueError("accountant='paper' needs all records at every step; use 'pld'.")
     query = base.calibrated_query(
         problem,
         GradientQuery,
@@ -110,7 +107,6 @@ def dp_gradient_descent(
         clip_norm=clip,
         batch_size=problem.data_size if batch_size is None else batch_size,
         capacity=capacity,
-        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     beta = _validate.open_unit("beta", beta)
     certified = certify is not None and query.sampler.reads_all and not proximal(objective)
@@ -212,11 +208,3 @@ def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float |
             f"got {mu!r}."
         )
     return float(mu)
-
-
-def paper_multiplier(budget: PrivacyBudget, steps: int) -> float:
-    """Returns theorem 6.1's noise over the sensitivity, with a constant that always suffices."""
-    # sigma^2 = c G^2 T ln(1/delta) / (n epsilon)^2 over the sensitivity 2 G / n.
-    log = math.log(1 / budget.delta)
-    constant = 8 + 4 * budget.epsilon / log
-    return round_up(math.sqrt(constant * steps * log) / (2 * budget.epsilon))

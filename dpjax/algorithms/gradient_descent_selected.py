@@ -15,7 +15,6 @@ from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scop
 from dpjax.algorithms.gradient_descent import (
     default_step_size,
     noise_bounds,
-    paper_multiplier,
     theory_steps,
 )
 from dpjax.objectives import Objective
@@ -179,9 +178,7 @@ def dp_gradient_descent_with_selection(
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
       hessian_lipschitz: rho; by default the objective's constant.
       initial_gap: public bound on L(w0) - min L, used for T; by default phi(0) of a margin loss.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the gradient noise of the
-        paper's formula as in ``dp_gradient_descent``, with room left for the selection
-        (replace-one); the epsilon of both is recomputed.
+      accountant: ``"pld"`` or ``"rdp"``.
       certify: ``"output"`` or None.
       beta: bound on the probability that the certificate fails.
 
@@ -287,8 +284,6 @@ def _tolerances(
 
 
 def _gradient_multiplier(problem: base.Problem, steps: int, asked: SelectionQuery | None) -> float:
-    if problem.accountant == "paper":
-        return paper_multiplier(problem.budget, steps)
     selection = [] if asked is None else [asked.event(1)]
 
     def event(multiplier: float) -> Event:

@@ -14,7 +14,7 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.gradient_descent import noise_of_one, paper_multiplier
+from dpjax.algorithms.gradient_descent import noise_of_one
 from dpjax.objectives import L1Ball, L2Ball, Objective
 from dpjax.oracles import GradientQuery
 
@@ -125,8 +125,7 @@ def dp_accelerated_mirror_descent(
         which serves both. Entries |x_ij| <= b make it b^2 times that of the l1 norm, and T about
         b times that many: declare it where b is public. Only utility depends on it.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 5.3 with
-        the constant of ``dp_gradient_descent`` (replace-one).
+      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -180,8 +179,6 @@ def dp_accelerated_mirror_descent(
         steps,
         clip_norm=clip,
         batch_size=problem.data_size,
-        capacity=None,
-        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     if step_size is None:
         step_size = theory_step_size(ball, bound, float(query.stddev), steps)

@@ -132,8 +132,6 @@ def dp_newton(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-Newton")
-    why = "its paper composes by zCDP, of which 'rdp' is the exact form"
-    base.refuse_paper(accountant, "DP-Newton", why)
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     share = _validate.open_unit("gradient_share", gradient_share)

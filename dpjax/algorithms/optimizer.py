@@ -95,7 +95,6 @@ def dp_optimizer(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, TITLE)
-    base.refuse_paper(accountant, TITLE, base.MOMENTS)
     optimizer = _ADAM if optimizer is None else optimizer
     shapes = _shapes(params, problem.dimension)
     check_optimizer(optimizer, shapes)

@@ -12,8 +12,6 @@ from dpjax.algorithms import base
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, ObjectiveQuery, Query, Setting, iterations_of
 
-# Why these methods have no ``accountant="paper"``.
-PAPERS = "its papers agree on no noise formula"
 # What stopping short of the minimum may add to the sensitivity, as a part of it.
 _SHORT = 1e-3
 # Of epsilon and of delta, what hiding the distance from the exact minimum may cost.
@@ -97,7 +95,6 @@ def output_perturbation(
     0.01001
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    base.refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
@@ -154,7 +151,6 @@ def objective_perturbation(
     ['perturbed_minimizer', 'distance_from_minimum']
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    base.refuse_paper(accountant, "objective perturbation", PAPERS)
     if accountant == "rdp":
         raise ValueError(
             "no Renyi bound is known for objective perturbation; take accountant='pld'."

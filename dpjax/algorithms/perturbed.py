@@ -132,8 +132,6 @@ def _check_choices(
     _validate.choice("noise", noise, ("ball",))
     if accountant == "rdp":
         raise ValueError("accountant='rdp' has no bound: ball noise has no Renyi divergence.")
-    why = "its paper fixes the radius at 1 and gives the delta of it, which 'pld' computes"
-    base.refuse_paper(accountant, "PrGD", why, "Pass radius=1.0.")
     _validate.flag("acknowledge_weak_delta", acknowledged)
     if budget.delta > 1 / n and not acknowledged:
         raise ValueError(

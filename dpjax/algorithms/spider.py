@@ -370,8 +370,7 @@ def stochastic_spider(
       smoothness: M, to which a record's difference is clipped; by default the objective's.
       hessian_lipschitz: rho; by default the objective's.
       initial_gap: B, public bound on F(w0) - min F; by default phi(0) of a margin loss.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the tree with the noise of theorem 2.2
-        (replace-one); the epsilon is recomputed.
+      accountant: ``"pld"`` or ``"rdp"``.
       beta: bound on the probability that the certificate fails.
 
     Returns:

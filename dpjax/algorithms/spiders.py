@@ -8,9 +8,6 @@ from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.spider_theory import KEPT, Settings, configure
 from dpjax.objectives import Objective
 
-# Why these have no ``accountant="paper"``.
-_NO_TREE = "it is the noise of a tree, which this method has not"
-
 
 def fixed_batch_spider(
     objective: Objective,
@@ -65,7 +62,6 @@ def fixed_batch_spider(
     """
     title = "Spider with fixed batches"
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    base.refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
         batch_size=batch_size,
@@ -141,7 +137,6 @@ def spider_boost(
     """
     title = "SpiderBoost"
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    base.refuse_paper(accountant, title, _NO_TREE)
     settings = Settings(
         alpha=alpha,
         batch_size=batch_size,

@@ -188,7 +188,7 @@ def dpagem(
       average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
       clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``; the paper's formula has a constant it does not state.
+      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``.
@@ -213,7 +213,6 @@ def dpagem(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DPageEM")
-    base.refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
     _validate.choice("schedule", schedule, SCHEDULES)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)

@@ -75,7 +75,6 @@ def dp_sgd(
     (9, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    base.refuse_paper(accountant, TITLE, base.MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(

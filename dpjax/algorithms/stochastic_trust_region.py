@@ -1,7 +1,5 @@
 """DP-STR (Wang and Xu 2020, algorithm 2): the trust-region method on a new batch in every step."""
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +8,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, epsilon, round_up
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.model_step import (
     Info,
@@ -25,8 +23,6 @@ from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_dec
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.oracles import (
-    GradientQuery,
-    HessianQuery,
     JointQuery,
     Query,
     SecondOrderAnswer,
@@ -125,7 +121,7 @@ def dp_stochastic_trust_region(
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
-    sampling: str | None = None,
+    sampling: str = "poisson",
     capacity: int | None = None,
     accountant: str = "pld",
     subproblem: Solver = BY_SIZE,
@@ -154,12 +150,10 @@ def dp_stochastic_trust_region(
       clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
         which a margin loss's Hessian costs nothing, else the smoothness.
-      sampling: ``"poisson"`` (default) or ``"fixed_size"`` (uniformly random subsets; replace-one
+      sampling: ``"poisson"`` or ``"fixed_size"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
       capacity: the most records a Poisson batch holds, see ``sampling.poisson``.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 2 with
-        the factor T that its gradient's variance lacks (replace-one, gradient and Hessian from
-        subsets of their own). ``"paper-literal"`` is refused.
+      accountant: ``"pld"`` or ``"rdp"``.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.
 
@@ -183,9 +177,7 @@ def dp_stochastic_trust_region(
     >>> [(release.count, release.sampling) for release in algorithm.event.releases]
     [(40, 'poisson')]
     """
-    literal = accountant == "paper-literal"
-    counted = "paper" if literal else accountant
-    problem = base.check_problem(objective, budget, data_size, dimension, counted)
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
     subproblem = check_solver("subproblem", subproblem)
@@ -193,11 +185,7 @@ def dp_stochastic_trust_region(
     radius, final_radius = check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
     draw = _drawing(problem, sampling, capacity)
-    clips = (clip_norm, hessian_clip_norm)
-    if problem.accountant == "paper":
-        stages = (_paper_queries(problem, draw, batches, steps, clips, literal),)
-    else:
-        stages = _joint_queries(problem, draw, batches, steps, clips)
+    stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
     scales = [damping * spectral_scale(queries, problem.dimension) for queries in stages]
     made = StochasticTrustRegion(
         stages=stages,
@@ -211,10 +199,10 @@ def dp_stochastic_trust_region(
     return made
 
 
-def _drawing(problem: base.Problem, sampling: str | None, capacity: int | None) -> _Draw:
+def _drawing(problem: base.Problem, sampling: str, capacity: int | None) -> _Draw:
     """Returns what makes the sampler of a batch size and a number of draws."""
-    n, default = problem.data_size, "fixed_size" if problem.accountant == "paper" else "poisson"
-    if _validate.choice("sampling", sampling or default, SAMPLINGS) == "poisson":
+    n = problem.data_size
+    if _validate.choice("sampling", sampling, SAMPLINGS) == "poisson":
         return lambda size, count: poisson_sampler(size, n, problem.budget, count, capacity)
     if capacity is not None:
         raise ValueError("capacity is for Poisson batches; one of fixed size never overflows.")
@@ -265,47 +253,3 @@ def _joint_queries(
         return _event(stages(multiplier), steps)
 
     return stages(calibrate(event, problem.budget, problem.accountant))
-
-
-def _paper_queries(
-    problem: base.Problem,
-    draw: _Draw,
-    batches: list[int],
-    steps: int,
-    clips: tuple[float | None, float | None],
-    literal: bool,
-) -> tuple[GradientQuery, HessianQuery]:
-    if len(batches) > 1:
-        raise ValueError("accountant='paper' knows one batch size, not a schedule.")
-    (batch,) = batches
-    clip, hessian_clip = base.clip_norms(problem.objective, *clips)
-    budget, n = problem.budget, problem.data_size
-    sampler = draw(batch, 2 * steps)
-    # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
-    # p M^2 in place of G^2 for the Hessian. As printed, the gradient's variance has no factor T.
-    # The paper's lemmas give 512 for 2 T mechanisms; the recount shows that 256 is far more than
-    # enough wherever batches are not tiny, and less noise is the fairer comparison.
-    logs = math.log(5 * steps / budget.delta) * math.log(2 / budget.delta)
-    hessian_mean = 16 * math.sqrt(steps * logs) / (n * budget.epsilon)
-    mean = hessian_mean / math.sqrt(steps) if literal else hessian_mean
-    root = math.sqrt(problem.dimension)
-
-    def made(query: type, norm: float, stddev: float, **more):
-        setting = problem.setting.drawn_by(sampler)
-        unit = query(setting=setting, noise_multiplier=1.0, clip_norm=norm, **more)
-        return dataclasses.replace(unit, noise_multiplier=round_up(stddev / float(unit.stddev)))
-
-    queries = (
-        made(GradientQuery, clip, clip * mean),
-        made(HessianQuery, hessian_clip, root * hessian_clip * hessian_mean, isometric=False),
-    )
-    if literal:
-        event = compose(query.event(steps) for query in queries)
-        spent = epsilon(event, budget.delta, budget.relation)
-        raise ValueError(
-            "accountant='paper-literal' is refused: the gradient noise printed in algorithm 2 "
-            "lacks the factor T of its own composition, so its epsilon has no bound as T grows "
-            f"(here {spent:.3g} for a budget of {budget.epsilon:g}, by exact accounting); "
-            "accountant='paper' has the factor."
-        )
-    return queries

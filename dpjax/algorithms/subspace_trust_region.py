@@ -158,7 +158,6 @@ def dp_subspace_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-TR in subspaces")
-    base.refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
     k = _directions(subspace_dimension, problem.dimension)
     steps = _validate.positive_int("steps", steps)
     radius, final_radius = check_radii(objective, radius, final_radius)

@@ -57,20 +57,11 @@ def check_problem(
     if _validate.choice("anchor", anchor, ("noisy", "exact")) == "exact":
         _check_exact(accountant, getattr(budget, "relation", None))
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    why = "the formula of theorems 4.1 and 4.3 is of another, and has no proven constant"
-    base.refuse_paper(accountant, "the split noise of DP-SVRG", why)
     _ = objective.prox  # raises where there is none
     return problem
 
 
 def _check_exact(accountant: str, relation: str | None) -> None:
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' is refused with anchor='exact': the paper's formula is for "
-            "relation='replace_one', for which this form has no proved accounting, and its "
-            "literal constant gives no privacy (at batch size 1, delta is 0.86). Take "
-            "accountant='pld' with relation='zero_out', or anchor='noisy'."
-        )
     if relation == "replace_one":
         raise ValueError(
             "anchor='exact' has no proven accounting under relation='replace_one': the natural "

@@ -129,7 +129,7 @@ def dp_trust_region(
     damping: float | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
-    release: str | None = None,
+    release: str = "joint",
     stopping_alpha: float | None = None,
     accountant: str = "pld",
     certify: str | None = "last_query",
@@ -159,14 +159,12 @@ def dp_trust_region(
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
         which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
         certificate refers to the clipped objective.
-      release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two); by
-        default joint, under ``accountant="paper"`` separate.
+      release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two).
       stopping_alpha: stop when the Lagrange multiplier + kappa * (the noise's spectral scale) is at
         most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
         alone, see ``paper_schedule``. As noisy values then select the last iterate, the certificate
         there spends beta / T on each iterate (a union bound).
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
-        steps 3 and 4 (replace-one, separate releases).
+      accountant: ``"pld"`` or ``"rdp"``.
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
       beta: bound on the probability that the certificate fails.
@@ -203,10 +201,10 @@ def dp_trust_region(
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
     radius, final_radius = check_radii(objective, radius, final_radius)
-    kind = _release_kind(release, accountant)
+    _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
     typical = math.sqrt(radius * final_radius)
-    queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
+    queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
@@ -285,15 +283,6 @@ def radius_decay(radius: float, final_radius: float, steps: int) -> float:
     return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
 
 
-def _release_kind(release: str | None, accountant: str) -> str:
-    if release is None:
-        return "separate" if accountant == "paper" else "joint"
-    _validate.choice("release", release, RELEASES)
-    if accountant == "paper" and release == "joint":
-        raise ValueError("accountant='paper' releases gradient and Hessian separately.")
-    return release
-
-
 def _queries(
     problem: base.Problem,
     count: int,
@@ -306,39 +295,30 @@ def _queries(
     # Where n is private the released mean is over a declared n, not the objective's.
     public = budget.relation != "add_or_remove_one"
     unclipped = public and base.never_clips(objective, clip)
+    draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
+    joint = gaussian_multiplier(budget, count, problem.accountant, noise_draws=draws)
     if release == "joint":
         clip, hessian_clip, free = joint_weights(objective, *clips)
         unclipped = unclipped and free
-        multiplier = _joint_multiplier(problem, count)
         query = JointQuery(
             setting=problem.setting,
-            noise_multiplier=multiplier,
+            noise_multiplier=joint,
             gradient_weight=clip,
             hessian_weight=hessian_clip,
         )
         return (query,), unclipped
     if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
         unclipped = False
-    if problem.accountant == "paper":
-        for_gradient, for_hessian = _paper_multipliers(problem, count)
-    else:
-        joint = _joint_multiplier(problem, count)
-        share = _gradient_share(clip, hessian_clip, radius)
-        for_gradient = round_up(joint / math.sqrt(share))
-        for_hessian = round_up(joint / math.sqrt(1 - share))
+    share = _gradient_share(clip, hessian_clip, radius)
+    for_gradient = round_up(joint / math.sqrt(share))
+    for_hessian = round_up(joint / math.sqrt(1 - share))
     gradient = GradientQuery(setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip)
     hessian = HessianQuery(
         setting=problem.setting,
         noise_multiplier=for_hessian,
         clip_norm=hessian_clip,
-        isometric=problem.accountant != "paper",
     )
     return (gradient, hessian), unclipped
-
-
-def _joint_multiplier(problem: base.Problem, count: int) -> float:
-    draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
-    return gaussian_multiplier(problem.budget, count, problem.accountant, noise_draws=draws)
 
 
 def joint_weights(
@@ -370,15 +350,6 @@ def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
     return min(max(ratio / (1 + ratio), 0.01), 0.99)
-
-
-def _paper_multipliers(problem: base.Problem, count: int) -> tuple[float, float]:
-    # sigma^2 = 4 G^2 T / (n^2 phi) over 2 G / n, and sigma_2^2 = 4 p M^2 T / (n^2 phi) over the
-    # Frobenius sensitivity 2 M / n that clipping enforces.
-    log = math.log(1 / problem.budget.delta)
-    phi = (math.sqrt(problem.budget.epsilon + log) - math.sqrt(log)) ** 2
-    multiplier = math.sqrt(count / phi)
-    return round_up(multiplier), round_up(multiplier * math.sqrt(problem.dimension))
 
 
 def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:

@@ -267,7 +267,7 @@ def _problem_arguments(one: argparse.ArgumentParser, estimate: bool = True) -> N
     one.epilog = f"algorithms, and what a step asks of the data:\n{_listed(names)}\n\n{one.epilog}"
     _objective_arguments(one)
     one.add_argument("--epsilon", type=float, default=1.0, help="of the budget (default: 1)")
-    one.add_argument("--accountant", default="pld", help="pld, rdp or paper (default: pld)")
+    one.add_argument("--accountant", default="pld", help="pld or rdp (default: pld)")
     one.add_argument(
         "--data-size",
         type=int,

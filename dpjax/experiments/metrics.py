@@ -14,7 +14,6 @@ from dpjax import diagnostics
 from dpjax._typing import Array, Params
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm
-from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets import Dataset
 from dpjax.experiments.spec import Problem
 from dpjax.objectives import Objective
@@ -156,7 +155,7 @@ RUN: dict[str, Callable[[Trained], np.ndarray]] = {
 
 
 def _spent(algorithm: Algorithm) -> float:
-    accountant, delta = recount_accountant(algorithm.accountant), float(algorithm.declared.delta)
+    accountant, delta = algorithm.accountant, float(algorithm.declared.delta)
     return float(epsilon(algorithm.event, delta, algorithm.relation, accountant))
 
 
