@@ -69,7 +69,7 @@ def trust_region(
     """Returns DP-TR with the noise of algorithm 1; arguments as in ``dp_trust_region``."""
     settings = settings | {"release": "separate", "certify": None, "damping": 0.0}
     made = dp_trust_region(objective, _replace_one(budget), **settings)
-    gradient, hessian = made.queries
+    gradient, hessian = made.queries[0], made.queries[-1]
     multiplier = trust_region_multiplier(budget, int(made.steps))
     queries = (
         dataclasses.replace(gradient, noise_multiplier=round_up(multiplier)),

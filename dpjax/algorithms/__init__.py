@@ -1,10 +1,30 @@
 """One paper's update rule per file, as post-processing of noisy answers.
 
-One name means one thing in all factories. ``step_size`` is a number, of the first step where steps
-shrink; an optax transformation has a ``learning_rate``, a number or a schedule. ``output`` is
-``"last"``, ``"random"`` or ``"average"``, as ``OutputRule`` says. ``dimension`` is the number of
-parameters, and ``params`` the public starting point. In a history ``gradient_norm`` includes the
-regularizer, and ``data_gradient_norm`` leaves it out.
+A factory ``(objective, budget, *, data_size, dimension, ...)`` returns a frozen pytree for
+``solve`` and ``run``, whose noise meets the budget. It raises ``ValueError`` for an argument out of
+range, a constant that is missing, or a budget that no noise reaches. Its docstring says what is
+special to it; one name means one thing in all factories:
+
+- ``objective``: what to minimise.
+- ``budget``: what a whole run may spend.
+- ``data_size``: the declared public number of records n.
+- ``dimension``: the number of parameters p; ``params`` are the public starting point.
+- ``steps``: T, the planned steps, all of which are charged.
+- ``step_size``: a number, of the first step where steps shrink; an optax transformation has a
+  ``learning_rate``, a number or a schedule.
+- ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
+  asks every record at every step.
+- ``capacity``: the most records a batch holds; by default the fewest that delta hardly notices.
+- ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
+- ``initial_gap``: public bound on L(w0) - min L; by default phi(0) of a margin loss.
+- ``output``: ``"last"``; ``"random"``, an iterate drawn uniformly from w_1 .. w_T by the run's key,
+  after which no step is taken; or ``"average"``, the mean of w_1 .. w_T. All T steps are charged.
+- ``average_decay``: of the average; by default 1, every iterate alike. Below it the average is the
+  plain mean until that is longer than 1 / (1 - average_decay) steps, and decays from then on.
+- ``accountant``: ``"pld"`` or ``"rdp"``.
+- ``beta``: bound on the probability that the certificate fails.
+
+In a history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` leaves it out.
 """
 
 from dpjax.algorithms.adam import dp_adam

@@ -29,13 +29,9 @@ def dp_adam(
 ) -> Descent:
     """Returns DP-Adam, calibrated to the budget: the first-order baseline of every comparison.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default 600.
       step_size: of the first step. Rows of unit norm are served by weights of norm about 35, so
         it is large; for a network take 1e-3.
@@ -43,16 +39,6 @@ def dp_adam(
       b1: decay of the mean of gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Both moments are post-processing of them.

@@ -41,36 +41,21 @@ def dp_gradient_descent(
     A smooth regularizer is differentiated; one that only has a proximal operator, such as ``L1`` or
     a convex set, is applied by it after each step.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       steps: T; by default the one that minimises the bound of theorem 6.3 on the mean squared
         gradient, 2 M gap / T + p sigma^2, at most 2,048.
       step_size: eta; by default 1 / smoothness of what is differentiated.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      initial_gap: public bound on L(w0) - min L, used for T; by default phi(0) of a margin loss.
       pl_constant: mu of the Polyak-Lojasiewicz condition |grad L|^2 >= 2 mu (L - min L), such as
         the strong convexity of an l2 penalty on a convex loss. T is then by default theorem 6.2's:
         see ``polyak_lojasiewicz_steps``.
       batch_size: expected size of a Poisson batch; by default every record at every step. Then
         there is no certificate, and T does not count the batches' own variance.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       output: ``"last"``; ``"random"`` for the iterate of theorem 6.3, uniform among w_1 .. w_T and
         drawn from the run's key, after which no step is taken; or ``"average"`` for the mean of
         w_1 .. w_T. The noise is that of T steps, and all T are charged.
-      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      accountant: ``"pld"`` or ``"rdp"``.
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
-      beta: bound on the probability that the certificate fails.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
       choice of the output is post-processing; of a random one the solution tells its number, which

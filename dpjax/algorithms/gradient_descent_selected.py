@@ -160,11 +160,10 @@ def dp_gradient_descent_with_selection(
 ) -> SelectedGradientDescent:
     """Returns DP-GD that ends with the private selection of an alpha-SOSP among its iterates.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
       budget: what a whole run may spend, selection included.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       steps: T; by default as ``dp_gradient_descent``. The last gradient is only for choosing.
       step_size: eta; by default 1 / smoothness of the whole objective.
       alpha: tolerance of the second-order point, |gradient| <= alpha and lambda_min >=
@@ -174,20 +173,12 @@ def dp_gradient_descent_with_selection(
         TPU, where there is no float64 for eigenvalues, selects by the released gradients alone.
       candidates: K, how many iterates to choose from, evenly spaced. Each costs one pass for its
         Hessian; the privacy cost is that of one, for any K.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
       hessian_lipschitz: rho; by default the objective's constant.
-      initial_gap: public bound on L(w0) - min L, used for T; by default phi(0) of a margin loss.
-      accountant: ``"pld"`` or ``"rdp"``.
       certify: ``"output"`` or None.
-      beta: bound on the probability that the certificate fails.
 
     Returns:
       A frozen pytree for ``solve``; ``output`` is the selected iterate, one of w_0 .. w_{T-1}.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise and one place among K, chosen by
       the exponential mechanism. The gradient test reuses the released gradients and is free; only

@@ -110,11 +110,10 @@ def dp_accelerated_mirror_descent(
     On the l1 ball the noise is felt in the largest of its p entries and not in their norm, so that
     the bound on the excess risk grows with ln p, that of projected gradient descent with sqrt(p).
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise, convex; a regularizer must be smooth and is added exactly.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       domain: ``L2Ball(radius)`` or ``L1Ball(radius)`` of ``dpjax.objectives``; required. A start
         outside is brought back along its ray; the step size is that of a start at the centre.
       steps: T; by default where the first term of the bound below is a quarter of the second, at
@@ -124,11 +123,6 @@ def dp_accelerated_mirror_descent(
       smoothness: L with respect to the norm of the ball; by default the objective's l2 smoothness,
         which serves both. Entries |x_ij| <= b make it b^2 times that of the l1 norm, and T about
         b times that many: declare it where b is public. Only utility depends on it.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
 
     Raises:
       ValueError: for a domain that is none, not bounded or no such ball, an argument out of range,

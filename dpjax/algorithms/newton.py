@@ -91,12 +91,11 @@ def dp_newton(
 ) -> Newton:
     """Returns the private Newton method with double noise, calibrated to the budget.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise; meant for convex losses of a margin. For others the negative part
         of the curvature counts as 0.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       steps: T; by default 12.
       modification: ``"add"`` (H + floor I) or ``"clip"`` (eigenvalues below the floor rise to it).
       floor: lambda_0; by default the paper's (trace / (rho n^2))^(1/3), rho the zCDP of one
@@ -105,17 +104,8 @@ def dp_newton(
       gradient_share: part of the privacy, as mu^2 of Gaussian differential privacy, that goes to
         the gradients.
       step_size: of the Newton step; 1 is the paper's, smaller is damped.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       hessian_clip_norm: bound on one record's Hessian in the Frobenius norm; by default its
         smoothness, which it never exceeds for a margin loss on rows |x| <= 1.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T noisy gradients g and T noisy directions f(H) g, each one Gaussian; H itself
       never leaves. The second noise is scaled by |g|, which was released before. See

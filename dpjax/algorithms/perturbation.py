@@ -63,15 +63,14 @@ def output_perturbation(
     The noise has standard deviation about G / (n mu) times the multiplier of one Gaussian: strong
     regularization is what keeps it small, and what moves the minimum.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
         regularizer must be ``L2`` of a strength mu above 0. Features longer than 1 are scaled to
         length 1 behind the door, so that G and M hold: it is their objective that is minimised.
       budget: what the release may spend, between data sets of the same public n (not
         ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``: one step, which asks for the noisy minimiser.

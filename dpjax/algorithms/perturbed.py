@@ -39,11 +39,11 @@ def perturbed_gradient_descent(
     ``dp_gradient_descent`` or ``dp_sgd``. This is the method of the paper, so that it can
     be compared with.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
       budget: what a whole run may spend. The noise is calibrated to its delta alone; the guarantee
         is (0, delta), and so holds at every epsilon.
-      data_size: the declared public number of records n.
       dimension: number of parameters d; delta depends on it.
       batch_size: expected size of a Poisson batch; by default 1, as the paper's. ``data_size``
         asks every record at every step.
@@ -54,14 +54,10 @@ def perturbed_gradient_descent(
         allows. The paper's is 1.0.
       clip_norm: bound C on one record's gradient; by default the objective's Lipschitz constant.
         The paper's distance of gradients D is 2 C under ``replace_one`` and C elsewhere.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       noise: ``"ball"``. Noise from its surface, the sphere, has no privacy at all and is refused.
       acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
         full would meet.
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
-
-    Returns:
-      A frozen pytree for ``solve``.
 
     Raises:
       ValueError: for an argument out of range, a delta above 1/n that is not acknowledged, a radius

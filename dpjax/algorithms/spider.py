@@ -338,11 +338,10 @@ def stochastic_spider(
     An estimate of the gradient is renewed where the iterate has drifted, and else updated by how
     the gradient changed on a batch as large as the step was long, so that one noise hides both.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
       budget: what a whole run may spend; ``"zero_out"`` or ``"replace_one"``.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       alpha: target, |gradient| <= alpha and lambda_min >= -sqrt(rho alpha); by default the least
         that theory promises for n.
       batch_size: b, records of a renewed gradient; by default an eighth of the records, or from
@@ -370,8 +369,6 @@ def stochastic_spider(
       smoothness: M, to which a record's difference is clipped; by default the objective's.
       hessian_lipschitz: rho; by default the objective's.
       initial_gap: B, public bound on F(w0) - min F; by default phi(0) of a margin loss.
-      accountant: ``"pld"`` or ``"rdp"``.
-      beta: bound on the probability that the certificate fails.
 
     Returns:
       A frozen pytree for ``solve``; its status tells where the records ran out.

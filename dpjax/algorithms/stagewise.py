@@ -161,13 +161,10 @@ def dpagem(
     add ``schedule="constant"``, ``"inverse"``, ``"inverse_sqrt"``; DP-SGDM-const is constant with
     ``"always"`` and DP-SGDEM-const with ``"early"``.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise. Its regularizer must be smooth.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default what the stages add up to, or 600.
       first_steps: T0; stage k lasts T0 2^k steps, k from 0, and T must be the end of a stage. By
         default the fewest for which ``stages`` stages reach T; the last is then cut short at T.
@@ -185,13 +182,6 @@ def dpagem(
       output: ``"last"``; ``"random"``, which as in the paper is of each stage: an iterate drawn
         uniformly from its own by the run's key, after which no step of the stage is taken, and the
         next stage begins there; or ``"average"``, the mean of all T. All T steps are charged.
-      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
 
     Raises:
       ValueError: for an argument out of range, stages that do not add up to T, a constant that is

@@ -33,33 +33,17 @@ def dp_sgd(
 ) -> Descent:
     """Returns DP-SGD, calibrated to the budget: what private training is usually compared with.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise. A regularizer with a proximal operator is handled by it, so that
         l1 penalties and convex sets (a projection) are exact; any other by its gradient.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default 600.
       step_size: of the first step; by default 64 / smoothness of one record's loss: rows of unit
         norm are served by weights of norm about 35, and the decay makes it small in time. For
         other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
         1 theirs for strongly convex ones, 0 a constant.
-      output: ``"last"``; ``"random"``, an iterate drawn uniformly from all T by the run's key,
-        after which no step is taken; or ``"average"``, the mean of all T. All T steps are charged.
-      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Proximal steps and the output rule are post-processing.

@@ -132,11 +132,9 @@ def dp_stochastic_trust_region(
     Hessian as one release. By tight accounting of the draws the noise is about that of DP-TR, at a
     fraction of its time; the paper's advanced composition needs 17 to 22 times as much.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       batch_size: expected number of records of a batch; by default n / 7. A sequence is a schedule,
         such as 2 %, 6 % and 20 % of n: the steps are split evenly, and all share one noise
         multiplier, so that noise falls as batches grow.
@@ -147,13 +145,10 @@ def dp_stochastic_trust_region(
         that is less.
       damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
         so that noise is not taken for negative curvature.
-      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
         which a margin loss's Hessian costs nothing, else the smoothness.
       sampling: ``"poisson"`` or ``"fixed_size"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
-      capacity: the most records a Poisson batch holds, see ``sampling.poisson``.
-      accountant: ``"pld"`` or ``"rdp"``.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.
 

@@ -115,11 +115,9 @@ def dp_subspace_trust_region(
     the subproblem of size k exactly. For networks of 10^4 to 10^5 parameters; memory is O(k p), and
     a step costs about k gradients of its batch.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       subspace_dimension: k, at most p; by default 16, or p if that is less.
       batch_size: expected size of a Poisson batch; None for all records.
       steps: T, number of iterations.
@@ -133,16 +131,10 @@ def dp_subspace_trust_region(
         for a network; by default the Lipschitz constant.
       hessian_clip_norm: w_h, the Hessian's weight in the joint norm; by default the least at which
         a margin loss's Hessian costs nothing.
-      capacity: the most records a batch holds; by default as in ``sampling.poisson``.
       subspace_seed: from 0 to 2^64 - 1; public, fixes the directions.
-      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``; pass the network's initial parameters as ``params=``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T jointly clipped means of (S g, S H S^T) with Gaussian noise. The directions
       are drawn from a public seed, not from the key of the noise; the rest is post-processing.

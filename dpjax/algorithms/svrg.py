@@ -212,11 +212,10 @@ def dp_svrg(
 ) -> VarianceReduced | PrintedVarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise; its regularizer enters by its proximal operator.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       epochs: T; by default theorem 4.2's, log2(gap n^2 epsilon^2 mu / (p G^2 ln(1/delta))): each
         epoch halves the gap, until the noise is left.
       epoch_length: m; by default the least of inequality (4), about 2 / (eta mu).
@@ -233,7 +232,6 @@ def dp_svrg(
         form, whose exact gradient at the anchor is secret state of the run and enters every step
         before the noise; more noise, and for ``"pld"`` without ``replace_one`` alone.
       anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
 
     Returns:

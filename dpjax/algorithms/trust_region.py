@@ -138,10 +138,9 @@ def dp_trust_region(
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
       steps: T, number of iterations; each reads all records once, or twice in separate releases. By
         default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
@@ -154,7 +153,6 @@ def dp_trust_region(
       damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
         Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
         squared loss.
-      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
         which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
@@ -164,19 +162,10 @@ def dp_trust_region(
         most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
         alone, see ``paper_schedule``. As noisy values then select the last iterate, the certificate
         there spends beta / T on each iterate (a union bound).
-      accountant: ``"pld"`` or ``"rdp"``.
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
-      beta: bound on the probability that the certificate fails.
       subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
         solver of ``trust_region_step``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
       times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and

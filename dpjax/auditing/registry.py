@@ -79,7 +79,7 @@ _MECHANISMS: dict[str, Row] = {
 
 
 # The powers of attacks on full runs that need other numbers of runs, or prove less, than most.
-_POWERS: dict[str, tuple[int, float, int, float]] = {
+_POWERS: dict[str, tuple[Any, ...]] = {
     "dp-tr": (40_000, 0.80, 20_000, 0.75),
     "dp-subspace-tr": (40_000, 0.80, 20_000, 0.75),
     "dp-tr-certified": (40_000, 0.80, 20_000, 0.75),
