@@ -16,6 +16,14 @@ special to it; one name means one thing in all factories:
   asks every record at every step.
 - ``capacity``: the most records a batch holds; by default the fewest that delta hardly notices.
 - ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
+- ``radius``: of the trust region in the first iteration, in the units of the parameters; by default
+  12, or 1 for a robust loss of a residual.
+- ``final_radius``: that of the last iteration, geometric in between; by default 0.5, or ``radius``
+  if that is less.
+- ``damping``: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
+  so that noise is not taken for negative curvature.
+- ``subproblem``: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
+  solver of ``trust_region_step``.
 - ``initial_gap``: public bound on L(w0) - min L; by default phi(0) of a margin loss.
 - ``output``: ``"last"``; ``"random"``, an iterate drawn uniformly from w_1 .. w_T by the run's key,
   after which no step is taken; or ``"average"``, the mean of w_1 .. w_T. All T steps are charged.

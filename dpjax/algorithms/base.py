@@ -54,6 +54,15 @@ class Status(enum.IntEnum):
         }[self]
 
 
+class StepInfo(NamedTuple):
+    """What a history keeps of a step of most methods; all of it released."""
+
+    gradient_norm: Array
+    """Norm of the noisy gradient, regularizer included, where it was asked."""
+    step_norm: Array
+    """Length of the step taken."""
+
+
 class Declared(NamedTuple):
     """The budget's numbers as leaves, so that another epsilon compiles nothing anew."""
 

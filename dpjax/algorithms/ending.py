@@ -26,7 +26,7 @@ from dpjax.oracles import AccuracyQuery, CountQuery, Query
 _ROUNDING = 1e-6
 
 
-class State(NamedTuple):
+class EndingState(NamedTuple):
     """What the next step needs; all of it released."""
 
     inner: Any
@@ -41,7 +41,7 @@ def _of_training(name: str) -> Callable[..., Any]:
     """A method that hands the training its own state."""
 
     def method(self: Any, *arguments: Any) -> Any:
-        given = (each.inner if isinstance(each, State) else each for each in arguments)
+        given = (each.inner if isinstance(each, EndingState) else each for each in arguments)
         return getattr(self.algorithm, name)(*given)
 
     return method
@@ -71,21 +71,21 @@ class _Ending(AlgorithmBase):
     def event(self) -> Event:
         return compose([self.algorithm.event, self.query.event(1)])
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> EndingState:
         # Losses are finite where a training begins, also if it diverges.
         start = params if isinstance(self.query, CountQuery) else None
-        return State(self.algorithm.init(params), start, jnp.full((), jnp.nan))
+        return EndingState(self.algorithm.init(params), start, jnp.full((), jnp.nan))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Any]:
+    def step(self, key: Array, state: EndingState, ask: base.Ask) -> tuple[EndingState, Any]:
         inner, info = self.algorithm.step(key, state.inner, ask)
         return state._replace(inner=inner), info
 
-    def close(self, key: Array, state: State, ask: base.Ask) -> State:
+    def close(self, key: Array, state: EndingState, ask: base.Ask) -> EndingState:
         state = state._replace(inner=self.algorithm.close(key, state.inner, ask))
         at = self.output(state) if state.start is None else state.start
         return state._replace(answer=ask(self.query, at))
 
-    def answers(self, state: State) -> dict[str, Array]:
+    def answers(self, state: EndingState) -> dict[str, Array]:
         return {**self.algorithm.answers(state.inner), self.query.name: state.answer}
 
 

@@ -10,8 +10,7 @@ from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import proximal
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.descent import Descent, Steps
-from dpjax.algorithms.outputs import output_rule
+from dpjax.algorithms.descent import Descent, Steps, output_rule
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery

@@ -10,7 +10,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.base import proximal
+from dpjax.algorithms.base import StepInfo, proximal
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
 from dpjax.algorithms.gradient_descent import (
     default_step_size,
@@ -21,7 +21,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, SelectionQuery
 
 
-class State(NamedTuple):
+class SelectedState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -34,15 +34,6 @@ class State(NamedTuple):
     """Norms of these gradients with the regularizer."""
     chosen: Array
     """Place of the selected candidate; known after the last step."""
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
 
 
 @pytree_dataclass
@@ -74,13 +65,13 @@ class SelectedGradientDescent(base.Algorithm):
         selected = [] if self.selection is None else [self.selection.event(1)]
         return compose([self.query.event(int(self.steps)), *selected])
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> SelectedState:
         room, wide = self.candidates, widen(params)
 
         def stacked(leaf: Array) -> Array:
             return jnp.zeros((room, *leaf.shape), leaf.dtype)
 
-        return State(
+        return SelectedState(
             params,
             jnp.zeros((), jnp.int32),
             jax.tree.map(stacked, params),
@@ -89,7 +80,9 @@ class SelectedGradientDescent(base.Algorithm):
             jnp.zeros((), jnp.int32),
         )
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: SelectedState, ask: base.Ask
+    ) -> tuple[SelectedState, StepInfo]:
         del key
         gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, widen(state.params))
@@ -118,15 +111,15 @@ class SelectedGradientDescent(base.Algorithm):
         )
         gradients = jax.tree.map(put, state.gradients, gradient)
         return (
-            State(params, state.taken + 1, points, gradients, norms, chosen),
-            Info(norm, self.step_size * norm),
+            SelectedState(params, state.taken + 1, points, gradients, norms, chosen),
+            StepInfo(norm, self.step_size * norm),
         )
 
-    def output(self, state: State) -> Params:
+    def output(self, state: SelectedState) -> Params:
         return jax.tree.map(lambda every: every[state.chosen], state.points)
 
     def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: SelectedState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns the bound on the gradient norm at the output, for all candidates at once."""
         del key, ask

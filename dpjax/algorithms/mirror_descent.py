@@ -13,13 +13,14 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.base import StepInfo
+from dpjax.algorithms.certificate import narrow, widen
 from dpjax.algorithms.gradient_descent import noise_of_one
 from dpjax.objectives import L1Ball, L2Ball, Objective
 from dpjax.oracles import GradientQuery
 
 
-class State(NamedTuple):
+class MirrorState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -29,15 +30,6 @@ class State(NamedTuple):
     dual: Array
     """Gradient of the mirror function at z, shape (p,)."""
     taken: Array
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, where it was asked."""
-    step_norm: Array
-    """Distance from one y to the next."""
 
 
 @pytree_dataclass
@@ -52,16 +44,16 @@ class MirrorDescent(base.SingleQueryAlgorithm):
 
     title = "DP-AccMD"
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> MirrorState:
         flat, unravel = ravel_pytree(widen(params))
         length = jnp.sum(jnp.abs(flat)) if self.ball == "l1" else jnp.linalg.norm(flat)
         outside = length > self.radius
         point = jnp.where(outside, flat * (self.radius / jnp.where(outside, length, 1)), flat)
         point = point.astype(flat.dtype)
         dual = to_dual(point, p_norm(self.dimension)) if self.ball == "l1" else point
-        return State(_like(params, unravel(point)), point, dual, jnp.zeros((), jnp.int32))
+        return MirrorState(narrow(unravel(point), params), point, dual, jnp.zeros((), jnp.int32))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: MirrorState, ask: base.Ask) -> tuple[MirrorState, StepInfo]:
         """One noisy gradient, asked between y and z and used by both.
 
         x_{k+1} = r_k z_k + (1 - r_k) y_k; z_{k+1} the mirror step from z_k of length alpha_{k+1};
@@ -70,15 +62,15 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         del key
         before, unravel = ravel_pytree(widen(state.params))
         share = (2 / (state.taken + 2)).astype(before.dtype)
-        asked = _like(state.params, unravel(share * state.point + (1 - share) * before))
+        asked = narrow(unravel(share * state.point + (1 - share) * before), state.params)
         gradient = ask(self.query, asked)
         whole, _ = ravel_pytree(self.objective.regularize_gradient(gradient, widen(asked)))
         length = jnp.asarray(self.step_size).astype(before.dtype) / share
         point, dual = self._into_the_ball(state.dual - length * whole.astype(before.dtype))
         after = share * point + (1 - share) * before
-        params = _like(state.params, unravel(after))
-        info = Info(optax.tree.norm(whole), optax.tree.norm(after - before))
-        return State(params, point, dual, state.taken + 1), info
+        params = narrow(unravel(after), state.params)
+        info = StepInfo(optax.tree.norm(whole), optax.tree.norm(after - before))
+        return MirrorState(params, point, dual, state.taken + 1), info
 
     def _into_the_ball(self, dual: Array) -> tuple[Array, Array]:
         radius = jnp.asarray(self.radius).astype(dual.dtype)
@@ -86,10 +78,6 @@ class MirrorDescent(base.SingleQueryAlgorithm):
             return from_dual(dual, p_norm(self.dimension), radius)
         point = dual * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(dual), radius))
         return point, point
-
-
-def _like(params: Params, wide: Params) -> Params:
-    return jax.tree.map(lambda w, leaf: leaf.astype(w.dtype), params, wide)
 
 
 def dp_accelerated_mirror_descent(
@@ -168,11 +156,7 @@ def dp_accelerated_mirror_descent(
         steps = theory_steps(ball, bound, noise_of_one(problem, clip))
     steps = _validate.positive_int("steps", steps)
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=problem.data_size,
+        problem, GradientQuery, steps, clip_norm=clip, batch_size=problem.data_size
     )
     if step_size is None:
         step_size = theory_step_size(ball, bound, float(query.stddev), steps)

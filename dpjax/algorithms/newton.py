@@ -11,6 +11,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
+from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.certificate import widen
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
@@ -19,19 +20,10 @@ LONGEST = 256
 _STEPS = 12
 
 
-class State(NamedTuple):
+class NewtonState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
 
 
 @pytree_dataclass
@@ -54,10 +46,10 @@ class Newton(base.Algorithm):
         """``steps`` noisy gradients and as many noisy directions."""
         return compose(query.event(int(self.steps)) for query in self.queries)
 
-    def init(self, params: Params) -> State:
-        return State(params)
+    def init(self, params: Params) -> NewtonState:
+        return NewtonState(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: NewtonState, ask: base.Ask) -> tuple[NewtonState, StepInfo]:
         """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
         del key
         wide = widen(state.params)
@@ -71,7 +63,7 @@ class Newton(base.Algorithm):
         params = jax.tree.map(
             lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(whole.dtype))
         )
-        return State(params), Info(norm, jnp.linalg.norm(move))
+        return NewtonState(params), StepInfo(norm, jnp.linalg.norm(move))
 
 
 def dp_newton(

@@ -11,8 +11,7 @@ from dpjax._typing import Params
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.descent import Descent, OptaxSteps
-from dpjax.algorithms.outputs import output_rule
+from dpjax.algorithms.descent import Descent, OptaxSteps, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery
 from dpjax.transforms import check_optimizer

@@ -20,13 +20,13 @@ _SHARE = 1e-3
 _NEAR = 1e-6
 
 
-class State(NamedTuple):
+class MinimizerState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
 
 
-class Info(NamedTuple):
+class MinimizerInfo(NamedTuple):
     """What a person watches; all of it released."""
 
     step_norm: Array
@@ -40,14 +40,16 @@ class Perturbation(base.SingleQueryAlgorithm):
     query: Query
     title: str = static()
 
-    def init(self, params: Params) -> State:
-        return State(params)
+    def init(self, params: Params) -> MinimizerState:
+        return MinimizerState(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: MinimizerState, ask: base.Ask
+    ) -> tuple[MinimizerState, MinimizerInfo]:
         del key
         answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
-        return State(answer.astype(state.params.dtype)), Info(moved)
+        return MinimizerState(answer.astype(state.params.dtype)), MinimizerInfo(moved)
 
 
 def output_perturbation(
@@ -117,23 +119,12 @@ def objective_perturbation(
     Curvature in a direction shrinks the noise there, where output perturbation adds as much in
     every direction.
 
-    Args:
-      objective: a convex loss that falls with the margin, with constants, such as ``logistic_l2``;
-        its regularizer must be ``L2`` of a strength mu of M / (n (e^(epsilon/2) - 1)) at least.
-        Features longer than 1 are scaled to length 1 behind the door: it is their objective that is
-        minimised.
-      budget: what the release may spend, between data sets of the same public n (not
-        ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      accountant: ``"pld"``; no Renyi bound is known.
+    The arguments are as in ``output_perturbation``, with these differences. ``objective`` must fall
+    with the margin, and mu be M / (n (e^(epsilon/2) - 1)) at least, below which a ``ValueError`` is
+    raised. ``accountant`` is ``"pld"``; no Renyi bound is known.
 
     Returns:
       A frozen pytree for ``solve``: one step, which asks for the perturbed minimiser.
-
-    Raises:
-      ValueError: for an objective that is not known to be strongly convex, a regularizer too weak
-        for the budget, or an argument out of range.
 
     Privacy: releases one vector. For a margin of your own, that it is convex, falls, and has
       curvature M at most is yours to prove: here it is only checked at many margins. G is enforced

@@ -12,8 +12,8 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.descent import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.algorithms.gradient_descent import default_step_size
-from dpjax.algorithms.outputs import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 from dpjax.transforms import (

@@ -5,9 +5,8 @@ import dataclasses
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.descent import Descent, Steps
+from dpjax.algorithms.descent import Descent, Steps, output_rule
 from dpjax.algorithms.gradient_descent import default_step_size
-from dpjax.algorithms.outputs import output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
@@ -62,12 +61,7 @@ def dp_sgd(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=batch_size,
-        capacity=capacity,
+        problem, GradientQuery, steps, clip_norm=clip, batch_size=batch_size, capacity=capacity
     )
     if step_size is None:
         # Of the data term: a proximal step needs no smoothness of the regularizer.

@@ -11,9 +11,9 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
 from dpjax.algorithms import base
 from dpjax.algorithms.model_step import (
-    Info,
     Queries,
-    State,
+    TrustRegionInfo,
+    TrustRegionState,
     ask_model,
     spectral_scale,
     start,
@@ -63,10 +63,12 @@ class StochasticTrustRegion(base.Algorithm):
         """Each query as often as it is asked."""
         return _event(self.stages, int(self.steps))
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> TrustRegionState:
         return start(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: TrustRegionState, ask: base.Ask
+    ) -> tuple[TrustRegionState, TrustRegionInfo]:
         """One iteration of algorithm 2, with damping and a radius that shrinks."""
         del key
         stages = len(self.stages)
@@ -139,18 +141,10 @@ def dp_stochastic_trust_region(
         such as 2 %, 6 % and 20 % of n: the steps are split evenly, and all share one noise
         multiplier, so that noise falls as batches grow.
       steps: T, number of iterations.
-      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
-        1 for a robust loss of a residual.
-      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
-        that is less.
-      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
-        so that noise is not taken for negative curvature.
       hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
         which a margin loss's Hessian costs nothing, else the smoothness.
       sampling: ``"poisson"`` or ``"fixed_size"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
-      subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
-        solver of ``trust_region_step``.
 
     Returns:
       A frozen pytree for ``solve``. It has no certificate: that takes every record.

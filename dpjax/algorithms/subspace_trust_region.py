@@ -12,8 +12,8 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.model_step import Info, minimize_model, narrow
+from dpjax.algorithms.certificate import narrow, widen
+from dpjax.algorithms.model_step import TrustRegionInfo, minimize_model
 from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.objectives import Objective
 from dpjax.oracles import SubspaceQuery
@@ -22,7 +22,7 @@ STEPS = 32
 DIRECTIONS = 16
 
 
-class State(NamedTuple):
+class SubspaceState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -61,10 +61,12 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
             rows = jax.scipy.linalg.solve_triangular(root, rows, lower=True)
         return rows
 
-    def init(self, params: Params) -> State:
-        return State(params, jnp.array(0))
+    def init(self, params: Params) -> SubspaceState:
+        return SubspaceState(params, jnp.array(0))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: SubspaceState, ask: base.Ask
+    ) -> tuple[SubspaceState, TrustRegionInfo]:
         """One iteration of DP-TR for the k coordinates z of w + S^T z."""
         del key
         wide = widen(state.params)
@@ -77,7 +79,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
         move, info = minimize_model(gradient, damped, radius)
         moved = unravel(flat + jnp.matmul(move, sketch, precision="highest"))
-        return State(narrow(moved, state.params), state.iteration + 1), info
+        return SubspaceState(narrow(moved, state.params), state.iteration + 1), info
 
     @jax.default_matmul_precision("highest")
     def _regularize(
@@ -121,12 +123,6 @@ def dp_subspace_trust_region(
       subspace_dimension: k, at most p; by default 16, or p if that is less.
       batch_size: expected size of a Poisson batch; None for all records.
       steps: T, number of iterations.
-      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
-        1 for a robust loss of a residual.
-      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
-        that is less.
-      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
-        so that noise is not taken for negative curvature.
       clip_norm: w_g, bound on one record's gradient in the subspace, about sqrt(k / p) of the whole
         for a network; by default the Lipschitz constant.
       hessian_clip_norm: w_h, the Hessian's weight in the joint norm; by default the least at which

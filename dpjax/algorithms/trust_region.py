@@ -20,9 +20,9 @@ from dpjax.algorithms.certificate import (
 )
 from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
-    Info,
     Queries,
-    State,
+    TrustRegionInfo,
+    TrustRegionState,
     ask_model,
     spectral_scale,
     start,
@@ -62,24 +62,26 @@ class TrustRegion(base.Algorithm):
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> TrustRegionState:
         return start(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: TrustRegionState, ask: base.Ask
+    ) -> tuple[TrustRegionState, TrustRegionInfo]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
         del key
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
-    def done(self, state: State) -> Array:
+    def done(self, state: TrustRegionState) -> Array:
         """Step 7, if asked for: Lagrange multiplier + added damping at most sqrt(alpha rho)."""
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
 
     def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: TrustRegionState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds at the last query, or asks once more and returns them at the output."""
         del key
@@ -94,7 +96,7 @@ class TrustRegion(base.Algorithm):
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
-    def error_bars(self, state: State, unit_rows: bool) -> ErrorBars | None:
+    def error_bars(self, state: TrustRegionState, unit_rows: bool) -> ErrorBars | None:
         """Returns those of the last step, whose model is the whole objective's."""
         last = self.queries[-1]
         if not last.isometric:
@@ -148,8 +150,6 @@ def dp_trust_region(
         1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
         1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
         one: try 3, or the norm of the start.
-      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
-        that is less.
       damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
         Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
         squared loss.
@@ -164,8 +164,6 @@ def dp_trust_region(
         there spends beta / T on each iterate (a union bound).
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
-      subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
-        solver of ``trust_region_step``.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
       times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and
