@@ -102,10 +102,12 @@ _HALF = Example(settings={"batch_size": 32})
 _FIXED_BATCHES = Example(settings={"batch_size": 9, "difference_size": 9})
 # What a private search draws from, for the weights of linear models on rows of norm 1.
 _RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
-# An audit of 1 record in 5 a batch; and a pass of four segments, of 10 + 3 x 5 records each: steps
-# have length 1 and differences of five records, at which the canary, whose gradient turns around at
-# every step, may move as much as in a gradient of ten.
+# Audits with 1 record in 5, or in 2, in a batch; and a pass of four segments, of 10 + 3 x 5 records
+# each: steps have length 1 and differences of five records, at which the canary, whose gradient
+# turns around at every step, may move as much as in a gradient of ten.
 _FIFTHS: dict[str, Any] = {"batch_size": 2, "clip_norm": 1.0}
+_HALVES: dict[str, Any] = {"batch_size": 5, "clip_norm": 1.0}
+_CLIPS = {"clip_norm": 1.0, "hessian_clip_norm": 3.0}
 _SEGMENTS: dict[str, Any] = {
     "batch_size": 10,
     "step_size": 1.0,
@@ -143,11 +145,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="dp-tr",
         factory=dp_trust_region,
         asks="every record, for gradient and Hessian as one release",
-        scenario=Scenario(
-            settings={"steps": 20, "clip_norm": 1.0, "hessian_clip_norm": 3.0},
-            dimension=5,
-            epsilon=3.341,
-        ),
+        scenario=Scenario(settings=_CLIPS | {"steps": 20}, dimension=5, epsilon=3.341),
         grid=_RADII,
     ),
     Entry(
@@ -155,7 +153,7 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_stochastic_trust_region,
         asks="a batch, for gradient and Hessian as one release; batches may grow",
         example=_HALF,
-        scenario=Scenario(settings=_FIFTHS | {"steps": 10, "hessian_clip_norm": 3.0}, data_size=10),
+        scenario=Scenario(settings=_FIFTHS | _CLIPS | {"steps": 10}, data_size=10),
         grid=_RADII,
     ),
     Entry(
@@ -176,12 +174,7 @@ ENTRIES: tuple[Entry, ...] = (
         asks="every record, for gradient and Hessian along k public random directions; for "
         "networks",
         scenario=Scenario(
-            settings={
-                "subspace_dimension": 3,
-                "steps": 10,
-                "clip_norm": 1.0,
-                "hessian_clip_norm": 3.0,
-            },
+            settings=_CLIPS | {"subspace_dimension": 3, "steps": 10},
             dimension=8,
             epsilon=3.341,
         ),
@@ -219,13 +212,7 @@ ENTRIES: tuple[Entry, ...] = (
         "and the noise 10^4 times a Gaussian's; a baseline",
         example=_HALF,
         scenario=Scenario(
-            settings={
-                "batch_size": 5,
-                "steps": 5,
-                "step_size": 1.0,
-                "clip_norm": 1.0,
-                "acknowledge_weak_delta": True,
-            },
+            settings=_HALVES | {"steps": 5, "step_size": 1.0, "acknowledge_weak_delta": True},
             data_size=10,
             delta=0.3,
         ),
@@ -254,13 +241,7 @@ ENTRIES: tuple[Entry, ...] = (
         example=_HALF,
         scenario=Scenario(
             loss="network",
-            settings={
-                "batch_size": 5,
-                "first_steps": 2,
-                "stages": 3,
-                "step_size": 0.5,
-                "clip_norm": 1.0,
-            },
+            settings=_HALVES | {"first_steps": 2, "stages": 3, "step_size": 0.5},
             data_size=10,
             dimension=7,
         ),
