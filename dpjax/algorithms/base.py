@@ -187,10 +187,12 @@ class SingleQueryAlgorithm(Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """The one query."""
         return (self.query,)
 
     @property
     def event(self) -> Event:
+        """``steps`` answers."""
         return self.query.event(int(self.steps))
 
 
