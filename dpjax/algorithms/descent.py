@@ -48,10 +48,10 @@ class Steps:
         del params
         return jnp.zeros((), jnp.int32)
 
-    def rate(self, taken: Array) -> Array:
-        """Returns step_size / t^decay of the next step, t = ``taken`` + 1."""
+    def rate(self, count: Array) -> Array:
+        """Returns step_size / t^decay of the next step, t = ``count`` + 1."""
         first = jnp.asarray(self.step_size)
-        return first * (taken + 1).astype(first.dtype) ** -jnp.asarray(self.decay, first.dtype)
+        return first * (count + 1).astype(first.dtype) ** -jnp.asarray(self.decay, first.dtype)
 
     def update(self, gradient: Params, state: Array, params: Params) -> tuple[Params, Array]:
         """Returns the step and the steps taken; see ``UpdateRule``."""
@@ -63,7 +63,7 @@ class Steps:
 class AdamState(NamedTuple):
     """The state of Adam, computed from released gradients alone."""
 
-    taken: Array
+    count: Array
     moments: optax.OptState
 
 
@@ -90,11 +90,11 @@ class AdamSteps:
     ) -> tuple[Params, AdamState]:
         """Returns the step and the next state; see ``UpdateRule``."""
         direction, moments = self._moments().update(gradient, state.moments, params)
-        fraction = state.taken / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
+        fraction = state.count / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
         first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
         rate = first * (last / first) ** fraction.astype(first.dtype)
         move = jax.tree.map(lambda d: -rate.astype(d.dtype) * d, direction)
-        return move, AdamState(state.taken + 1, moments)
+        return move, AdamState(state.count + 1, moments)
 
     def _moments(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.b1, self.b2, self.eps)  # pyright: ignore[reportArgumentType]

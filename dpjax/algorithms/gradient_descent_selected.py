@@ -25,14 +25,14 @@ class SelectedState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
-    taken: Array
-    points: Params
+    count: Array
+    candidates: Params
     """Candidates: iterates along the way, stacked."""
     gradients: Params
     """The noisy gradients that were asked there, without the regularizer."""
     norms: Array
     """Norms of these gradients with the regularizer."""
-    chosen: Array
+    selected: Array
     """Place of the selected candidate; known after the last step."""
 
 
@@ -90,14 +90,14 @@ class SelectedGradientDescent(base.Algorithm):
         # Candidates are spread evenly: of every span of steps the last one stays.
         horizon = jnp.minimum(jnp.asarray(self.steps, jnp.int32), self.max_steps)
         filled = jnp.minimum(self.candidates, horizon)
-        place = state.taken * filled // horizon
+        index = state.count * filled // horizon
 
         def put(every: Array, new: Array) -> Array:
-            return every.at[place].set(new.astype(every.dtype))
+            return every.at[index].set(new.astype(every.dtype))
 
-        points = jax.tree.map(put, state.points, state.params)
+        points = jax.tree.map(put, state.candidates, state.params)
         norms = put(state.norms, norm)
-        last = state.taken + 1 == horizon
+        last = state.count + 1 == horizon
         if self.selection is None:
             # One that is NaN is none.
             known = (jnp.arange(self.candidates) < filled) & (norms >= 0)
@@ -111,12 +111,12 @@ class SelectedGradientDescent(base.Algorithm):
         )
         gradients = jax.tree.map(put, state.gradients, gradient)
         return (
-            SelectedState(params, state.taken + 1, points, gradients, norms, chosen),
+            SelectedState(params, state.count + 1, points, gradients, norms, chosen),
             StepInfo(norm, self.step_size * norm),
         )
 
     def output(self, state: SelectedState) -> Params:
-        return jax.tree.map(lambda every: every[state.chosen], state.points)
+        return jax.tree.map(lambda every: every[state.selected], state.candidates)
 
     def certify(
         self, key: Array, state: SelectedState, ask: base.Ask, unit_rows: bool
@@ -126,7 +126,7 @@ class SelectedGradientDescent(base.Algorithm):
         if not self.certified:
             return None, None
         output = self.output(state)
-        gradient = jax.tree.map(lambda every: every[state.chosen], state.gradients)
+        gradient = jax.tree.map(lambda every: every[state.selected], state.gradients)
         upper, _ = certify(self.objective, output, gradient, None, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, None, self.beta, "output", scope), output

@@ -29,7 +29,7 @@ class MirrorState(NamedTuple):
     """z of the paper, shape (p,)."""
     dual: Array
     """Gradient of the mirror function at z, shape (p,)."""
-    taken: Array
+    count: Array
 
 
 @pytree_dataclass
@@ -61,7 +61,7 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         """
         del key
         before, unravel = ravel_pytree(widen(state.params))
-        share = (2 / (state.taken + 2)).astype(before.dtype)
+        share = (2 / (state.count + 2)).astype(before.dtype)
         asked = narrow(unravel(share * state.point + (1 - share) * before), state.params)
         gradient = ask(self.query, asked)
         whole, _ = ravel_pytree(self.objective.regularize_gradient(gradient, widen(asked)))
@@ -70,7 +70,7 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         after = share * point + (1 - share) * before
         params = narrow(unravel(after), state.params)
         info = StepInfo(optax.tree.norm(whole), optax.tree.norm(after - before))
-        return MirrorState(params, point, dual, state.taken + 1), info
+        return MirrorState(params, point, dual, state.count + 1), info
 
     def _into_the_ball(self, dual: Array) -> tuple[Array, Array]:
         radius = jnp.asarray(self.radius).astype(dual.dtype)

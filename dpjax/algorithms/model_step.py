@@ -23,7 +23,7 @@ class TrustRegionState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
-    queried: Params
+    query_point: Params
     answer: SecondOrderAnswer
     multiplier: Array
     iteration: Array

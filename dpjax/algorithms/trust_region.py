@@ -87,7 +87,7 @@ class TrustRegion(base.Algorithm):
         del key
         if self.certified is None:
             return None, None
-        params, answer = state.queried, state.answer
+        params, answer = state.query_point, state.answer
         if self.certified == "output":
             params, answer = state.params, ask_model(self.queries, state.params, ask)
         _, unravel = ravel_pytree(widen(params))
@@ -104,13 +104,13 @@ class TrustRegion(base.Algorithm):
         unclipped = jnp.asarray(self.unclipped)
         form = self.objective.averaged
         if isinstance(last, JointQuery) and form is not None:
-            length = jnp.linalg.norm(ravel_pytree(state.queried)[0])
+            length = jnp.linalg.norm(ravel_pytree(state.query_point)[0])
             if (slope := form.slope_within(length)) is not None:
                 joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
                 unclipped = unclipped | (joint <= 1)
         return error_bars(
             self.objective,
-            state.queried,
+            state.query_point,
             state.answer.gradient,
             state.answer.hessian,
             state.multiplier,
