@@ -18,13 +18,13 @@ BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 ANCHORED = [name for name, example in EXAMPLES.items() if example.objective == "logistic-l2"]
 PROXIMAL = dpjax.objectives.logistic_l2()
 # Those that read each record once, in order: no accounting where a record may leave.
-SPIDERS = ("spider", "spider-fixed", "spider-boost", "gauss-psgd")
+SPIDERS = ("spider",)
 # Those that have another's class and queries, with other numbers: what is of the program, and takes
 # long, is tested of the other; tests/test_contract.py holds them to it.
-SAME_PROGRAM = ("dp-sgd", "dp-svrg++", "spider-fixed", "spider-boost")
+SAME_PROGRAM = ("dp-sgd", "dp-svrg++")
 # Those that have another's queries: what is of a query is tested of the other; the same test holds
 # them to it.
-SAME_QUERY = ("dp-accmd", "dpagem", "gauss-psgd")
+SAME_QUERY = ("dp-accmd", "dpagem")
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
 DELTA_ONLY = ("prgd",)
 _PASS = {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_size": 0.3}

@@ -41,6 +41,7 @@ from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.error_bars import ErrorBars
+from dpjax.algorithms.escape import EscapeRule
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
@@ -57,12 +58,12 @@ from dpjax.algorithms.registry import (
     Example,
     Scenario,
 )
-from dpjax.algorithms.spider import stochastic_spider
+from dpjax.algorithms.spider import Spider, stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_gradient import dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
-from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
+from dpjax.algorithms.svrg import SvrgEpochs, dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
 # A factory that is not imported above, for want of a line, is here by its row alone.
@@ -77,10 +78,13 @@ __all__ = [
     "Descent",
     "Entry",
     "ErrorBars",
+    "EscapeRule",
     "Example",
     "Scenario",
     "SingleQueryAlgorithm",
+    "Spider",
     "Status",
+    "SvrgEpochs",
     "UpdateRule",
     "calibrated_query",
     "dp_accelerated_mirror_descent",

@@ -9,7 +9,6 @@ import optax
 from dpjax._typing import Relation
 from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm
-from dpjax.algorithms.gauss_psgd import gauss_psgd
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
@@ -18,7 +17,6 @@ from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbation import objective_perturbation, output_perturbation
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
 from dpjax.algorithms.spider import stochastic_spider
-from dpjax.algorithms.spiders import fixed_batch_spider, spider_boost
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_gradient import dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
@@ -99,7 +97,6 @@ class Entry:
 
 
 _HALF = Example(settings={"batch_size": 32})
-_FIXED_BATCHES = Example(settings={"batch_size": 9, "difference_size": 9})
 # What a private search draws from, for the weights of linear models on rows of norm 1.
 _RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
 # Audits with 1 record in 5, or in 2, in a batch; and a pass of four segments, of 10 + 3 x 5 records
@@ -124,10 +121,6 @@ def _anchored(epochs: int, epoch_length: int) -> Scenario:
     of_epochs = {"epochs": epochs, "epoch_length": epoch_length}
     settings = _FIFTHS | {"step_size": 2.0, "smoothness": 0.01} | of_epochs
     return Scenario(settings=settings, data_size=10, dimension=5)
-
-
-def _one_pass(**settings: Any) -> Scenario:
-    return Scenario(loss="alternating", settings=_SEGMENTS | settings, data_size=100)
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -183,7 +176,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="dp-svrg",
         factory=dp_svrg,
         asks="every record at the anchor of each epoch, a batch at each step for how its gradient "
-        'changed from there; `anchor="exact"` is the form in the paper',
+        "changed from there",
         example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 3}),
         scenario=_anchored(5, 20),
     ),
@@ -294,29 +287,6 @@ ENTRIES: tuple[Entry, ...] = (
         example=_HALF,
         scenario=Scenario(settings=_FIFTHS | {"steps": 5, "step_size": 1.0}, data_size=10),
         grid={"step_size": (4.0, 16.0, 64.0)},
-    ),
-    Entry(
-        name="spider-fixed",
-        factory=fixed_batch_spider,
-        asks="as `spider`, with fixed batches and independent noise, renewed by drift",
-        example=_FIXED_BATCHES,
-        # Its drift refreshes it at every third step.
-        scenario=_one_pass(difference_size=5, drift_threshold=6e-7, kick=0.0, candidates=0),
-    ),
-    Entry(
-        name="spider-boost",
-        factory=spider_boost,
-        asks="as `spider-fixed`, renewed every so many steps",
-        example=_FIXED_BATCHES,
-        scenario=_one_pass(difference_size=5, period=4, candidates=0),
-    ),
-    Entry(
-        name="gauss-psgd",
-        factory=gauss_psgd,
-        asks="as `spider`, with noise at every step near a saddle; it stops where it stays",
-        example=Example(settings={"batch_size": 9, "escape_steps": 50}),
-        # Always near a saddle, and without perturbations.
-        scenario=_one_pass(horizon=4, drift_threshold=1e6, kick=0.0, escape_steps=100),
     ),
     Entry(
         name="objective-perturbation",

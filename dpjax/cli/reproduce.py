@@ -7,23 +7,27 @@ import pathlib
 import sys
 
 from dpjax import _validate
-from dpjax.cli.main import COMMANDS
+from dpjax.cli.parser import Parser
 
 _PAPERS = ("trust-region", "erm", "perturbed", "spider", "dpagem")
 # Where the package is a checkout's, this is beside it.
 _CHECKOUT = pathlib.Path(__file__).parents[2]
 
+_EXAMPLES = """
+dpjax reproduce erm table1 --quick
+dpjax reproduce trust-region --out pictures
+"""
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the command to the parser."""
-    one = commands.add_parser(
-        "reproduce",
-        help=COMMANDS["reproduce"],
-        description=f"Reproduce a paper's tables and figures: {', '.join(_PAPERS)}. In a checkout "
-        "of dpjax this is `python -m benchmarks.papers PAPER ...`, whose --help has "
-        "the options; the package itself has no papers. NOT PRIVATE.",
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    one.describe(
+        command,
+        f"Reproduce a paper's tables and figures: {', '.join(_PAPERS)}. In a checkout of dpjax "
+        "this is `python -m benchmarks.papers PAPER ...`, whose --help has the options; the "
+        "package itself has no papers. NOT PRIVATE.",
+        _EXAMPLES,
     )
-    one.set_defaults(command=command)
     one.add_argument("paper", metavar="PAPER", help=", ".join(_PAPERS))
     one.add_argument("more", nargs=argparse.REMAINDER, metavar="...", help="figure and options")
 
