@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.papers.spec import Array, Params, Problem
 from dpjax import diagnostics
-from dpjax._typing import Array, Params
 from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
-from dpjax.experiments.spec import Problem
 from dpjax.objectives import Objective
 
 # A descent on so many rows takes seconds: the first outputs stand for all.
