@@ -591,7 +591,7 @@ def test_records_in_several_places_are_not_copied_beside_one_another(
 
 
 def test_a_minimizer_that_is_sought_in_many_passes_prepares_records_once(tables, mapped_rows):
-    given = dpjax.baselines.output_perturbation(
+    given = dpjax.output_perturbation(
         dpjax.objectives.logistic_l2(0.1), BUDGET, data_size=N, dimension=4
     )
     of_disk = loaded(tables["npy"]), loaded(tables["npy"], memory_limit=1_000)
