@@ -2,10 +2,10 @@
 
 Run ``python benchmarks/same_bits.py [NAME ...] [--places ...]``. Each place is a fresh process, or
 two: 1, 2, 4 and 8 virtual devices of one CPU, two processes with 1 and with 4 devices, and records
-that are streamed, from memory and from files through a scratch file. What is compared are the bits
-of parameters, history, certificate and accuracy: of every algorithm and baseline on made records,
-more than 4,096 for each of seven devices, and of ``fit`` with the convolutional network of MNIST,
-50 steps of 256 images and 10 of 5,000. The status is 1 where a bit differs.
+that are streamed, from memory and from files whose rows a function maps. What is compared are the
+bits of parameters, history, certificate and accuracy: of every algorithm and baseline on made
+records, more than 4,096 for each of seven devices, and of ``fit`` with the convolutional network of
+MNIST, 50 steps of 256 images and 10 of 5,000. The status is 1 where a bit differs.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def on_disk(data, folder):
     import numpy as np
 
     from dpjax import Dataset, distributed
-    from dpjax.placement.stream import Rows
+    from dpjax.datasets.rows import Rows
 
     x, y = map(np.asarray, data.examples if isinstance(data, Dataset) else data)
     shape, path = x.shape[1:], folder / "table.npy"

@@ -41,13 +41,7 @@ ATTAINED = "test_search_accounting.py::test_an_order_of_the_outputs_attains_near
 LAW_OF_TRIALS = (
     "test_tuning.py::test_the_number_of_trainings_and_their_settings_have_the_declared_laws"
 )
-TWO_PASSES = (
-    "test_streaming.py::test_rows_are_mapped_in_two_passes_and_then_read_as_they_were_mapped"
-)
-OF_MEMORY = "test_streaming.py::test_a_training_through_a_scratch_file_has_the_bits_of_memory"
-IN_ANY_ORDER = (
-    "test_streaming.py::test_passes_that_are_broken_off_or_out_of_order_leave_nothing_wrong"
-)
+OF_MEMORY = "test_streaming.py::test_a_training_on_scaled_rows_has_the_bits_of_memory"
 DIRECTION = "test_movement.py::test_c71_a_direction_that_is_no_number_erases_no_other_record"
 KILLED_BY = {
     "noise x0.95": [f"{ACCOUNTED}[dp-gd]"],
@@ -239,14 +233,7 @@ KILLED_BY = {
     "records counted that a person does not have": [
         "test_units.py::test_sums_over_units_are_those_of_the_definition[9-3-mean]",
     ],
-    "a scratch file read before all rows are in it": [f"{TWO_PASSES}[npy]", f"{IN_ANY_ORDER}[0]"],
-    "a scratch file with the rows of a chunk left out": [f"{IN_ANY_ORDER}[0]"],
-    "a prepared chunk that is not written": [f"{OF_MEMORY}[signs]", f"{OF_MEMORY}[numbers]"],
-    "rows of a scratch file one late": [
-        f"{TWO_PASSES}[npy]",
-        f"{IN_ANY_ORDER}[0]",
-        f"{OF_MEMORY}[signs]",
-    ],
+    "rows of a file one late": [f"{OF_MEMORY}[signs]", f"{OF_MEMORY}[numbers]"],
     "a NaN record not dropped": [
         "test_oracles.py::test_c18_a_record_that_is_not_finite_moves_nothing_and_is_paid_for[nan]",
     ],

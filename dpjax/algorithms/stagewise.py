@@ -22,7 +22,6 @@ from dpjax.transforms import (
     check_on_steps,
     check_stages,
     early_momentum,
-    inverse_power,
     stage_of,
     stagewise,
     updates_in,
@@ -111,7 +110,9 @@ class Stagewise(base.SingleQueryAlgorithm):
     def _rate(self, place: Array) -> Array:
         if self.schedule == "stagewise":
             return stagewise(self.step_size, self.stage_steps)(place)
-        return inverse_power(self.step_size, POWERS[self.schedule])(place)
+        kind = jnp.result_type(float)
+        power = jnp.asarray(POWERS[self.schedule], kind)
+        return jnp.asarray(self.step_size, kind) * (place + 1).astype(kind) ** -power
 
     def _after(self, key: Array, state: State) -> tuple[Array, Array | None]:
         """Returns the next step's place, the next stage's first where this stage's output is.

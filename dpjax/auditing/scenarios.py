@@ -37,10 +37,6 @@ DELTA = 1e-5
 def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     """Returns the attack on a full run of an algorithm.
 
-    Args:
-      entry: of the algorithm.
-      scenario: by default the entry's own.
-
     >>> full_run(ALL["dp-gd"]).pair.canary.ravel().tolist()
     [1.0, 0.0]
     """
@@ -236,9 +232,7 @@ def optax_chain() -> Game:
 def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
     """Returns the attack on a tree's prefix sums: the canary is the first leaf.
 
-    Args:
-      noise: of the tree.
-      stddev: of a node.
+    ``stddev`` is that of a node.
     """
     noise = PrefixNoise("tree", 31) if noise is None else noise
     release = Release("tree", 1, stddev / noise.sensitivity)

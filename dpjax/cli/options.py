@@ -148,6 +148,14 @@ UNIT: Options = {  # and of this
         "both read alike)",
     },
 }
+MEMORY: Options = {
+    "--memory-limit": {
+        "metavar": "SIZE",
+        "help": "leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they "
+        "need more, such as 2GB, and read them in chunks; the result is the same. Each pass scales "
+        "them again, unless `dpjax data FILE --write` did",
+    },
+}
 OBJECTIVE: Options = {
     "--objective": {
         "help": f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the "

@@ -17,6 +17,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.cli import options
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
+from dpjax.datasets.scaled import declared_in, is_scaled
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.driver import root_key
 
@@ -32,12 +33,12 @@ class Setting(NamedTuple):
     dimension: int
 
 
-def load(arguments: argparse.Namespace) -> dpjax.Dataset:
-    """Returns the data set that the arguments name."""
+def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
+    """Returns the data that the arguments declare, of the name among them or of another."""
     chosen = options.values(arguments, options.TABLE, options.UNIT)
     chosen["classes"] = classes(arguments.classes)
     chosen["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
-    return dpjax.datasets.load(str(arguments.data), **chosen)
+    return dpjax.datasets.load(str(name or arguments.data), **chosen)
 
 
 def memory(text: str | None) -> int | None:
@@ -101,6 +102,9 @@ def say_labels(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
         )
+    if is_scaled(arguments.data):
+        print("not checked: whether records count; --check of the table that was scaled shows it")
+        return
     words = ["dpjax", "data", arguments.data, "--check"]
     for option in ("schema", "label", "classes", "bounds"):
         if (given := getattr(arguments, option)) is not None:
@@ -129,6 +133,12 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
         count = 0 if held is None else len(held)
     elif arguments.data in SPECS:
         count = SPECS[arguments.data].classes
+    elif is_scaled(arguments.data):
+        unit, held = declared_in(arguments.data)
+        if held is not None and held.label_bounds is not None:
+            count = 0
+        elif held is not None and held.classes is not None:
+            count = len(held.classes)
     if arguments.objective is None:
         arguments.objective = {0: "least-squares", 2: "logistic-nonconvex"}.get(count, "softmax")
     row = _of_rows(arguments, count)

@@ -14,9 +14,8 @@ from dpjax import _validate
 from dpjax._typing import Params
 from dpjax._wide import at_least_float32
 from dpjax.transforms.gaussian import Mean, noisy_mean
-from dpjax.transforms.momentum import early_momentum
 from dpjax.transforms.noise import NoiseTransformation
-from dpjax.transforms.schedules import StageSteps, stagewise
+from dpjax.transforms.stages import StageSteps, early_momentum, stagewise
 
 
 def noisy_sgd(
