@@ -62,7 +62,7 @@ def trained(name, place):
         ).solution
     x = np.random.default_rng(0).normal(size=(ROWS, FEATURES)).astype(np.float32) / 4
     y = np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
-    entry = dpjax.baselines.EVERY[name]
+    entry = dpjax.algorithms.ALL[name]
     more = {"data_size": ROWS, "dimension": FEATURES, "steps": 3} | entry.example.required
     if name in ("dp-adam", "dp-sgd", "dp-optimizer", "dpagem"):
         more["batch_size"] = BATCH
@@ -162,7 +162,7 @@ def main():
         return
     import dpjax
 
-    every = [name for name, entry in dpjax.baselines.EVERY.items() if not entry.one_release]
+    every = [name for name, entry in dpjax.algorithms.ALL.items() if not entry.one_release]
     names = arguments.names or [*every, *FITS]
     width = max(map(len, names))
     one = None

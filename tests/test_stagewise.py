@@ -452,9 +452,9 @@ def test_defaults_suit_the_default_problem():
     budget = dpjax.PrivacyBudget(1.0, 1 / (10 * data.size))
     sizes = {"data_size": data.size, "dimension": data.dimension}
     found = {}
-    for make in (dpjax.dpagem, dpjax.baselines.dp_sgd):
+    for make in (dpjax.dpagem, dpjax.dp_sgd):
         solution = dpjax.solve(make(objective, budget, **sizes), data, key=KEY)
         found[make] = float(
             dpjax.diagnostics.exact_objective(objective, solution.params, data.examples)
         )
-    assert found[dpjax.dpagem] < found[dpjax.baselines.dp_sgd] + 1e-3 < 0.61
+    assert found[dpjax.dpagem] < found[dpjax.dp_sgd] + 1e-3 < 0.61

@@ -190,9 +190,9 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
       ValueError: for an unknown name, or what is not declared where n is private.
     """
     factories = options.algorithms()
-    if arguments.algorithm in dpjax.baselines.EVERY.keys() - factories.keys():
-        function = dpjax.baselines.EVERY[arguments.algorithm].factory.__name__
-        raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.baselines.{function}.")
+    if arguments.algorithm in dpjax.algorithms.ALL.keys() - factories.keys():
+        function = dpjax.algorithms.ALL[arguments.algorithm].factory.__name__
+        raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.{function}.")
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size
@@ -258,7 +258,7 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     {'step_size': [1, 2]}
     """
     if words is None:
-        return dpjax.tuning.default_settings(dpjax.baselines.EVERY[name].grid, name)
+        return dpjax.tuning.default_settings(dpjax.algorithms.ALL[name].grid, name)
     takes = [*inspect.signature(options.algorithms()[name]).parameters, "regularization"]
     found: dict[str, list[Any]] = {}
     for word in words:

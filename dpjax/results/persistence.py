@@ -16,8 +16,8 @@ from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import ErrorBars
-from dpjax.algorithms.base import Status, recount_accountant
-from dpjax.algorithms.cards import noise_words
+from dpjax.algorithms.base import Status
+from dpjax.algorithms.card import noise_words
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
@@ -168,7 +168,7 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "certified_params": serialization.to_state_dict(_host(solution.certified_params)),
         "releases": json.dumps([release.to_fields() for release in event.releases]),
         "relation": event.relation,
-        "accountant": recount_accountant(solution.algorithm.accountant),
+        "accountant": solution.algorithm.accountant,
         "text": str(solution.guarantee()),
         "preprocessing": json.dumps(fields_of(solution.preprocessing)),
         "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),

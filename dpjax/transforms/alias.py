@@ -1,6 +1,6 @@
 """Optimizers in one line: noisy means, then SGD, Adam or the steps of DPageEM, as one chain.
 
-Each knows its event, and takes the noise as it is given; ``dpjax.baselines.dp_sgd``,
+Each knows its event, and takes the noise as it is given; ``dpjax.dp_sgd``,
 ``dpjax.dp_adam`` and ``dpjax.dpagem`` are whole trainings, calibrated to a budget.
 """
 
