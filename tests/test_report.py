@@ -18,6 +18,7 @@ from dpjax.algorithms import ErrorBars
 from dpjax.cli import main
 from dpjax.datasets import load
 from dpjax.reporting import facts_of, page
+from dpjax.results.guarantee import describe
 from dpjax.results.prediction import Score
 
 EVIL = '<script>alert("1")</script>'
@@ -255,8 +256,9 @@ def test_the_releases_of_every_algorithm_have_a_row(name):
         for part in release.parts():
             assert page.joined([part.name.replace("_", " ")]) in rows
             assert f"{part.noise_multiplier:.5g}" in rows
-            assert part.is_subsampled == (part.records_words not in ("all", ONE_PASS))
-            assert part.records_words in rows
+            records = page.records_of(part)
+            assert part.is_subsampled == (records not in ("all", ONE_PASS))
+            assert records in rows
 
 
 def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):
@@ -293,7 +295,7 @@ def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp
     assert f"model: DP-TR, {OBJECTIVES[label].name}, {solution.params.size}" in printed
     assert one_line(solution.guarantee()) in printed and one_line(held.caption) in printed
     assert one_line(facts_of(solution).certificate_words) in printed
-    assert all(release.describe() in printed for release in solution.event.releases)
+    assert all(describe(release) in printed for release in solution.event.releases)
     for name, _, values, ends in held.rows():
         assert one_line(name) in printed
         assert f"{values[0]:+.4g} [{ends[0, 0]:.4g}, {ends[1, 0]:.4g}]" in printed

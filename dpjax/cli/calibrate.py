@@ -7,6 +7,7 @@ import textwrap
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli import outputs, problem, report
+from dpjax.results import guarantee
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -45,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
     for release in algorithm.event.releases:
-        print(textwrap.indent(release.describe(), "  "))
+        print(textwrap.indent(guarantee.describe(release), "  "))
     print(f"epsilon of this noise, per {unit}: {spent['pld']:.6g} exact, {looser}")
     if arguments.json:
         report.write_json(

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpjax import _durable
 from dpjax.accounting import Release
-from dpjax.accounting.wording import ceil
+from dpjax.display.cards import ceil
 from dpjax.reporting.charts import curves
 from dpjax.reporting.coefficients import coefficient_section
 from dpjax.reporting.facts import Facts, facts_of
@@ -182,8 +182,8 @@ def _released(facts: Facts) -> Iterator[Html]:
         class_="note",
     )
     for one in facts.releases:
-        if one.choice_words:
-            yield element("p", one.choice_words, class_="note")
+        if one.mechanism == "search":
+            yield element("p", _choice(one), class_="note")
     head = [
         "answer",
         "times",
@@ -201,11 +201,30 @@ def _release(release: Release) -> list[str]:
     return [
         release.name.replace("_", " "),
         f"{release.count:,}",
-        release.records_words,
+        records_of(release),
         ceil(release.sensitivity),
         f"{release.noise_multiplier:.5g}",
         joined(noise) if noise else f"{release.stddev:.4g}",
     ]
+
+
+def _choice(search: Any) -> str:
+    others = " Other settings have other noise." if len(search.trainings) > 1 else ""
+    return (
+        f"The settings were chosen by a private random search over {search.settings:,}: this "
+        "training had the largest score of K, a random number with mean "
+        f"{search.number.expected:.4g} and at most {search.cap:,}. K and the other trainings are "
+        f"secret. Listed are the answers of one training.{others}"
+    )
+
+
+def records_of(release: Any) -> str:
+    """Returns which records an answer uses."""
+    if release.sampling == "fixed_size":
+        return f"a random {release.max_batch_size:,}"
+    if release.is_subsampled:
+        return f"each with probability {release.sampling_probability:.4g}"
+    return "each in at most one answer" if release.ends_early else "all"
 
 
 def _history(facts: Facts) -> Iterator[Html]:
