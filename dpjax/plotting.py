@@ -31,9 +31,14 @@ _AROUND, _NAME = 0.9, 0.17
 _OUT_OF_VIEW = " (out of view)"
 
 
+def is_available() -> bool:
+    """Returns whether pictures can be drawn."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def require() -> None:
     """Raises ImportError, saying what to install, unless pictures can be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if not is_available():
         raise ImportError("pictures need matplotlib: pip install 'dpjax[plot]'.")
 
 

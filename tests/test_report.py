@@ -5,7 +5,6 @@ import dataclasses
 import html.parser
 import json
 import re
-import types
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from dpjax.accounting import Event, NumberOfTrials, SearchRelease
 from dpjax.algorithms import ErrorBars
 from dpjax.cli import main
 from dpjax.datasets import load
-from dpjax.reporting import facts_of, page
+from dpjax.reporting import facts_of, page, pictures
 from dpjax.results.guarantee import describe
 from dpjax.results.prediction import Score
 
@@ -248,17 +247,38 @@ def test_a_search_says_how_its_training_was_chosen(solutions, tmp_path):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_the_releases_of_every_algorithm_have_a_row(name):
-    algorithm = make(name, data_size=N, dimension=3, steps=4)
-    releases = algorithm.event.releases
-    rows = "".join(page._released(types.SimpleNamespace(releases=releases)))
-    for release in releases:
-        for part in release.parts():
-            assert page.joined([part.name.replace("_", " ")]) in rows
-            assert f"{part.noise_multiplier:.5g}" in rows
-            records = page.records_of(part)
-            assert part.is_subsampled == (records not in ("all", ONE_PASS))
-            assert records in rows
+def test_the_releases_of_every_algorithm_have_a_row(name, solutions, tmp_path):
+    event = make(name, data_size=N, dimension=3, steps=4).event
+    dpjax.save(tmp_path / "r.html", solutions["two"])
+    found = page_of(dataclasses.replace(dpjax.load(tmp_path / "r.html"), event=event), tmp_path)
+    rows = found.text.partition("standard deviation of noise")[2].partition("Coefficients")[0]
+    for part in (part for release in event.releases for part in release.parts()):
+        assert part.name.replace("_", " ") in rows
+        assert f"{part.noise_multiplier:.5g}" in rows
+        assert part.ends_early == (ONE_PASS in rows)
+        assert not part.is_subsampled or f"probability {part.sampling_probability:.4g}" in rows
+
+
+def test_without_matplotlib_a_page_has_its_numbers_and_says_what_draws(
+    solutions, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page.plotting, "is_available", lambda: False)
+    found = page_of(solutions["two"], tmp_path)
+    assert "svg" not in found.elements and "pip install 'dpjax[plot]'" in found.text
+    assert f"{solutions['two'].params[0]:+.4g}" in found.text
+
+
+def test_a_picture_shows_what_can_be_drawn():
+    steps = np.array([1.0, np.nan, 10.0, -1.0, 100.0])
+    curve = pictures.curves({"a": steps}, True, level=5.0)
+    assert curve.count("<circle") == 3 and "var(--alarm)" in curve and "#0000" not in curve
+    assert not pictures.curves({"a": np.zeros(3)}, False)
+    assert not pictures.curves({"a": np.full(3, -1.0)}, True) and not pictures.curves({}, True)
+    assert pictures.curves({"a": np.arange(1.0, 1e5)}, False).count("L ") < 700
+    rows, scale = pictures.effects([(1.0, (0.5, 2.0)), (np.nan, None), (-1.0, None)])
+    assert ["dot" in row for row in rows] == [True, False, True] and not rows[1]
+    assert ["whisker" in row for row in rows] == [True, False, False]
+    assert ">0<" in scale and ">1<" in scale and "dot" not in scale
 
 
 def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):
