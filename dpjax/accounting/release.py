@@ -276,8 +276,7 @@ class Release:
                 f"{kind[1]!r}; import the module that defines it first."
             )
         kept = {name: _from_plain(value) for name, value in fields.items()}
-        kept.pop("words", None)  # of 0.2.0, which kept the text
-        quantity = Quantity(*kept.pop("quantity", ()))
+        quantity = Quantity(*kept.pop("quantity"))
         return _KINDS[kind](**kept, quantity=quantity)
 
     def to_fields(self) -> dict[str, Any]:
