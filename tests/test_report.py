@@ -4,7 +4,9 @@ import csv
 import dataclasses
 import html.parser
 import json
+import pathlib
 import re
+import tomllib
 
 import jax
 import numpy as np
@@ -300,6 +302,16 @@ def test_run_writes_a_page(tmp_path, monkeypatch, capsys):
     assert "dpjax predict m new.csv" in found.text
     assert "accuracy on the training records" in found.text
     assert printed.partition("DP-TR is")[2].split()[0] in found.text
+
+
+def test_the_wheel_has_every_template_and_table():
+    root = pathlib.Path(dpjax.__file__).parent
+    project = tomllib.loads((root.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["dpjax"]
+    data = [file.relative_to(root) for file in root.rglob("*.*") if file.is_file()]
+    data = [file for file in data if file.suffix not in (".py", ".pyc")]
+    assert len(data) >= 7
+    assert not [file for file in data if not any(map(file.match, patterns))]
 
 
 # The command that prints
