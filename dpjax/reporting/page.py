@@ -114,7 +114,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
     held = facts.coefficients
     rows, scale = ([], "") if held is None else _coefficients(held, pictured)
     command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
-    return _template().render(
+    text = _template().render(
         facts=facts,
         title=title,
         model=model,
@@ -130,6 +130,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
     )
+    return text.strip() + "\n"
 
 
 def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
