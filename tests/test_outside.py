@@ -20,7 +20,7 @@ from dpjax.algorithms import base
 from dpjax.algorithms.common import Single
 from dpjax.auditing import canaries
 from dpjax.mechanisms import Noise
-from dpjax.oracles import Expansion, GradientQuery, Query, accumulate, zeros
+from dpjax.oracles import ClippedSums, Expansion, GradientQuery, Query, accumulate, zeros
 
 N, P, STEPS = 64, 3, 20
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-5)
@@ -198,6 +198,22 @@ def test_a_description_is_printed_and_ends_no_line():
     printed = dpjax.results.guarantee.statement(build(Described), "row\n\n- x")
     assert "\nReleased: means of coordinates,  - with  [31m noise.\n" in printed
     assert "\nUnit of privacy: one row  - x, called" in printed
+
+
+def test_a_class_made_of_another_states_its_own_sums():
+    """What it inherits may be another ``exact``, so it is charged the most until it says."""
+
+    def query(sums):
+        members = {} if sums is None else {"sums": sums}
+        kind = dpjax.pytree_dataclass(type("Own", (GradientQuery,), members))
+        return kind(**build(GradientQuery).query.__dict__)
+
+    own, silent = query(ClippedSums()), query(None)
+    assert own.sensitivity == build(GradientQuery).query.sensitivity < silent.sensitivity
+    assert query(ClippedSums(3)).sensitivity > own.sensitivity
+    (release,) = silent.event(1).releases
+    assert release.quantity.asserted_by == "Own" and not own.event(1).releases[0].quantity[2]
+    assert "asserted by Own, not by dpjax" in dpjax.results.guarantee.describe(release)
 
 
 @pytest.mark.parametrize("kind", KINDS)

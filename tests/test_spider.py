@@ -11,6 +11,7 @@ from factories import SPIDERS, make
 
 import dpjax
 from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
+from dpjax.algorithms import EscapeRule
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import asking, loop
 from dpjax.mechanisms import PrefixNoise, derive, lattice
@@ -306,7 +307,7 @@ def test_noise_that_float32_would_lose_is_refused():
     objective = dpjax.Objective(lambda w, x: jnp.sum((w - x) ** 2) / 2)
     tiny = {"clip_norm": 1e-23, "smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0}
     with pytest.raises(ValueError, match="float32 cannot hold"):
-        make("spider-fixed", objective=objective, data_size=N, dimension=P, **tiny)
+        make("spider", objective=objective, data_size=N, dimension=P, noise="independent", **tiny)
 
 
 # How a run ends, and what it chooses.
@@ -322,24 +323,39 @@ def test_a_run_ends_where_the_records_do_and_says_so():
     assert algorithm.estimate.sampler.last + algorithm.score.sampler.capacity == 256
 
 
-def test_gauss_psgd_stops_where_it_stays():
-    more = {"escape_steps": 5, "kick_threshold": 1e6, "escape_distance": 1e6, "step_size": 1e-3}
-    algorithm = make("gauss-psgd", data_size=4096, dimension=P, **more)
-    solution = dpjax.solve(algorithm, records(n=4096), key=jax.random.key(0))
-    assert dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
-    assert int(solution.steps) == 6
-    np.testing.assert_array_equal(solution.params, jnp.zeros(P))  # where it began to wait
-    leaves = dataclasses.replace(algorithm, escape_distance=1e-9)
-    solution = dpjax.solve(leaves, records(n=4096), key=jax.random.key(0))
-    assert dpjax.Status(int(solution.status)) is dpjax.Status.EXHAUSTED
-
-
 def test_a_kick_comes_at_a_small_gradient_and_not_again_for_a_while():
     more = {"kick_threshold": 1e6, "frozen_steps": 4, "batch_size": 64, "drift_threshold": 1e6}
     algorithm = make("spider", data_size=4096, dimension=P, step_size=1e-3, **more)
     solution = dpjax.solve(algorithm, records(n=4096), key=jax.random.key(0))
     kicked = np.flatnonzero(np.asarray(solution.history.kicked)[:20] == 1)
     assert kicked[0] == 1 and set(np.diff(kicked)) == {5}
+
+
+@dpjax.pytree_dataclass
+class Once(EscapeRule):
+    """A push of 1 at the first step, and the end after the third."""
+
+    def init(self, params):
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, key, gradient, state, params):
+        push = jax.tree.map(lambda leaf: jnp.ones_like(leaf) * (state == 0), gradient)
+        return push, state == 0, state + 1
+
+    def ended(self, state):
+        return state >= 3
+
+
+def test_a_rule_of_ones_own_says_what_is_added_and_when_it_is_over():
+    made = make("spider", data_size=4096, dimension=P, candidates=0)
+    runs = [
+        dpjax.solve(dataclasses.replace(made, escape=rule), records(n=4096), seed=0)
+        for rule in (EscapeRule(), Once())
+    ]
+    ends = [dpjax.Status(int(run.status)) for run in runs]
+    assert ends == [dpjax.Status.EXHAUSTED, dpjax.Status.STOPPED] and int(runs[1].steps) == 3
+    kicked = [np.asarray(run.history.kicked)[: int(run.steps)].tolist() for run in runs]
+    assert not any(kicked[0]) and kicked[1] == [1, 0, 0]
 
 
 def test_the_last_candidate_that_passes_is_chosen_else_the_nearest():

@@ -80,7 +80,7 @@ def add_options(one: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
     if processes.asked_for(arguments):
-        return processes.guarded(arguments, functools.partial(_work, arguments))
+        return processes.together(arguments, functools.partial(_work, arguments))
     return _work(arguments)
 
 

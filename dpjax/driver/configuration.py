@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from dpjax._program import CallsPython, sha256, trace
-from dpjax._typing import Array, Params, PyTree, is_own
+from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import proximal
@@ -111,7 +111,7 @@ def _never_changes(objective: Objective) -> bool:
     if not (objective.regularizer is None or isinstance(objective.regularizer, PENALTIES)):
         return False
     if isinstance(objective.loss, LossOfScores):
-        return is_own(objective.linear) and is_own(objective.model)
+        return _is_of_this_version(objective.linear) and _is_of_this_version(objective.model)
     functions = (objective.loss, objective.margin)
     return (
         objective.model is None
@@ -176,7 +176,7 @@ class _Reader:
             long = f"{array.dtype}{array.shape} #{sha256(array.tobytes().hex())}"
             yield path, long if array.ndim else _words(array.item())
         elif (fields := _fields(value)) is not None:
-            self.foreign |= not type(value).__module__.startswith("dpjax.")
+            self.foreign |= not _is_of_this_version(value)
             yield path or "algorithm", type(value).__qualname__
             for name in fields:
                 # What was declared goes by its own name, such as epsilon.
@@ -234,7 +234,7 @@ class _Reader:
         yield from self.functions(f"{path}.", objective)
         for name in ("name", "constants", "defaults"):
             yield from self.read(f"{path}.{name}", getattr(objective, name))
-        if type(objective.regularizer).__module__.startswith("dpjax."):
+        if _is_of_this_version(objective.regularizer):
             for name in _fields(objective.regularizer) or ():
                 found = getattr(objective.regularizer, name)
                 yield from self.read(f"{path}.regularizer.{name}", found)
@@ -292,6 +292,11 @@ class _Reader:
         program = trace(function, *arguments)
         self.traced += program.traced
         return program.digest
+
+
+def _is_of_this_version(value: Any) -> bool:
+    """Whether dpjax's version, which a checkpoint compares, tells the code of its class."""
+    return type(value).__module__.split(".")[0] == "dpjax"
 
 
 def _is_same(objective: Objective, other: Objective) -> bool:

@@ -9,7 +9,7 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
 from dpjax.mechanisms.noise import Ball
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.sampling import FullBatch
 
@@ -31,6 +31,8 @@ class BallQuery(GradientQuery):
     dimension: int = static()
 
     noise = Ball()
+
+    sums = ClippedSums()
 
     @property
     def radius(self) -> Array | float:

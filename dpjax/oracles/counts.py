@@ -16,7 +16,7 @@ from dpjax.derivatives import closed_form, count_rows, linear_model, linear_unit
 from dpjax.derivatives.batching import vmap_mixes_examples
 from dpjax.derivatives.linear_records import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
 
@@ -97,6 +97,8 @@ class AccuracyQuery(_Fraction):
       rounding. The score of a record is computed from that record and its place alone.
     """
 
+    sums = ClippedSums()
+
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
             raise ValueError(
@@ -165,6 +167,8 @@ class CountQuery(_Fraction):
       Under ``add_or_remove_one`` that rests, as sums do, on a record's part being bitwise the same
       in every row, and a loss without a closed form is refused.
     """
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

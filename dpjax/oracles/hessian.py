@@ -7,7 +7,7 @@ from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 
 
 class SecondOrderAnswer(NamedTuple):
@@ -35,6 +35,8 @@ class HessianQuery(Query):
 
     sums_units = True
     gradients_per_record = 0  # Hessians alone
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
@@ -110,6 +112,8 @@ class JointQuery(Query):
     label: str = static(default="gradient_and_hessian")
 
     sums_units = True
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
