@@ -60,7 +60,8 @@ def report(
 ) -> None:
     """Writes one self-contained page in HTML: guarantee, releases, coefficients, certificate.
 
-    It needs no network and no script, and shows light or dark, on a phone or on paper.
+    It needs no network and no script, and shows light or dark, on a phone or on paper. Its pictures
+    need matplotlib; without it a page has the numbers alone.
 
     Args:
       solution: a ``Solution``, or what ``load`` or ``fit`` returned.
