@@ -11,11 +11,10 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
-    ".": (2152, 13),
+    ".": (2165, 13),  # five names that were baselines'
     "accounting": (4899, 23),
-    "algorithms": (5543, 28),
-    "auditing": (2266, 12),
-    "baselines": (956, 7),
+    "algorithms": (5922, 27),  # with what is left of baselines' 956, 7
+    "auditing": (2280, 12),  # the powers of attacks, which were in the registry
     "cli": (2810, 18),
     "comparison": (506, 4),  # in place of experiments' 2235, 12
     "datasets": (4739, 22),

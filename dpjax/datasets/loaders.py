@@ -17,6 +17,8 @@ from dpjax.datasets.csv_files import few
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
 from dpjax.datasets.registry import SPECS, Spec, spec
+from dpjax.datasets.scaled import is_scaled
+from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
@@ -46,7 +48,7 @@ def load(
     what each column is; for a table of numbers ``label``, ``bounds`` and ``classes`` do. An NPZ has
     the arrays ``x`` (n, p) and ``y`` (n,), and may have ``test_x`` and ``test_y``; or ``X_train``,
     ``y_train``, ``X_test`` and ``y_test``. An NPY is a table (n, columns) of numbers, with columns
-    ``"0"``, ``"1"``, ...; Parquet needs pyarrow.
+    ``"0"``, ``"1"``, ...; Parquet needs pyarrow. A file that ``write`` made needs no options.
 
     Args:
       name_or_path: ``"randhie"`` (comes with the package), ``"ijcnn1"``, ``"covtype"``,
@@ -66,8 +68,8 @@ def load(
         as booleans.
       memory_limit: bytes of features, in float32, above which the rows of an NPY, a Parquet or an
         uncompressed NPZ file stay on disk: a training reads them in chunks, see
-        ``distributed.stream``. One that reads all of them several times keeps the scaled rows
-        in a scratch file without a name in the same folder, if it may write there.
+        ``distributed.stream``. Each pass scales them again, unless they are in a file that
+        ``write`` made.
       unit: the column of a CSV, a Parquet file, or columns in memory that says whose a record is,
         such as ``"patient"``. All records of one patient are then protected together, see
         ``group``; train with ``objective.of_units()``.
@@ -97,9 +99,12 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
+    options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
+    options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
+    if is_scaled(name_or_path):
+        check_left_out(options | {"schema": schema}, f"{str(name_or_path)!r}: the file")
+        return read_scaled(name_or_path, memory_limit)
     if schema is not None:
-        options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
-        options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
         check_schema_alone(name_or_path, options)
         return read_declared(name_or_path, Schema.read(schema), memory_limit)
     check_units(name_or_path, label, unit, max_records, unit_type)
@@ -147,11 +152,14 @@ def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
     if not _is_user_table(table):
         shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
         raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
+    check_left_out(options, "schema: the schema")
+
+
+def check_left_out(options: Mapping[str, Any], beside: str) -> None:
+    """Raises if an option is there beside what declares the same."""
     if given := [name for name, value in options.items() if value is not None]:
         them = "it" if len(given) == 1 else "them"
-        raise ValueError(
-            f"{' and '.join(given)} must be left out beside schema: the schema declares {them}."
-        )
+        raise ValueError(f"{' and '.join(given)} must be left out beside {beside} declares {them}.")
 
 
 def check_units(

@@ -16,11 +16,11 @@ from dpjax.datasets.cells import Kind
 from dpjax.datasets.csv_files import check_unique, few
 from dpjax.datasets.encoders import ClassLabel, NumberLabel
 from dpjax.datasets.labels import Label, declared_classes
+from dpjax.datasets.rows import Rows
 from dpjax.datasets.schema import Schema, check_table, check_unit, undeclared_line_breaks
 from dpjax.datasets.source import Opened, Source
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
-from dpjax.placement.stream import Rows
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
@@ -228,7 +228,6 @@ class _Encoded:
     ):
         self._source, self._asked, self._encode = source, asked, encode
         self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
-        self.source_file = source.source_file
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         return self._encode(self._source.read(index, *self._asked))

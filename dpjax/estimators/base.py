@@ -16,8 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import Ledger, PrivacyBudget
-from dpjax.algorithms import ALGORITHMS, Algorithm, Status
-from dpjax.baselines import BASELINES, EVERY
+from dpjax.algorithms import ALGORITHMS, ALL, Algorithm, Status
 from dpjax.datasets import Dataset, group
 from dpjax.driver import Solution, run, solve
 from dpjax.estimators import arrays, rows
@@ -156,7 +155,7 @@ class PrivateEstimator(BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        factories = ALGORITHMS | BASELINES
+        factories = ALGORITHMS
         factory = factories[_validate.choice("solver", self.solver, factories)]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
@@ -183,7 +182,7 @@ class PrivateEstimator(BaseEstimator):
         if settings is None or settings is False:
             return make(budget)
         if settings is True:
-            settings = default_settings(EVERY[self.solver].grid, self.solver)
+            settings = default_settings(ALL[self.solver].grid, self.solver)
         for name in settings if isinstance(settings, Mapping) else ():
             _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
         return plan(make, settings, budget)

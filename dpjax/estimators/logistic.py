@@ -30,7 +30,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     Args:
       epsilon: of the budget that one ``fit`` spends.
       delta: of that budget; by default 1 / (10 n).
-      solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
+      solver: a name of ``dpjax.ALGORITHMS``.
       classes: the labels, two or more. Of two the larger is the positive class, as scikit-learn has
         it; of 0 and 1, -1 is 0, and of -1 and 1, 0 is -1. A record with any other label contributes
         nothing, and no error says so: the guarantee

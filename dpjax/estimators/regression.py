@@ -107,7 +107,7 @@ class DPLinearRegression(_PrivateRegression):
     Args:
       epsilon: of the budget that one ``fit`` spends.
       delta: of that budget; by default 1 / (10 n).
-      solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
+      solver: a name of ``dpjax.ALGORITHMS``.
       target_bounds: (low, high) of the target.
       bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
         (lower, upper)}``. Values are clamped to them and mapped to [-1, 1], and all rows divided by
@@ -162,7 +162,7 @@ class DPRobustRegression(_PrivateRegression):
     Args:
       epsilon: of the budget that one ``fit`` spends.
       delta: of that budget; by default 1 / (10 n).
-      solver: a name of ``dpjax.ALGORITHMS`` or ``dpjax.baselines.BASELINES``.
+      solver: a name of ``dpjax.ALGORITHMS``.
       loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
       scale: the residual, in the target's units, from where on a record counts less (Huber) or
         hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.

@@ -14,7 +14,6 @@ from dpjax._units import UnitLoss
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.noise_draws import charge
 from dpjax.algorithms import Algorithm
-from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets.labels import Classes, listed
 from dpjax.display import cards
 from dpjax.display.cards import ceil
@@ -112,7 +111,7 @@ def describe(release: Release) -> str:
 def _spent(algorithm: Algorithm) -> dict[str, Any]:
     """Epsilon and delta, and how much of epsilon is for drawing noise."""
     event, delta = algorithm.event, float(algorithm.declared.delta)
-    accountant = recount_accountant(algorithm.accountant)
+    accountant = algorithm.accountant
     spent, drawing = epsilon(event, delta, algorithm.relation, accountant), 0.0
     if event.noise_draws:
         exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
