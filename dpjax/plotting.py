@@ -27,9 +27,14 @@ _CHARACTER, _LINE = 0.08, 0.23
 _OUT_OF_VIEW = " (out of view)"
 
 
+def is_available() -> bool:
+    """Returns whether pictures can be drawn."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def require() -> None:
     """Raises ImportError, saying what to install, unless pictures can be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if not is_available():
         raise ImportError("pictures need matplotlib: pip install 'dpjax[plot]'.")
 
 

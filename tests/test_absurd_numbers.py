@@ -156,7 +156,7 @@ def test_c66_the_tilt_claims_neither_clipping_nor_a_grid():
         assert ("twice the bound on the solver's distance to the exact minimizer" in text) == tilted
     clipped = guarantee.statement(make("dp-gd", **settings), "row")
     assert (
-        "clipped contributions are added in float32" in clipped
+        "Clipped contributions are added in float32" in clipped
         and "not rounded to a grid" not in clipped
     )
 

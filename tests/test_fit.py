@@ -17,7 +17,7 @@ import dpjax
 from dpjax import datasets
 from dpjax._program import program_hash
 from dpjax.accounting import Ledger
-from dpjax.accounting.wording import ceil
+from dpjax.display.cards import ceil
 from dpjax.driver import ResumeMismatch, Watch, loop, progress
 from dpjax.training import evaluation
 from dpjax.transforms import holds_noise

@@ -89,6 +89,7 @@ class LaplaceRelease(Release):
     """Laplace noise on sums of bounded l1 norm, of which one record moves one coordinate most."""
 
     mechanism: ClassVar[str] = "laplace"
+    description: ClassVar[str] = "the sum of a record's absolute parts is bounded"
 
     def privacy_loss(self, relation):
         return laplace_loss, (1 / self.noise_multiplier,)
@@ -175,6 +176,27 @@ def test_it_solves_and_says_what_it_promises(kind):
     assert re.match(r"Heavy ball is \((4|3\.99\d), 1e-05\)-differentially private", printed)
     told = "asserted by L1ClippedQuery, not by dpjax" in printed
     assert told == (kind is L1ClippedQuery) == ("enforced by clipping" not in printed)
+    words = " ".join(printed.split())
+    for said in (
+        "Released: answers of L1ClippedQuery, with laplace noise.",
+        f"; {LaplaceRelease.description} Covered:",
+        "L1ClippedQuery adds up its own sums",
+        "How laplace noise is drawn and rounded is asserted by its class, not by dpjax.",
+    ):
+        assert (said in words) == told, said
+    assert ("Gaussian noise is drawn from a table" in words) != told
+
+
+def test_a_description_is_printed_and_ends_no_line():
+    words = "means of coordinates,\n\n- with \x1b[31m noise"
+
+    @dpjax.pytree_dataclass(kw_only=True)
+    class Described(L1ClippedQuery):
+        description = words
+
+    printed = dpjax.results.guarantee.statement(build(Described), "row\n\n- x")
+    assert "\nReleased: means of coordinates,  - with  [31m noise.\n" in printed
+    assert "\nUnit of privacy: one row  - x, called" in printed
 
 
 def test_a_class_made_of_another_states_its_own_sums():
@@ -189,7 +211,8 @@ def test_a_class_made_of_another_states_its_own_sums():
     assert own.sensitivity == build(GradientQuery).query.sensitivity < silent.sensitivity
     assert query(ClippedSums(3)).sensitivity > own.sensitivity
     (release,) = silent.event(1).releases
-    assert "asserted by Own" in release.words.bound != own.event(1).releases[0].words.bound
+    assert release.quantity.asserted_by == "Own" and not own.event(1).releases[0].quantity[2]
+    assert "asserted by Own, not by dpjax" in dpjax.results.guarantee.describe(release)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -193,11 +193,11 @@ def test_what_is_assumed_of_shifted_records_is_said():
 
     logistic, general = dpjax.objectives.logistic(), Objective(logistic_by_hand, name="by hand")
     text = said("dp-adam", logistic)
-    assert "bitwise the same in every row" in text and "charged for, 262,144." in text
+    assert "contributions are bitwise unchanged by that" in text and "charged for, 262,144." in text
     text = said("dp-svrg++", logistic, data_size=400_000, steps=None, batch_size=None)
     assert "charged for, 262,144 for the difference, 800,000 for the anchor." in text
     text = said("dp-adam", general, clip_norm=1.0)
-    assert "the same to 2^-22 of the bound, which is charged, in every row" in text
+    assert "changed by that by 2^-22 of the bound at most, which is charged." in text
     assert "there are at most the declared 40,000 records." in text
     setting = Setting(
         general, 400, "add_or_remove_one", sampling.poisson(9, 400, budget=BUDGET, count=4)

@@ -4,8 +4,9 @@ import csv
 import dataclasses
 import html.parser
 import json
+import pathlib
 import re
-import types
+import tomllib
 
 import jax
 import numpy as np
@@ -17,7 +18,8 @@ from dpjax.accounting import Event, NumberOfTrials, SearchRelease
 from dpjax.algorithms import ErrorBars
 from dpjax.cli import main
 from dpjax.datasets import load
-from dpjax.reporting import facts_of, page
+from dpjax.reporting import facts_of, page, pictures
+from dpjax.results.guarantee import describe
 from dpjax.results.prediction import Score
 
 EVIL = '<script>alert("1")</script>'
@@ -247,16 +249,38 @@ def test_a_search_says_how_its_training_was_chosen(solutions, tmp_path):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_the_releases_of_every_algorithm_have_a_row(name):
-    algorithm = make(name, data_size=N, dimension=3, steps=4)
-    releases = algorithm.event.releases
-    rows = "".join(page._released(types.SimpleNamespace(releases=releases)))
-    for release in releases:
-        for part in release.parts():
-            assert page.joined([part.name.replace("_", " ")]) in rows
-            assert f"{part.noise_multiplier:.5g}" in rows
-            assert part.is_subsampled == (part.records_words not in ("all", ONE_PASS))
-            assert part.records_words in rows
+def test_the_releases_of_every_algorithm_have_a_row(name, solutions, tmp_path):
+    event = make(name, data_size=N, dimension=3, steps=4).event
+    dpjax.save(tmp_path / "r.html", solutions["two"])
+    found = page_of(dataclasses.replace(dpjax.load(tmp_path / "r.html"), event=event), tmp_path)
+    rows = found.text.partition("standard deviation of noise")[2].partition("Coefficients")[0]
+    for part in (part for release in event.releases for part in release.parts()):
+        assert part.name.replace("_", " ") in rows
+        assert f"{part.noise_multiplier:.5g}" in rows
+        assert part.ends_early == (ONE_PASS in rows)
+        assert not part.is_subsampled or f"probability {part.sampling_probability:.4g}" in rows
+
+
+def test_without_matplotlib_a_page_has_its_numbers_and_says_what_draws(
+    solutions, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page.plotting, "is_available", lambda: False)
+    found = page_of(solutions["two"], tmp_path)
+    assert "svg" not in found.elements and "pip install 'dpjax[plot]'" in found.text
+    assert f"{solutions['two'].params[0]:+.4g}" in found.text
+
+
+def test_a_picture_shows_what_can_be_drawn():
+    steps = np.array([1.0, np.nan, 10.0, -1.0, 100.0])
+    curve = pictures.curves({"a": steps}, True, level=5.0)
+    assert curve.count("<circle") == 3 and "var(--alarm)" in curve and "#0000" not in curve
+    assert not pictures.curves({"a": np.zeros(3)}, False)
+    assert not pictures.curves({"a": np.full(3, -1.0)}, True) and not pictures.curves({}, True)
+    assert pictures.curves({"a": np.arange(1.0, 1e5)}, False).count("L ") < 700
+    rows, scale = pictures.effects([(1.0, (0.5, 2.0)), (np.nan, None), (-1.0, None)])
+    assert ["dot" in row for row in rows] == [True, False, True] and not rows[1]
+    assert ["whisker" in row for row in rows] == [True, False, False]
+    assert ">0<" in scale and ">1<" in scale and "dot" not in scale
 
 
 def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):
@@ -280,6 +304,16 @@ def test_run_writes_a_page(tmp_path, monkeypatch, capsys):
     assert printed.partition("DP-TR is")[2].split()[0] in found.text
 
 
+def test_the_wheel_has_every_template_and_table():
+    root = pathlib.Path(dpjax.__file__).parent
+    project = tomllib.loads((root.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["dpjax"]
+    data = [file.relative_to(root) for file in root.rglob("*.*") if file.is_file()]
+    data = [file for file in data if file.suffix not in (".py", ".pyc")]
+    assert len(data) >= 7
+    assert not [file for file in data if not any(map(file.match, patterns))]
+
+
 # The command that prints
 
 
@@ -293,7 +327,7 @@ def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp
     assert f"model: DP-TR, {OBJECTIVES[label].name}, {solution.params.size}" in printed
     assert one_line(solution.guarantee()) in printed and one_line(held.caption) in printed
     assert one_line(facts_of(solution).certificate_words) in printed
-    assert all(release.describe() in printed for release in solution.event.releases)
+    assert all(describe(release) in printed for release in solution.event.releases)
     for name, _, values, ends in held.rows():
         assert one_line(name) in printed
         assert f"{values[0]:+.4g} [{ends[0, 0]:.4g}, {ends[1, 0]:.4g}]" in printed

@@ -25,6 +25,7 @@ from dpjax.accounting import (
 from dpjax.cli import main
 from dpjax.datasets import group
 from dpjax.driver import loop
+from dpjax.results import guarantee
 from dpjax.tuning import search, trials
 from dpjax.tuning.score import public_score
 
@@ -223,7 +224,9 @@ def test_every_part_of_a_searched_training_is_said_to_be_of_each():
     parts = (SinglePassRelease("a", 1, 2.0, data_size=9),) * 2
     number = NumberOfTrials(2.0, 6)
     release = SearchRelease.of([(parallel("all", parts),)], number, settings=3)
-    said = [line for line in release.describe().splitlines() if "of each training, a" in line]
+    said = [
+        line for line in guarantee.describe(release).splitlines() if "of each training, a" in line
+    ]
     assert len(said) == len(parts) + 1  # and that they use disjoint records
 
 

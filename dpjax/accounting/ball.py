@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import dp_accounting
@@ -12,22 +11,7 @@ from scipy import special
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
-from dpjax.accounting.sampled_releases import (
-    POISSON_ERROR,
-    BatchRelease,
-    Subsets,
-    poisson_words,
-)
-from dpjax.accounting.wording import LawWords, ceil
-
-_LAW = LawWords(
-    accounting="total variation distance between neighbouring noise balls, composed in closed form",
-    profile="delta is the same at every epsilon; a larger epsilon does not reduce it.",
-    group="delta is k times as large",
-    drawn="Noise is drawn as a uniform direction times a random length, added in float64, and "
-    "rounded together with the sum to a grid of spacing 2^-12 standard deviations or finer before "
-    "it is converted to the output type.",
-)
+from dpjax.accounting.sampled_releases import BatchRelease, Subsets
 
 # More than the relative error of SciPy's incomplete beta function: 6e-16 was measured against 50
 # digits, for distances from 1e-12 to 1.2 R and dimensions up to 10^5.
@@ -169,29 +153,6 @@ class BallRelease(Release):
         "dp_sgd), or run it without a ledger and account for its delta by hand."
     )
 
-    def describe(self) -> str:
-        return (
-            f"{super().describe()}; the noise is uniform in a ball of radius {self.radius:.4g} in "
-            f"{self.dimension:,} dimensions"
-        )
-
-    def law_words(self, releases: Sequence[Release]) -> LawWords | None:
-        return _LAW if all(isinstance(release, BallRelease) for release in releases) else None
-
-    def meaning(self, delta: float, data_size: int) -> str:
-        """Returns a sentence on the delta of ball noise, compared with publishing records."""
-        shown = delta * data_size
-        met = (
-            f"{ceil(shown)} random records in full"
-            if shown > 1
-            else f"one random record in full with probability {ceil(shown)}"
-        )
-        return (
-            "Meaning: with probability up to delta, some answer of the run proves that a given "
-            f"record is present. For comparison: with {data_size:,} declared records, publishing "
-            f"{met} meets the same delta."
-        )
-
     def validate(self) -> None:
         object.__setattr__(self, "dimension", _validate.positive_int("dimension", self.dimension))
         # It raises where the balls do not overlap.
@@ -252,15 +213,6 @@ class PoissonBallRelease(BallRelease, BatchRelease):
     """Noise uniform in a ball, on Poisson batches; all fields of both."""
 
     sampling: ClassVar[str] = "poisson"
-    draw_error: ClassVar[str] = POISSON_ERROR
-
-    def bounded(self, vector: str) -> str:
-        """Returns what the guarantee says of ``sensitivity``: of balls, that of a drawn record."""
-        del vector
-        return f"sensitivity {ceil(self.sensitivity)} if the record is drawn"
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        return poisson_words(self, data_size, relation)
 
     def validate(self) -> None:
         BatchRelease.validate(self)

@@ -11,7 +11,6 @@ from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
-from dpjax.accounting.wording import ceil, times
 
 GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of Gumbel noise of scale 1."""
@@ -36,15 +35,6 @@ class SelectionRelease(Release):
     mechanism: ClassVar[str] = "exponential"
     std_of: ClassVar[str] = "score"
     is_gaussian: ClassVar[bool] = False
-    draw_error: ClassVar[str] = "rounding of scores, which may change the selected index"
-
-    def describe(self) -> str:
-        return (
-            f"{self.name}: {times(self.count)}, the index of one candidate, chosen by the "
-            f"exponential mechanism with pure epsilon {ceil(self.pure_epsilon)}, included in "
-            f"the guarantee above; one record changes a score by at most {ceil(self.sensitivity)} "
-            f"({self.words.bound}); the Gumbel noise has std {self.stddev:.4g}"
-        )
 
     def validate(self) -> None:
         failure = _validate.non_negative("failure_probability", self.failure_probability)

@@ -12,19 +12,7 @@ from scipy import special
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
-from dpjax.accounting.wording import ADDED, LawWords
 
-_LAW = LawWords(
-    accounting="a closed-form bound on the privacy loss of objective perturbation",
-    profile=(
-        "from a bound on the privacy loss of objective perturbation; epsilon(delta) evaluates it "
-        "at any delta."
-    ),
-    drawn=(
-        "The tilt is drawn up to 10 standard deviations and is not rounded to a grid: its proof "
-        f"assumes real arithmetic. Noise on the minimizer is {ADDED}"
-    ),
-)
 # Part of delta spent on the Gaussian noise on the minimiser.
 _SHARE = 1e-3
 
@@ -46,13 +34,6 @@ class PerturbationRelease(Release):
         "objective perturbation has no additive cost that a ledger could record, only an epsilon "
         "at each delta; account for it by hand, or use output_perturbation."
     )
-
-    def law_words(self, releases: Sequence[Release]) -> LawWords:
-        del releases
-        return _LAW
-
-    def describe(self) -> str:
-        return f"{super().describe()}; the tilt is a random linear term in the objective"
 
     def validate(self) -> None:
         shift = _validate.non_negative("log_shift", self.log_shift)

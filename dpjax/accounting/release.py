@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
-from dpjax.accounting.wording import LawWords, ReleaseWords, ceil, times
 
 _LARGEST = 1e100
 
@@ -18,6 +17,22 @@ PrivacyLoss = tuple[Callable, tuple[float, ...]]
 """A function of ``accounting.losses``, and the numbers it takes before the distance of the grid."""
 
 _KINDS: dict[tuple[str, str], type["Release"]] = {}
+
+
+class Quantity(NamedTuple):
+    """What a query releases, as facts for the guarantee, whose text has words for each kind.
+
+    Attributes:
+      kind: by which ``results/guarantee.txt`` describes it.
+      numbers: those that belong to its description, by name.
+      asserted_by: the class from outside dpjax that asserts the bound on one record, or nothing.
+      description: of that class's, what is released and with which noise; or nothing.
+    """
+
+    kind: str = "clipped_sum"
+    numbers: tuple[tuple[str, float], ...] = ()
+    asserted_by: str = ""
+    description: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +44,8 @@ class Release:
     of which kind it is. One that draws its records is made by the sampler that draws
     (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All answers from
     one draw are one release, of one joint vector: there is no way to write that two releases share
-    a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is saved.
+    a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is saved,
+    and may set ``description``, a sentence for the guarantee.
 
     Args:
       name: of the released quantity, as printed.
@@ -38,7 +54,7 @@ class Release:
         batches that are drawn, over C, the bound on *one* record's part.
       sensitivity: the number that the multiplier is relative to, in the units of the released mean.
       components: standard deviation of each part of the release, in that part's units.
-      words: text for the guarantee beside the numbers.
+      quantity: what it is a release of, for the guarantee.
       noise_draws: how many numbers of noise one release has at most, which epsilon is charged for;
         0 for noise that is taken to be exact.
 
@@ -54,11 +70,13 @@ class Release:
     noise_multiplier: float
     sensitivity: float = 1.0
     components: tuple[tuple[str, float], ...] = ()
-    words: ReleaseWords = ReleaseWords()
+    quantity: Quantity = Quantity()
     noise_draws: int = 0
 
     mechanism: ClassVar[str] = "gaussian"
     sampling: ClassVar[str] = "none"
+    description: ClassVar[str] = ""
+    """Of a class from outside dpjax, what the guarantee adds to the numbers of a release."""
     std_of: ClassVar[str] = "mean"
     is_gaussian: ClassVar[bool] = True
     """Whether it is exactly a Gaussian mechanism of this multiplier for every record."""
@@ -66,8 +84,6 @@ class Release:
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
-    draw_error: ClassVar[str] = ""
-    """Why actual draws may differ from accounted ones; empty where they cannot."""
     ends_early: ClassVar[bool] = False
     """Whether a run ends when its records are used up."""
 
@@ -215,69 +231,6 @@ class Release:
             raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
         return orders / (2 * self.noise_multiplier**2)
 
-    def describe(self) -> str:
-        """Returns what the guarantee says of this release; each line is an item of its list.
-
-        >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).describe()
-        'gradient: 10 times; sensitivity 0.1 (enforced by clipping); noise multiplier 5'
-        """
-        stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
-        vector, relative = "", ", relative to this number" * self.is_subsampled
-        if len(self.components) > 1:
-            (first, largest), *others = self.components
-            scaled = (f"{largest / stddev:.4g} x {name}" for name, stddev in others)
-            vector = f"the vector ({first}, {', '.join(scaled)})"
-        return (
-            f"{self.name.replace('_', ' ')}: {times(self.count)}; {self.bounded(vector)} "
-            f"({self.words.bound}); noise multiplier {self.noise_multiplier:.5g}{relative}"
-            + f"; noise per coordinate: {stds}" * bool(stds)
-            + f"; {self.words.note}" * bool(self.words.note)
-        )
-
-    def bounded(self, vector: str) -> str:
-        """Returns what the guarantee says of ``sensitivity``, of a vector if of several parts."""
-        return f"sensitivity {ceil(self.sensitivity)}" + f" of {vector}" * bool(vector)
-
-    @property
-    def records_words(self) -> str:
-        """Which records an answer uses, in a few words."""
-        return "all"
-
-    @property
-    def choice_words(self) -> str:
-        """How what is released was chosen from several, as sentences; empty where it was not."""
-        return ""
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums.
-
-        Args:
-          data_size: the declared n.
-          relation: of the event; n is private under ``add_or_remove_one``.
-        """
-        del relation
-        return (
-            "none: every noisy answer uses all records. Sums are divided by "
-            f"the declared n = {data_size:,}"
-        )
-
-    def law_words(self, releases: Sequence["Release"]) -> LawWords | None:
-        """Returns the text for an event with this release, if it is not accounted by composition.
-
-        Args:
-          releases: all of the event.
-
-        Returns:
-          None where the losses of all releases are composed.
-        """
-        del releases
-        return None
-
-    def meaning(self, delta: float, data_size: int) -> str:
-        """Returns a sentence on what the delta means, where epsilon and delta do not say it."""
-        del delta, data_size
-        return ""
-
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
         """One release as a ``dp_accounting`` event, for comparison; see ``Event.dp_event``."""
@@ -322,15 +275,14 @@ class Release:
                 f"no class is known for releases of mechanism {kind[0]!r} and sampling "
                 f"{kind[1]!r}; import the module that defines it first."
             )
-        words = ReleaseWords(**fields.pop("words", {}))
         kept = {name: _from_plain(value) for name, value in fields.items()}
-        return _KINDS[kind](**kept, words=words)
+        quantity = Quantity(*kept.pop("quantity"))
+        return _KINDS[kind](**kept, quantity=quantity)
 
     def to_fields(self) -> dict[str, Any]:
         """Returns the fields that ``from_fields`` needs, as JSON types."""
         kind = {"mechanism": self.mechanism, "sampling": self.sampling}
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["words"] = self.words._asdict()
         return kind | {name: _to_plain(value) for name, value in fields.items()}
 
     def to_json(self) -> dict[str, Any]:

@@ -13,9 +13,6 @@ from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
-from dpjax.accounting.wording import ceil
-
-POISSON_ERROR = "batches that exceed their largest size, probabilities rounded to 64 bits"
 
 # Logarithms of moments near 1 are up to this too small, relative to the order minus 1.
 _LOG_ROUNDING = 2.0**-48
@@ -49,15 +46,6 @@ class BatchRelease(Release):
         probability = _validate.open_unit("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
-    @property
-    def records_words(self) -> str:
-        """The probability of a record, or the number of them in a subset."""
-        return f"each with probability {self.sampling_probability:.4g}"
-
-    def bounded(self, vector: str) -> str:
-        """Returns what the guarantee says of ``sensitivity``: the bound on one record's part."""
-        return f"a drawn record adds at most {ceil(self.sensitivity)} to {vector or 'the mean'}"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoissonRelease(BatchRelease):
@@ -74,7 +62,6 @@ class PoissonRelease(BatchRelease):
     undrawn_shift: float = 0.0
 
     sampling: ClassVar[str] = "poisson"
-    draw_error: ClassVar[str] = POISSON_ERROR
 
     def validate(self) -> None:
         super().validate()
@@ -82,19 +69,6 @@ class PoissonRelease(BatchRelease):
         if shift > 1:
             raise ValueError(f"undrawn_shift must be from 0 to 1, got {self.undrawn_shift!r}.")
         object.__setattr__(self, "undrawn_shift", shift)
-
-    def describe(self) -> str:
-        line = super().describe()
-        if not self.undrawn_shift:
-            return line
-        return (
-            f"{line}; a record that is not sampled still changes a release by up to "
-            f"{self.undrawn_shift * self.sensitivity:.4g}, through an exact sum over all records, "
-            "which is secret state: kept in memory only and never released"
-        )
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        return poisson_words(self, data_size, relation)
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -157,25 +131,7 @@ class PoissonRelease(BatchRelease):
 
 
 class Subsets:
-    """What releases on uniformly random subsets say of their draws."""
-
-    max_batch_size: int
-    data_size: int
-    draw_error: ClassVar[str] = "subsets drawn from 64-bit integers in a fixed number of trials"
-
-    @property
-    def records_words(self) -> str:
-        """Size of a subset."""
-        return f"a random {self.max_batch_size:,}"
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        """Returns the sentence on the records of each release and the divisor of its sums."""
-        del data_size, relation
-        return (
-            "sampling without replacement, drawn anew for each noisy answer: a "
-            f"uniformly random subset of {self.max_batch_size:,} of the declared "
-            f"{self.data_size:,} records. Sums are divided by {self.max_batch_size:,}"
-        )
+    """Releases on uniformly random subsets, whose accounting is for ``replace_one`` alone."""
 
     def check_relation(self, relation: Relation) -> None:
         """Raises unless the relation is ``replace_one``."""
@@ -228,23 +184,6 @@ class SubsetRelease(Subsets, BatchRelease):
         )
 
 
-def poisson_words(release: BatchRelease, data_size: int, relation: Relation) -> str:
-    """Returns the sentence on the records of a Poisson batch and the divisor of its sums."""
-    record, more = f"of the {data_size:,} declared records", " records"
-    if relation == "add_or_remove_one":
-        record = "record"
-        more = (
-            f" x ceil(m / {data_size:,}) records, where {data_size:,} is the declared and m the "
-            "true number"
-        )
-    return (
-        "Poisson sampling, drawn anew for each noisy answer: each "
-        f"{record} is included independently with probability {release.sampling_probability:.6g}; "
-        f"a batch holds at most {release.max_batch_size:,}{more}. Sums are divided by the declared "
-        f"expected batch size, {release.sampling_probability * data_size:,.6g}"
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SinglePassRelease(Release):
     """One pass that uses each record in at most one answer, in an order independent of the data.
@@ -262,10 +201,6 @@ class SinglePassRelease(Release):
 
     sampling: ClassVar[str] = "single_pass"
     ends_early: ClassVar[bool] = True
-
-    @property
-    def records_words(self) -> str:
-        return "each in at most one answer"
 
     def validate(self) -> None:
         """Raises for a number out of range, or parts that do not fit."""
@@ -286,33 +221,6 @@ class SinglePassRelease(Release):
                     f"the part {part.name!r} must be a single pass over the same {self.data_size} "
                     "records."
                 )
-
-    def describe(self) -> str:
-        parts = self.parts()
-        disjoint = (
-            f"\n{' and '.join(part.name for part in parts)} use disjoint records, so the "
-            "privacy loss of the run is the largest of theirs (parallel composition)"
-        ) * (len(parts) > 1)
-        return "\n".join(part.describe_alone() for part in parts) + disjoint
-
-    def describe_alone(self) -> str:
-        """Returns the line of the guarantee about this pass without its parts."""
-        stds = ", ".join(f"{name} std {stddev:.4g}" for name, stddev in self.components)
-        return (
-            f"{self.name}: all answers together are one Gaussian mechanism, because each record "
-            f"enters at most one batch: sensitivity {ceil(self.sensitivity)} "
-            f"({self.words.bound}), noise multiplier {self.noise_multiplier:.5g} (noise per "
-            f"coordinate: {stds})" + f"; {self.words.note}" * bool(self.words.note)
-        )
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        del relation
-        return (
-            f"one pass over the {data_size:,} declared records, in a random order that does not "
-            "depend on the data. Each record is used in at most one answer. Each sum is divided by "
-            "its batch size before noise is added; batch sizes are fixed, or depend on released "
-            "values alone"
-        )
 
     def parts(self) -> Sequence["SinglePassRelease"]:
         """Returns the releases on disjoint sets of records; the pass itself if there is one set."""

@@ -15,22 +15,10 @@ from dpjax.accounting import events
 from dpjax.accounting.best_of import BestOf
 from dpjax.accounting.release import PrivacyLoss, Release
 from dpjax.accounting.trials import NumberOfTrials
-from dpjax.accounting.wording import LawWords
 
 _LARGEST_EPSILON = 700.0
 # Where a bound may be lower than at the order asked for.
 _HIGHER_ORDERS = np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0])
-
-_LAW = LawWords(
-    accounting=(
-        "a bound on the privacy profile of the search by that of one training, which is {one}"
-    ),
-    profile=(
-        "from a bound on that of the best of K trainings; epsilon(delta) evaluates it at any delta."
-    ),
-    covered="every iterate and noisy answer of the released training, its setting and its score",
-    tuning="the choice of the declared settings, other hyperparameter tuning on the same data",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +87,6 @@ class SearchRelease(Release):
             "search",
             1,
             noise_multiplier=min(one.noise_multiplier for each in every for one in each),
-            words=released[0].words,
             noise_draws=number.cap
             * max(sum(r.count * r.noise_draws for r in one) for one in every),
             trainings=tuple(kept),
@@ -143,10 +130,6 @@ class SearchRelease(Release):
             for releases in self.trainings
         )
         return self.number.expected * max(each)
-
-    @property
-    def draw_error(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "; ".join(dict.fromkeys(r.draw_error for r in self._released if r.draw_error))
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -218,47 +201,6 @@ class SearchRelease(Release):
         least = np.minimum.accumulate(bounds[::-1])[::-1]
         return least[np.searchsorted(at, orders)]
 
-    def describe(self) -> str:
-        more = len(self.trainings) - 1
-        one = (line for release in self.trainings[0] for line in release.describe().splitlines())
-        lines = [
-            f"search: once, the best of K trainings; each draws one of {self.settings:,} declared "
-            "settings",
-            f"the number K: {self.number.words}; {self.number.cap:,} trainings are made whatever K "
-            "is",
-            "the training with the largest score is released, with its setting and score; K and "
-            "all others are secret",
-            *["the score: from released parameters and public records"] * self.public_score,
-            *(f"of each training, {line}" for line in one),
-            *["other settings have other noise, and the largest loss applies"] * (more > 0),
-        ]
-        return "\n".join(lines)
-
-    @property
-    def choice_words(self) -> str:
-        others = " Other settings have other noise." if len(self.trainings) > 1 else ""
-        return (
-            f"The settings were chosen by a private random search over {self.settings:,}: this "
-            "training had the largest score of K, a random number with mean "
-            f"{self.number.expected:.4g} and at most {self.cap:,}. K and the other trainings are "
-            f"secret. Listed are the answers of one training.{others}"
-        )
-
-    def sampling_words(self, data_size: int, relation: Relation) -> str:
-        words = {
-            release.name.replace("_", " "): release.sampling_words(data_size, relation)
-            for release in self.trainings[0]
-        }
-        if len(set(words.values())) == 1:
-            return next(iter(words.values()))
-        return "; ".join(f"{name}: {line}" for name, line in words.items())
-
-    def law_words(self, releases: Sequence[Release]) -> LawWords:
-        del releases
-        gaussian = all(release.is_gaussian for release in self._released)
-        one = "exact" if gaussian else "that of its privacy loss distributions, rounded up"
-        return _LAW._replace(accounting=_LAW.accounting.format(one=one))
-
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
         """The event of ``dp_accounting``, for comparison: without the cap, of the same r."""
@@ -305,7 +247,7 @@ def _check_alone(releases: Sequence[Release]) -> None:
 
 
 # Of a release: what its accounting does not read.
-_NOT_ACCOUNTED = {"name", "sensitivity", "components", "words"}
+_NOT_ACCOUNTED = {"name", "sensitivity", "components", "quantity"}
 
 
 def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:

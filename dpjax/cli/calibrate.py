@@ -7,6 +7,7 @@ import textwrap
 from dpjax.accounting import epsilon
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
+from dpjax.results import guarantee
 
 _EXAMPLES = """
 dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
@@ -67,7 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
     for release in algorithm.event.releases:
-        print(textwrap.indent(release.describe(), "  "))
+        print(textwrap.indent(guarantee.describe(release), "  "))
     print(f"epsilon of this noise, per {unit}: {spent['pld']:.6g} exact, {looser}")
     if arguments.json:
         report.write_json(

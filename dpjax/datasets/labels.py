@@ -208,35 +208,18 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
     classes = (-1, 1) if classes is None else classes
     signed = "+d" if len(classes) == 2 else "d"
     pairs = zip(classes, codes(classes), strict=True)
-    return _listed([f"{label!r} (as {int(code):{signed}})" for label, code in pairs], classes)
+    return listed([f"{label!r} (as {int(code):{signed}})" for label, code in pairs], classes)
 
 
-def _listed(shown: Sequence[str], classes: Sequence[Label]) -> str:
+def listed(shown: Sequence[str], classes: Sequence[Label]) -> str:
+    """Returns the texts of labels as one, with the number that stands for a label beside them.
+
+    >>> listed(["0", "1"], (0, 1))
+    '0, 1, and -1 as 0'
+    """
     extra = stand_in(classes)
     more = "" if extra is None else f", and {extra[0]} as {classes[extra[1]]!r}"
     return ", ".join(shown) + more
-
-
-def null_labels(
-    counted: str | None,
-    classes: Sequence[Label] | None,
-    bounds: tuple[float, float] | None = None,
-) -> str:
-    r"""Returns the guarantee's line on the labels counted; it never says that others occur.
-
-    ``counted`` are the labels of the loss as text, or None if it takes any number; the others are
-    what was declared for the data, if anything was.
-
-    >>> null_labels("-1, 1, and 0 as -1", ("No", "Yes"))
-    "Accepted labels: 'No', 'Yes'; a record with any other label is a null record."
-    """
-    if bounds is not None:
-        counted = f"numbers from {bounds[0]:.15g} to {bounds[1]:.15g}"
-    if counted is None:
-        return ""
-    if classes:
-        counted = _listed(list(map(repr, classes)), classes)
-    return f"Accepted labels: {counted}; a record with any other label is a null record."
 
 
 def decode_labels(

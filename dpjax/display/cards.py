@@ -153,6 +153,19 @@ def counted(count: int, singular: str) -> str:
     return f"{count:,} {singular}{'s' * (count != 1)}"
 
 
+def ceil(value: float, digits: int = 4) -> str:
+    """Returns ``value`` in decimal, rounded up but for one part in 10^7, which float32 cannot tell.
+
+    >>> ceil(0.99991), ceil(1.0)
+    ('1', '1')
+    """
+    text = f"{value:.{digits}g}"
+    if float(text) < value * (1 - 1e-7):
+        unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
+        text = f"{float(text) + unit:.{digits}g}"
+    return text
+
+
 def printable(words: str) -> str:
     r"""Returns words without what would change the rest of a terminal or a page, lines as they are.
 

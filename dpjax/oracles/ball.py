@@ -8,7 +8,6 @@ import jax
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
-from dpjax.accounting.wording import ReleaseWords
 from dpjax.mechanisms.noise import Ball
 from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.gradient import GradientQuery
@@ -34,10 +33,6 @@ class BallQuery(GradientQuery):
     noise = Ball()
 
     sums = ClippedSums()
-
-    @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(noise="means of clipped contributions, with noise uniform in a ball")
 
     @property
     def radius(self) -> Array | float:

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import flatten, keeps_positions, most_rows, shift_slack, sum_slack
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
@@ -68,7 +68,7 @@ class Query:
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key``;
     - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
-    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``,
+    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``description``,
       ``noise_draws`` and ``most_answers``;
     - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
@@ -90,6 +90,8 @@ class Query:
     """The law of the noise; its ``mechanism`` names the kind of release."""
     gradients_per_record: ClassVar[int] = 1
     """How many gradients of each record in its batch one answer computes."""
+    description: ClassVar[str] = ""
+    """Of a class of your own: what is released and with which noise, for the guarantee."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
     _jumps: ClassVar[bool] = False  # where a loss rounds otherwise: differences cancel, counts jump
     sums: ClassVar[ClippedSums | None] = None
@@ -143,9 +145,9 @@ class Query:
         raise NotImplementedError
 
     @property
-    def words(self) -> ReleaseWords:
-        """What the guarantee says about a release in addition to its numbers."""
-        return ReleaseWords()
+    def quantity(self) -> Quantity:
+        """What is released, for the guarantee, which has words for dpjax's own kinds."""
+        return Quantity()
 
     @property
     def purpose(self) -> str:
@@ -397,10 +399,15 @@ class Query:
                 "Use relation='zero_out'."
             )
         released = (
-            dataclasses.replace(release, words=self._words_of(release))
+            dataclasses.replace(release, quantity=self._stated(release.quantity))
             for release in self.releases(count)
         )
         return Event(tuple(released), self.relation)
+
+    def _stated(self, quantity: Quantity) -> Quantity:
+        if self.sums is None:
+            quantity = Quantity(asserted_by=type(self).__name__)
+        return quantity._replace(description=self.description)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns the releases of ``event``: by default each answer is one, on its own batch."""
@@ -414,14 +421,9 @@ class Query:
             sensitivity=float(self.sensitivity),
             components=self.components,
             mechanism=self.noise.mechanism,
-            words=self.words,
+            quantity=self.quantity,
             **{"noise_draws": int(self.noise_draws), **own},
         )
-
-    def _words_of(self, release: Release) -> ReleaseWords:
-        if self.sums is not None:
-            return release.words
-        return release.words._replace(bound=f"asserted by {type(self).__name__}, not by dpjax")
 
     @property
     def charged_rows(self) -> int:

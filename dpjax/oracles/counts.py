@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._units import UnitLoss
 from dpjax._wide import Expansion
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import closed_form, count_rows, linear_model, linear_units
 from dpjax.derivatives.batching import vmap_mixes_examples
 from dpjax.derivatives.linear_records import PreparedLinear, prepare
@@ -29,8 +29,8 @@ class _Fraction(Query):
     _jumps = True
 
     @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(bound="each record counts as 0 or 1")
+    def quantity(self) -> Quantity:
+        return Quantity("fraction")
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         del params, public

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
 from dpjax.oracles.base import ClippedSums, Query, Records
 
@@ -48,15 +48,9 @@ class DifferenceQuery(Query):
         return "difference"
 
     @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(
-            note=(
-                "a record contributes its gradient at the iterate minus its gradient at the "
-                "anchor, the point where the gradient of all records was last released; bound and "
-                "noise are the largest: at distance d from the anchor both are multiplied by "
-                f"min(1, {float(self.smoothness / (2 * self.clip_norm)):.4g} d), at least 2^-60"
-            )
-        )
+    def quantity(self) -> Quantity:
+        slope = float(self.smoothness / (2 * self.clip_norm))
+        return Quantity("difference", (("slope", slope),))
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """Returns what the distance from ``anchor`` allows; at most twice the clip norm."""

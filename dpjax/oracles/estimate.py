@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting import Release
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
 from dpjax.derivatives.integers import Summand, Total
 from dpjax.derivatives.rounding import FINISHING
@@ -50,7 +50,7 @@ class EstimateQuery(Query):
     Privacy: where every place is read once at most, in an order and by batch sizes that depend on
       released values alone, the whole run is one Gaussian mechanism of multiplier
       ``noise_multiplier``: a record enters one increment of one segment, and there moves all later
-      sums of that segment alike. Segments are disjoint, so the loudest counts.
+      sums of that segment alike. Segments are disjoint, so the largest loss applies.
 
     Reference: Liu and Talwar (2024), algorithms 1 to 3 and lemma 3.7, with a fresh mechanism per
       segment and the sensitivity as the larger of the two terms.
@@ -86,20 +86,9 @@ class EstimateQuery(Query):
         return ((name, float(self.stddev)),)
 
     @property
-    def words(self) -> ReleaseWords:
-        if self.correlation.is_independent:
-            return ReleaseWords(
-                note=(
-                    "a gradient difference has a sensitivity of its own, and noise in proportion "
-                    "to it"
-                )
-            )
-        return ReleaseWords(
-            note=(
-                "the noise on each mean is a linear combination of these draws, correlated between "
-                "answers, and has another std"
-            )
-        )
+    def quantity(self) -> Quantity:
+        independent = self.correlation.is_independent
+        return Quantity("independent_estimate" if independent else "correlated_estimate")
 
     def most_answers(self, times: int) -> int:
         return min(times, self.sampler.capacity)  # an answer reads a place of the order at least

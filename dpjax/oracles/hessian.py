@@ -4,12 +4,10 @@ from typing import Any, NamedTuple
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
 from dpjax.oracles.base import ClippedSums, Query, Records
-
-OFF_DIAGONAL = "off the Hessian's diagonal the noise is smaller by a factor of sqrt(2)"
 
 
 class SecondOrderAnswer(NamedTuple):
@@ -59,8 +57,8 @@ class HessianQuery(Query):
         return self.stddev
 
     @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(note=OFF_DIAGONAL if self.isometric else "")
+    def quantity(self) -> Quantity:
+        return Quantity("isometric") if self.isometric else Quantity()
 
     @property
     def noise_draws(self) -> int:
@@ -129,8 +127,8 @@ class JointQuery(Query):
     isometric = True
 
     @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(note=OFF_DIAGONAL)
+    def quantity(self) -> Quantity:
+        return Quantity("isometric")
 
     @property
     def hessian_bound(self) -> Array | float:

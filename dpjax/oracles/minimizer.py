@@ -4,7 +4,7 @@ from typing import Any
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, zeros
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.objectives import Objective
 from dpjax.oracles.base import ClippedSums, Query, Records
@@ -12,18 +12,6 @@ from dpjax.oracles.setting import Setting
 from dpjax.oracles.value import ValueQuery
 from dpjax.placement.shard import shares
 from dpjax.sampling import FullBatch
-
-MINIMIZER_WORDS = ReleaseWords(
-    noise="the minimizer (rows are scaled to norm at most 1), with Gaussian noise",
-    bound=(
-        "rows are scaled to norm at most 1; the loss's derivative is truncated at its Lipschitz "
-        "constant"
-    ),
-    sums=(
-        "sums of the loss's derivatives are computed in float64; their rounding error is included "
-        "in the bound on the distance from the computed to the exact minimizer."
-    ),
-)
 
 
 @pytree_dataclass(kw_only=True)
@@ -70,8 +58,8 @@ class MinimizerQuery(ValueQuery):
         return "minimizer"
 
     @property
-    def words(self) -> ReleaseWords:
-        return MINIMIZER_WORDS
+    def quantity(self) -> Quantity:
+        return Quantity("minimizer")
 
     @property
     def gradients_per_record(self) -> int:

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PerturbationRelease, Release
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, distance_bound
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.oracles.base import ClippedSums, Records
-from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
+from dpjax.oracles.minimizer import MinimizerQuery, strength_of
 from dpjax.placement.shard import shares
 
 # No draw of ``standard_normal`` is larger.
@@ -85,13 +86,7 @@ class ObjectiveQuery(MinimizerQuery):
             noise_multiplier=float(self.noise_multiplier),
             sensitivity=float(self.sensitivity),
             components=self.components,
-            words=MINIMIZER_WORDS._replace(
-                noise=(
-                    "the minimizer of an objective with Gaussian noise in it (rows are scaled to "
-                    "norm at most 1)"
-                ),
-                bound=f"of the objective's gradient: {MINIMIZER_WORDS.bound}",
-            ),
+            quantity=Quantity("perturbed_minimizer"),
             noise_draws=self.dimension,
             log_shift=math.log1p(smoothness / (self.data_size * strength_of(self.objective))),
         )
@@ -102,10 +97,7 @@ class ObjectiveQuery(MinimizerQuery):
             sensitivity=2 * float(self.distance),
             components=(("minimizer", float(self.output_stddev)),),
             noise_draws=self.dimension,
-            words=MINIMIZER_WORDS._replace(
-                noise="Gaussian noise on that minimizer",
-                bound="twice the bound on the solver's distance to the exact minimizer",
-            ),
+            quantity=Quantity("distance"),
         )
         return tilted, hidden
 

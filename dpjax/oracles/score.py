@@ -8,7 +8,7 @@ from jax import lax
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, flatten
 from dpjax.oracles.base import ClippedSums, Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
@@ -59,19 +59,10 @@ class ScoreQuery(ValueQuery):
         return "scores"
 
     @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(
-            noise=(
-                "norms of mean gradients and smallest eigenvalues of mean Hessians, with Gaussian "
-                "noise"
-            ),
-            note=(
-                f"the sensitivity is that of the vector of all {2 * self.candidates} scores: of "
-                f"each of {self.candidates} candidates the gradient norm, in units of "
-                f"{float(self.clip_norm):.4g}, and the smallest eigenvalue, in units of "
-                f"{float(self.hessian_clip_norm):.4g}"
-            ),
-        )
+    def quantity(self) -> Quantity:
+        clip_norms = "clip_norm", "hessian_clip_norm"
+        numbers = tuple((name, float(getattr(self, name))) for name in clip_norms)
+        return Quantity("scores", (("candidates", self.candidates), *numbers))
 
     @property
     def sampler(self) -> SinglePass:

@@ -11,7 +11,7 @@ from jax import lax
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, wide_dtype, zeros
 from dpjax.accounting import Release, gumbel_scale
-from dpjax.accounting.wording import ReleaseWords
+from dpjax.accounting.release import Quantity
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
 from dpjax.oracles.base import ClippedSums, Evaluations, Records
@@ -63,14 +63,8 @@ class SelectionQuery(ValueQuery):
         return "selection"
 
     @property
-    def words(self) -> ReleaseWords:
-        return ReleaseWords(
-            noise="an index, chosen with Gumbel noise on scores that are not released",
-            sums=(
-                "Scores and Gumbel noise are added in float64; only the index of the largest noisy "
-                "score is released."
-            ),
-        )
+    def quantity(self) -> Quantity:
+        return Quantity("selection")
 
     @property
     def closed_form(self) -> bool:

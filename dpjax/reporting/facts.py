@@ -10,9 +10,9 @@ import numpy as np
 
 from dpjax._typing import Relation
 from dpjax.accounting import Release
-from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
+from dpjax.display.cards import ceil
 from dpjax.driver import Coefficients, Description, SavedSolution, Solution
 from dpjax.results.answers import ANSWERS, ENDS, interval, line
 from dpjax.results.guarantee import split_warning

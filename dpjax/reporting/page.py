@@ -1,40 +1,52 @@
 """``report``: what a training guarantees and found, as one self-contained page in HTML."""
 
+import functools
 import importlib.metadata
 import os
 import pathlib
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jinja2
 import numpy as np
+from markupsafe import Markup, escape
 
-from dpjax import _durable
-from dpjax.accounting import Release
-from dpjax.accounting.wording import ceil
-from dpjax.reporting.charts import curves
-from dpjax.reporting.coefficients import coefficient_section
+from dpjax import _durable, plotting
+from dpjax.display.cards import ceil, printable
+from dpjax.reporting import pictures
 from dpjax.reporting.facts import Facts, facts_of
-from dpjax.reporting.html import Html, element, joined, table
-from dpjax.reporting.style import STYLE
+from dpjax.results import Coefficients
 
 _VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
 # A guarantee is filled to so many.
 _COLUMNS = 100
-# Nothing is fetched, and no script runs, whatever a name holds.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_EXACT = (
-    "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
-    "page without them for a release."
-)
-_NOT_COVERED = (
-    "Other trainings, counts or pictures from the same data: their guarantees must be composed "
-    "with this one.",
-    "A choice of settings, columns, bounds or levels that was made with a look at the records.",
-    "Predictions for records that the model was trained on: they are computed from the features of "
-    "those records.",
-    "What follows about a person from what holds of people: a model may learn that smokers fall "
-    "ill, and would have learned it without any one of them.",
+# More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
+_MOST = 400
+# Title, note, whether logarithmic, and names of what the history holds.
+_CURVES = (
+    (
+        "Norm of the gradient",
+        "at each step; 0 at a minimum.",
+        True,
+        {
+            "gradient_norm": "noisy gradient",
+            "data_gradient_norm": "noisy gradient without the regularizer",
+        },
+    ),
+    (
+        "Length of each step",
+        "in the units of the parameters.",
+        True,
+        {"step_norm": "step", "radius": "trust radius"},
+    ),
+    (
+        "Multiplier of the trust region",
+        "0 where the step stays inside the radius.",
+        False,
+        {"multiplier": "multiplier"},
+    ),
 )
 
 
@@ -48,7 +60,8 @@ def report(
 ) -> None:
     """Writes one self-contained page in HTML: guarantee, releases, coefficients, certificate.
 
-    It needs no network and no script, and shows light or dark, on a phone or on paper.
+    It needs no network and no script, and shows light or dark, on a phone or on paper. Its pictures
+    need matplotlib; without it a page has the numbers alone.
 
     Args:
       solution: a ``Solution``, or what ``load`` or ``fit`` returned.
@@ -98,218 +111,75 @@ def check_path(path: str | os.PathLike) -> pathlib.Path:
 
 
 def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
-    sections = [
-        element("p", "Privacy report", class_="muted"),
-        element("h1", title),
-        *_banner(facts, exact),
-        element(
-            "div",
-            element("p", element("strong", facts.claim)),
-            element("p", facts.meaning),
-            class_="claim",
-        ),
-        _numbers(facts),
-        *(element("p", f"Warning: {remark}") for remark in facts.remarks),
-        *_exact_values(exact),
-        *_released(facts),
-        *coefficient_section(facts),
-        *_history(facts),
-        element("h2", "Certificate"),
-        element("p", facts.certificate_words),
-        *_prediction(facts, model),
-        *_declared(facts),
-        element("h2", "The guarantee in full"),
-        element("pre", _unfilled(facts.guarantee)),
-        element("h2", "What is not covered"),
-        element("ul", *(element("li", words) for words in _NOT_COVERED)),
-        _footer(),
-    ]
-    head = joined(
-        [
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("title", f"Privacy report: {title}"),
-            element("style", Html(STYLE)),
-        ]
+    pictured = plotting.is_available()
+    held = facts.coefficients
+    rows, scale = ([], "") if held is None else _coefficients(held, pictured)
+    command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
+    text = _template().render(
+        facts=facts,
+        title=title,
+        model=model,
+        exact=exact,
+        numbers=list(_numbers(facts)),
+        held=held,
+        coefficients=rows,
+        scale=scale,
+        pictured=pictured,
+        pictures=list(_curves(facts)) if pictured and facts.steps > 1 else [],
+        command=shlex.join(command),
+        guarantee=_unfilled(facts.guarantee),
+        versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
     )
-    body = element("body", element("main", *sections))
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n{body}</html>\n'
+    return text.strip() + "\n"
 
 
-def _banner(facts: Facts, exact: dict[str, float]) -> Iterator[Html]:
-    for words in (facts.warning.replace("\n", " "), _EXACT if exact else ""):
-        if words:
-            yield element("div", element("p", words), class_="banner", role="alert")
-
-
-def _numbers(facts: Facts) -> Html:
+def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
     what = facts.description
-    rows = [
-        ("epsilon", ceil(facts.epsilon)),
-        ("delta", ceil(what.delta)),
-        ("protected", f"one {what.unit}"),
-        ("records declared", f"{what.records:,}"),
-        ("algorithm", what.algorithm),
-        ("objective", what.objective),
-        ("steps", f"{facts.steps:,} of {what.steps:,}"),
-    ]
+    yield "epsilon", ceil(facts.epsilon)
+    yield "delta", ceil(what.delta)
+    yield "protected", f"one {what.unit}"
+    yield "records declared", f"{what.records:,}"
+    yield "algorithm", what.algorithm
+    yield "objective", what.objective
+    yield "steps", f"{facts.steps:,} of {what.steps:,}"
     if facts.status is not None:
-        rows.append(("status", facts.status.message.rstrip(".")))
-    rows.append(("parameters", f"{facts.parameters:,}"))
-    rows += [tuple(line.split(": ", 1)) for line in facts.answer_lines]
-    return element(
-        "dl",
-        *(element("div", element("dt", name), element("dd", value)) for name, value in rows),
-        class_="numbers",
-    )
+        yield "status", facts.status.message.rstrip(".")
+    yield "parameters", f"{facts.parameters:,}"
+    for line in facts.answer_lines:
+        name, _, value = line.partition(": ")
+        yield name, value
 
 
-def _exact_values(exact: dict[str, float]) -> Iterator[Html]:
-    if exact:
-        rows = [[name, _number(value)] for name, value in exact.items()]
-        heading = element("h2", "Exact values: NOT PRIVATE")
-        yield element("section", heading, table(["value", "exact"], rows), class_="exact")
+def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, Any]], str]:
+    """Returns rows of numbers, their intervals and pictures, and the numbers of the scale."""
+    shown = _MOST // len(held.classes or ("",))
+    rows, effects = [], []
+    for (name, per, values, ends), span in list(zip(held.rows(), held.spans, strict=True))[:shown]:
+        cells = []
+        for at, value in enumerate(values):
+            interval = None if ends is None else ends[:, at]
+            text = f"{value:+.4g}" if np.isfinite(value) else "not finite"
+            between = "" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+            cells.append({"value": text, "interval": between, "picture": ""})
+            # Over the range of its column, so that one scale serves all of a model.
+            effects.append((value * span, None if interval is None else tuple(span * interval)))
+        rows.append({"name": name, "per": per, "cells": cells})
+    if not (pictured and any(np.isfinite(value) for value, _ in effects)):
+        return rows, ""
+    drawn, scale = pictures.effects(effects)
+    for cell, picture in zip((cell for row in rows for cell in row["cells"]), drawn, strict=True):
+        cell["picture"] = picture
+    return rows, scale
 
 
-def _released(facts: Facts) -> Iterator[Html]:
-    yield element("h2", "What was released")
-    yield element(
-        "p",
-        "The training saw the records only through these answers, each with random noise. The "
-        "sensitivity is the most by which one record can move an answer, or, where records are "
-        "drawn, the most that a drawn one adds; the noise multiplier is the noise over it.",
-        class_="note",
-    )
-    for one in facts.releases:
-        if one.choice_words:
-            yield element("p", one.choice_words, class_="note")
-    head = [
-        "answer",
-        "times",
-        "records",
-        "sensitivity",
-        "multiplier",
-        "standard deviation of noise",
-    ]
-    rows = [_release(part) for one in facts.releases for part in one.parts()]
-    yield table(head, rows, class_="numeric")
-
-
-def _release(release: Release) -> list[str]:
-    noise = [element("div", f"{name}: {std:.4g}") for name, std in release.components]
-    return [
-        release.name.replace("_", " "),
-        f"{release.count:,}",
-        release.records_words,
-        ceil(release.sensitivity),
-        f"{release.noise_multiplier:.5g}",
-        joined(noise) if noise else f"{release.stddev:.4g}",
-    ]
-
-
-def _history(facts: Facts) -> Iterator[Html]:
-    held, bound = facts.history, facts.certificate
-    level = None
-    if bound is not None:
-        level = ("certified bound at the end", bound["gradient_norm_upper"])
-    norms = {
-        name: held[key]
-        for key, name in (
-            ("gradient_norm", "noisy gradient"),
-            ("data_gradient_norm", "noisy gradient without the regularizer"),
-        )
-        if key in held
-    }
-    lengths = {
-        name: held[key]
-        for key, name in (("step_norm", "step"), ("radius", "trust radius"))
-        if key in held
-    }
-    multiplier = {"multiplier": held["multiplier"]} if "multiplier" in held else {}
-    pictures = [
-        curves("Norm of the gradient", "at each step; 0 at a minimum.", norms, True, level),
-        curves("Length of each step", "in the units of the parameters.", lengths, True),
-        curves(
-            "Multiplier of the trust region",
-            "0 where the step stays inside the radius.",
-            multiplier,
-            False,
-        ),
-    ]
-    if facts.steps > 1 and any(pictures):
-        yield element("h2", "The training, step by step")
-        yield element("p", "Released values, covered by the guarantee.", class_="note")
-        yield element("div", *pictures, class_="pictures")
-
-
-def _prediction(facts: Facts, model: str) -> Iterator[Html]:
-    yield element("h2", "Predict with this model")
-    if facts.classes is None:
-        yield element("p", "The file of a network holds its parameters, not its code: rebuild the "
-                      "model and call it at dpjax.load(path).params.")  # fmt: skip
-        return
-    if facts.preprocessing is None:
-        yield element("p", "The model was trained on arrays; it predicts rows that are scaled "
-                      "alike:")  # fmt: skip
-        yield element("pre", f"dpjax.load({model!r}).predict(rows)")
-        return
-    command = shlex.join(["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"])
-    yield element("pre", command)
-    columns = ", ".join(facts.preprocessing.columns[:12])
-    columns += ", ..." * (len(facts.preprocessing.columns) > 12)
-    yield element("p", f"new.csv needs the columns {columns}; a label and others may be there.")
-    yield element("p", "In Python:")
-    yield element("pre", f"dpjax.load({model!r}).predict('new.csv')")
-
-
-def _declared(facts: Facts) -> Iterator[Html]:
-    scale = facts.preprocessing
-    if scale is None or not scale.columns:
-        return
-    yield element("h2", "What was declared of the data")
-    yield element("p", "Public knowledge that the training was told; none of it was read off the "
-                  "records.", class_="note")  # fmt: skip
-    rows = []
-    if scale.classes is not None:
-        rows.append(["label", f"classes {', '.join(map(str, scale.classes))}"])
-    if scale.label_bounds is not None:
-        rows.append(["label", f"a number from {_range(scale.label_bounds)}"])
-    for column in scale.encoders:
-        declared = column.declaration()
-        rows.append([column.name, _declaration(declared) if declared else "used unchanged"])
-    if scale.intercept:
-        rows.append(["intercept", "a feature that is 1 in every record"])
-    yield table(["column", "declared"], rows)
-
-
-def _declaration(declared: dict[str, Any]) -> str:
-    words = []
-    if "bounds" in declared:
-        words.append(f"from {_range(declared['bounds'])}")
-    if "order" in declared:
-        words.append(f"in order {', '.join(map(str, declared['order']))}")
-    if "levels" in declared:
-        words.append(f"one of {', '.join(map(str, declared['levels']))}")
-    if declared.get("other"):
-        words.append("any other level counts as other")
-    if "missing" in declared:
-        words.append(f"an empty cell counts as {_plain(declared['missing'])}")
-    return "; ".join(words)
-
-
-def _range(pair: Any) -> str:
-    return " to ".join(map(_plain, pair))
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def _footer() -> Html:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS)
-    return element("footer", f"Written by {versions}. The guarantee names the versions that the "
-                   "training ran with.")  # fmt: skip
+def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
+    history, bound = facts.history, facts.certificate
+    for title, note, logarithmic, names in _CURVES:
+        level = bound["gradient_norm_upper"] if bound and "gradient_norm" in names else None
+        values = {name: history[key] for key, name in names.items() if key in history}
+        if svg := pictures.curves(values, logarithmic, level):
+            yield {"title": title, "note": note, "names": values, "level": level, "svg": svg}
 
 
 def _unfilled(text: str) -> str:
@@ -332,5 +202,40 @@ def _unfilled(text: str) -> str:
     return "\n".join(lines[1:])
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}" if np.isfinite(value) else "not finite"
+_FOLDER = pathlib.Path(__file__).parent
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "breakable": breakable,
+        "ceil": ceil,
+        "digits": lambda value, digits: f"{value:.{digits}g}",
+        "number": lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
+        "plain": lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
+        "repr": repr,
+        "thousands": "{:,}".format,
+    }
+    return environment.get_template("report.html")
+
+
+def _printable(value: Any) -> Any:
+    # A character that is not printable may change how the rest is shown.
+    return printable(value) if type(value) is str else value
+
+
+def breakable(name: str) -> Markup:
+    """Returns a name that may go on in the next line after each of its parts.
+
+    >>> str(breakable("soil_type=<1>"))
+    'soil_<wbr>type=<wbr>&lt;1&gt;'
+    """
+    return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))

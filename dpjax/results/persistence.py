@@ -14,7 +14,6 @@ from flax import serialization
 from dpjax import _durable, _validate
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.accounting.wording import ceil
 from dpjax.algorithms import ErrorBars
 from dpjax.algorithms.base import Status
 from dpjax.algorithms.card import noise_words
@@ -22,7 +21,7 @@ from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
-from dpjax.display.cards import Card, HasCard, printable
+from dpjax.display.cards import Card, HasCard, ceil, printable
 from dpjax.results.answers import ANSWERS
 from dpjax.results.description import Description
 from dpjax.results.guarantee import Guarantee, split_warning

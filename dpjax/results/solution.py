@@ -10,11 +10,10 @@ from jax.core import Tracer
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event
-from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.datasets import Preprocessing
-from dpjax.display.cards import Card, HasCard, number
+from dpjax.display.cards import Card, HasCard, ceil, number
 from dpjax.results import guarantee as _guarantee
 from dpjax.results.answers import ANSWERS, interval
 from dpjax.results.description import Description, describe

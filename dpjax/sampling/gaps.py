@@ -19,9 +19,9 @@ _BASE = 32  # enough from a probability of 1 in 23 on, so that these are of one 
 
 @functools.lru_cache(maxsize=32)
 def gap_table(threshold: int, n: int) -> np.ndarray:
-    """Returns thresholds that turn random bits into gaps between records drawn by coins.
+    """Returns thresholds that turn random bits into geometric skips between included records.
 
-    Between two records drawn by coins of probability q lie G that are not, P(G >= g) = (1 - q)^g.
+    Between two records included with probability q lie G that are not, P(G >= g) = (1 - q)^g.
     In G = base A + B the digits A and B are independent, which keeps the tables short.
 
     ``threshold`` is 2^64 q, between 1 and 2^64 - 1; gaps of n, the declared number, and more are
@@ -58,7 +58,7 @@ def gap_error(table: Array | np.ndarray | None, count: int) -> float:
     """Returns a bound on the total variation between ``count`` gaps as drawn and as they should be.
 
     Each threshold is off by less than 2^-64, and by at most that the longest gaps are cut. Without
-    a table each record has its own coin, and nothing is off.
+    a table each record has its own Bernoulli trial, and nothing is off.
     """
     return 0.0 if table is None else count * (table.shape[-1] + 2) * 2.0**-64
 
@@ -86,7 +86,7 @@ def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Arr
 def coins(
     key: Array, threshold: tuple[Array | np.uint32, Array | np.uint32], count: int, n: int
 ) -> tuple[Array, Array]:
-    """Returns the same as ``gaps`` by a coin for each record: exact, in time that follows n.
+    """Returns the same as ``gaps`` by a trial of each record: exact, in time that follows n.
 
     The key is for this draw alone; ``threshold`` is 2^64 q, as upper and lower word.
     """

@@ -16,16 +16,17 @@ from dpjax.sampling.samplers import Batch, Sampler
 
 @pytree_dataclass
 class Poisson(Sampler):
-    """Each record by its own coin, of exact probability; ``poisson`` makes one that is checked.
+    """Exact Poisson sampling by geometric skips; ``poisson`` makes one that is checked.
 
-    What is drawn are the gaps between heads, so that time follows the batch and not n.
+    The skips lead from one included record to the next, so that the cost scales with the batch and
+    not with n; the 2^-64 discretisation error is added to delta.
 
     Args:
-      high: upper 32 bits of 2^64 times the probability of a record, uint32. A float32 coin turns
+      high: upper 32 bits of 2^64 times the probability of a record, uint32. A float32 trial turns
         the probability 1.2e-7 into 2.4e-7.
       low: lower 32 bits, uint32.
       table: that of ``gaps.gap_table`` for this probability, made anew where another is passed;
-        None for n coins, exact and slow.
+        None for a Bernoulli trial of each record, exact and slow.
       expected: the declared expected batch, the public divisor.
       capacity: the most records that a batch from at most ``data_size`` records holds.
       data_size: the declared n; it need not bound the number of records present.
@@ -36,7 +37,7 @@ class Poisson(Sampler):
       enter or leave: therefore none may be full, however many records there are. A batch of n
       records has k ``capacity`` slots, k = ceil(n / ``data_size``). At k = 1 more are drawn with at
       most the exact tail of Binomial(``data_size``, q), at k >= 2 with ``gaps.crowd_probability``
-      at most, and ``overflow`` is the larger. Where k >= 2 every record has its own coin, so that
+      at most, and ``overflow`` is the larger. Where k >= 2 every record has its own trial, so that
       what 64 bits miss of the gaps does not grow with n. The number of slots depends on n, and so
       do time and memory; no answer does, but for rounding where a loss has no closed form: there n
       is taken to be at most ``data_size``, as the guarantee says.

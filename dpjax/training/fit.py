@@ -17,9 +17,9 @@ from jax.sharding import Mesh
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget
-from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.datasets import Dataset, Preprocessing
+from dpjax.display.cards import ceil
 from dpjax.distributed import Sharded, mesh_of
 from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder

@@ -19,10 +19,9 @@ from dpjax.accounting import (
 )
 from dpjax.accounting.search import accounting_key
 from dpjax.accounting.trials import default_cap
-from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, with_accuracy
 from dpjax.algorithms.base import Declared
-from dpjax.display.cards import Card, HasCard
+from dpjax.display.cards import Card, HasCard, ceil
 from dpjax.tuning.score import ACCURACY, public_score
 from dpjax.tuning.settings import Settings, expand
 from dpjax.tuning.tuned import Searched

@@ -1,0 +1,136 @@
+"""The pictures of a report: SVG by matplotlib, in the colours of the page's style sheet."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+# matplotlib draws in numbers; each stands for a colour of the style sheet, light or dark.
+_FIRST, _SECOND, _ALARM, _RULE, _MUTED = "#00000a", "#00000b", "#00000c", "#00000d", "#00000e"
+_COLORS = {"c0": _FIRST, "c1": _SECOND, "alarm": _ALARM, "rule": _RULE, "muted": _MUTED}
+_TICKS = 4
+# A curve with more points shows no more.
+_POINTS = 600
+# Up to so many steps each has a mark.
+_MARKED = 40
+# Of an SVG inside a page: what names itself, or points to another part or another page.
+_NEEDLESS = re.compile(
+    r'<[?!].*?>|<defs>.*?</defs>|\s(?:xmlns(?::\w+)?|clip-path|width|height)="[^"]*"', re.DOTALL
+)
+_MARK = re.compile(r'<use [^>]*?x="(.*?)" y="(.*?)" style="(.*?)"/>')
+
+
+def effects(
+    values: Sequence[tuple[float, Sequence[float] | None]],
+) -> tuple[list[Markup], Markup]:
+    """Returns a dot and its interval for each value, on one scale, and the numbers of the scale.
+
+    Privacy: as what is drawn.
+    """
+    ends = [end for value, interval in values for end in (value, *(interval or ()))]
+    finite = [0.0, *(end for end in ends if np.isfinite(end))]
+    room = 0.04 * (max(finite) - min(finite)) or 1.0
+    limits, rows = (min(finite) - room, max(finite) + room), []
+    with _axes(2.6, 0.24, (0, 0, 1, 1)) as axes:
+        axes.set(xlim=limits, ylim=(-1, 1))
+        axes.set_axis_off()
+        ticks = [tick for tick in _locator().tick_values(*limits) if limits[0] < tick < limits[1]]
+        for tick in ticks:
+            axes.axvline(tick, color=_MUTED if tick == 0 else _RULE, linewidth=0.8)
+        for value, interval in values:
+            drawn = [] if interval is None else axes.plot(interval, [0, 0], _FIRST, gid="whisker")
+            drawn += axes.plot([value], [0], "o", color=_FIRST, gid="dot")
+            rows.append(_svg(axes) if np.isfinite(value) else Markup())
+            for line in drawn:
+                line.remove()
+        for line in list(axes.lines):
+            line.remove()
+        for tick in ticks:
+            axes.text(tick, 0, f"{tick:.4g}", color=_MUTED, ha="center", va="center", fontsize=8)
+        return rows, _svg(axes)
+
+
+def curves(
+    values: Mapping[str, np.ndarray], logarithmic: bool, level: float | None = None
+) -> Markup:
+    """Returns a picture of values by step, or nothing where none can be shown, or all are 0.
+
+    Values are (steps,) by name; what is not finite, or not positive on a logarithmic axis, is left
+    out. Another axis begins at 0. ``level`` is the height of a dotted line across.
+
+    Privacy: as what is drawn.
+    """
+    shown = [_shown(held, logarithmic) for held in values.values()]
+    heights = np.concatenate([y for _, y in shown]) if shown else np.zeros(0)
+    if not heights.any():
+        return Markup()
+    if level is not None:
+        heights = np.append(heights, level)
+    with _axes(4.2, 2.2, (0.14, 0.11, 0.85, 0.86)) as axes:
+        for (steps, held), color, dashes in zip(
+            shown, (_FIRST, _SECOND), ("-", "--"), strict=False
+        ):
+            marker = "o" if len(steps) <= _MARKED else ""
+            axes.plot(steps, held, dashes, color=color, marker=marker, markersize=4, linewidth=1.8)
+        low, high = heights.min(), heights.max()
+        ratio = max((high / low) ** 0.04, 1.1) if logarithmic else 0.0
+        axes.set_yscale("log" if logarithmic else "linear")
+        axes.set_ylim((low / ratio, high * ratio) if logarithmic else (0, 1.04 * high))
+        if level is not None:
+            axes.axhline(level, color=_ALARM, linestyle=":", linewidth=1.5)
+        _decorate(axes, decades=logarithmic and high / low > 30)
+        return _svg(axes)
+
+
+def _shown(values: np.ndarray, logarithmic: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Steps from 1, and their values."""
+    at = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
+    kept = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
+    return kept + 1, values[kept]
+
+
+def _decorate(axes: Any, decades: bool) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.grid(True, axis="y", color=_RULE, linewidth=0.8)
+    axes.tick_params(which="both", left=False, bottom=False, labelcolor=_MUTED, labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_RULE)
+    axes.yaxis.set_major_locator(LogLocator(numticks=_TICKS + 1) if decades else _locator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    axes.xaxis.set_major_locator(_locator(integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _locator(**more: Any) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(_TICKS, **more)
+
+
+@contextlib.contextmanager
+def _axes(width: float, height: float, place: tuple[float, ...]) -> Iterator[Any]:
+    """Gives axes in a figure of a size in inches, whose text stays text."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        yield Figure(figsize=(width, height)).add_axes(place)
+
+
+def _svg(axes: Any) -> Markup:
+    """Returns a figure as an element that a page may hold: it names nothing and loads nothing."""
+    file = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    axes.get_figure().savefig(file, format="svg", transparent=True, metadata=metadata)
+    text = _NEEDLESS.sub("", file.getvalue()).replace(" id=", " class=")
+    text = _MARK.sub(r'<circle cx="\1" cy="\2" r="3" style="\3"/>', text)
+    text = re.sub(r"font-family: .*?; ", "", text)
+    for name, color in _COLORS.items():
+        text = text.replace(color, f"var(--{name})")
+    return Markup(" ".join(text.split()))
