@@ -11,9 +11,9 @@ from jax.flatten_util import ravel_pytree
 from dpjax._linear import LinearLoss, Margin, Signs
 from dpjax._typing import Array, Loss, Params
 from dpjax._units import REDUCTIONS, UnitLoss
+from dpjax.datasets.rows import Rows
 from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
-from dpjax.placement.stream import Rows
 
 Regularizer = Callable[[Params], Array]
 
