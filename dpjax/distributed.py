@@ -14,8 +14,8 @@ from dpjax import _validate
 from dpjax._messages import secret
 from dpjax._sharding import AXIS
 from dpjax._streaming import Rows
-from dpjax._units import is_grouped
 from dpjax.datasets import Dataset
+from dpjax.objectives.units import is_grouped
 
 START_SECONDS = 40.0
 """How long processes wait for one another: with the imports before it, less than a minute."""

@@ -10,12 +10,13 @@ import pytest
 
 import dpjax
 from dpjax import auditing, datasets, objectives
-from dpjax._linear import Margin
-from dpjax._units import UnitLoss
 from dpjax.auditing import canaries, estimators, games
 from dpjax.baselines import EVERY
 from dpjax.cli.main import main
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_units
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.derivatives.linear import units as linear_units
+from dpjax.objectives.linear import Margin
+from dpjax.objectives.units import UnitLoss
 
 LOGISTIC = objectives.logistic()
 WEIGHTS = {"gradient_weight": 0.3, "hessian_weight": 0.1}

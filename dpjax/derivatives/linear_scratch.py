@@ -10,13 +10,12 @@ import numpy as np
 
 from dpjax import _streaming
 from dpjax._files import Scratch
-from dpjax._linear import Signs
 from dpjax._sharding import SHARE
 from dpjax._streaming import Streamed
 from dpjax._typing import Array
-from dpjax.derivatives import linear_records
-from dpjax.derivatives.linear_records import Parts, in_blocks
+from dpjax.derivatives.linear.records import AT_ONCE, Parts, in_blocks
 from dpjax.derivatives.rounding import BLOCK
+from dpjax.objectives.linear import Signs
 
 
 def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], None]) -> Streamed:
@@ -34,7 +33,7 @@ def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], Non
     if source is None or rows.size <= SHARE:
         return rows
     x, y = rows.shapes
-    chunk = max(1, linear_records.AT_ONCE // (BLOCK * x.shape[1])) * BLOCK
+    chunk = max(1, AT_ONCE // (BLOCK * x.shape[1])) * BLOCK
     parts = jax.eval_shape(
         functools.partial(_prepared, labels=labels),
         jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype),

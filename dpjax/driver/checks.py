@@ -8,7 +8,6 @@ from jax.core import Tracer
 from dpjax._processes import Team
 from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, confusable, is_own
-from dpjax._units import UnitLoss
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
@@ -16,6 +15,7 @@ from dpjax.driver import fingerprint
 from dpjax.driver.asking import check_questions
 from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives import Objective
+from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import check_examples
 
 

@@ -9,7 +9,6 @@ import jax
 
 from dpjax import _cards
 from dpjax._typing import Relation
-from dpjax._units import UnitLoss
 from dpjax.accounting import Event, epsilon
 from dpjax.accounting.noise_draws import charge
 from dpjax.accounting.wording import LOSSES, LawWords, ceil
@@ -17,6 +16,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets.labels import Classes, null_labels
 from dpjax.driver.remarks import remarks
+from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import Query
 
 _NEIGHBOURS: dict[Relation, str] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
-from dpjax.derivatives import ClippedGrad, clipped_grad
+from dpjax.derivatives import ClippedSum, clipped_grad
 from dpjax.oracles.base import Query, Records
 
 
@@ -48,7 +48,7 @@ class GradientQuery(Query):
         return (self._clipped.wide(params, records, mask),)
 
     @property
-    def _clipped(self) -> ClippedGrad:
+    def _clipped(self) -> ClippedSum:
         return clipped_grad(
             self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
         )
@@ -70,7 +70,7 @@ class NetworkQuery(GradientQuery):
     memory_limit: int | None = static(default=None)
 
     @property
-    def _clipped(self) -> ClippedGrad:
+    def _clipped(self) -> ClippedSum:
         return clipped_grad(
             self.objective.data_term,
             clip_norm=self.clip_norm,

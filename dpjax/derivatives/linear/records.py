@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._linear import Signs
 from dpjax._sharding import SHARE
 from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
@@ -25,6 +24,7 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
     sum_loads,
 )
+from dpjax.objectives.linear import Signs
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
@@ -249,7 +249,13 @@ def chunk_width(n: int, p: int) -> int:
     return min(widths, key=lambda width: -(-count // width) * (width + 0.25))
 
 
-def in_blocks(x: Array, y: Array, here: Array, labels: Signs, size: int) -> Parts:
+def in_blocks(
+    x: Real[Array, "rows p"],
+    y: Real[Array, " rows"],
+    here: Bool[Array, " rows"],
+    labels: Signs,
+    size: int,
+) -> Parts:
     """Returns directions, radii and labels of a ``PreparedLinear`` for some rows.
 
     ``here`` is False past the last record; ``size``, the rows of a block, divides their number.
