@@ -20,7 +20,7 @@ from dpjax.datasets import archives
 from dpjax.datasets.loaders import open_table
 from dpjax.datasets.registry import spec
 from dpjax.diagnostics import exact_optimum
-from dpjax.driver.coefficients import coefficients
+from dpjax.results.coefficients import coefficients
 
 CONFIDENCE, TOGETHER = 0.95, 100
 # Objective, whether on the number of visits, epsilon, and steps.

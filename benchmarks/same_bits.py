@@ -88,7 +88,7 @@ def on_disk(data, folder):
     import numpy as np
 
     from dpjax import Dataset, distributed
-    from dpjax._streaming import Rows
+    from dpjax.placement.stream import Rows
 
     x, y = map(np.asarray, data.examples if isinstance(data, Dataset) else data)
     shape, path = x.shape[1:], folder / "table.npy"

@@ -56,8 +56,9 @@ def measured(how, rows, coordinator=None, rank=0):
     import numpy as np
 
     import dpjax
-    from dpjax import _sharding, distributed
+    from dpjax import distributed
     from dpjax.driver import loop
+    from dpjax.placement import shard
 
     if coordinator:
         distributed.initialize(coordinator, 2, rank)
@@ -78,8 +79,8 @@ def measured(how, rows, coordinator=None, rank=0):
     found = {"how": how, "devices": len(jax.devices()), "rows": rows}
     if how != "streamed":
         examples, mesh = distributed.mesh_of(data)
-        records = _sharding.place(examples, mesh)
-        start = _sharding.everywhere((jax.random.key(0), np.zeros(FEATURES, np.float32)), records)
+        records = shard.place(examples, mesh)
+        start = shard.everywhere((jax.random.key(0), np.zeros(FEATURES, np.float32)), records)
         lowered = loop._solve.lower(algorithm, records, *start, unit="row", unit_rows=False)
         used = lowered.compile().memory_analysis()
         found["megabytes_per_device"] = (
@@ -106,7 +107,7 @@ def collective(records):
     import jax.numpy as jnp
     import numpy as np
 
-    from dpjax import _sharding
+    from dpjax.placement import shard
 
     numbers = 2 * FEATURES * (FEATURES + 1)
 
@@ -114,7 +115,7 @@ def collective(records):
         with jax.enable_x64(True):
             # Of a constant a compiler knows the sum.
             held = jax.lax.convert_element_type(cut.ravel()[0], jnp.int64)
-            return _sharding.add_up([jnp.full(numbers, 1, jnp.int64) + held])[0]
+            return shard.add_up([jnp.full(numbers, 1, jnp.int64) + held])[0]
 
     with jax.enable_x64(True):
         run = jax.jit(records._mapped(sums, jax.sharding.PartitionSpec()))

@@ -7,11 +7,11 @@ import socket
 import subprocess
 import sys
 
-from dpjax import _sharding
+from dpjax.placement import shard
 
 ROOT = pathlib.Path(__file__).parent.parent
 DEVICES = 8
-ROWS = 7 * _sharding.SHARE + 100  # something on each of eight devices, and padding on the last
+ROWS = 7 * shard.SHARE + 100  # something on each of eight devices, and padding on the last
 
 PREAMBLE = f"""
 import hashlib, json, pathlib, re, tempfile
@@ -19,8 +19,8 @@ import jax, jax.numpy as jnp, numpy as np
 from factories import make
 
 import dpjax
-from dpjax import _sharding
-from dpjax._streaming import Rows
+from dpjax.placement import shard as sharding
+from dpjax.placement.stream import Rows
 from dpjax.distributed import shard, stream
 from dpjax.driver import loop
 

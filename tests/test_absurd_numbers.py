@@ -23,7 +23,7 @@ from dpjax.derivatives import (
     joint_clipped,
     subspace_clipped,
 )
-from dpjax.driver import guarantee
+from dpjax.results import guarantee
 from dpjax.training import records as training_records
 
 N, P = 40, 3

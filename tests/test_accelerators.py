@@ -12,8 +12,8 @@ from dpjax import transforms
 from dpjax.cli import main, programs
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import self_test
-from dpjax.driver.guarantee import statement
 from dpjax.mechanisms import fixed_point
+from dpjax.results.guarantee import statement
 from tests.factories import EXAMPLES, P, toy, toy_records
 
 PROGRAMS = programs.programs()

@@ -267,11 +267,11 @@ def test_a_weak_delta_needs_to_be_acknowledged_and_its_meaning_is_printed():
     with pytest.raises(ValueError, match="publishes one random record in full"):
         make("prgd", budget, **more)
     algorithm = make("prgd", budget, **more, acknowledge_weak_delta=True)
-    text = dpjax.driver.guarantee.statement(algorithm, "row")
+    text = dpjax.results.guarantee.statement(algorithm, "row")
     assert "is (0, 0.1)-differentially private" in text
     assert "publishing 100 random records in full" in text
     assert "delta is the same at every epsilon" in text
-    usual = dpjax.driver.guarantee.statement(make("prgd", PrivacyBudget(1.0, 1e-4), **more), "row")
+    usual = dpjax.results.guarantee.statement(make("prgd", PrivacyBudget(1.0, 1e-4), **more), "row")
     assert "one random record in full with probability 0.1" in " ".join(usual.split())
 
 

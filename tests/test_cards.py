@@ -14,9 +14,9 @@ from factories import BUDGET, FACTORIES
 from test_contract import build, records
 
 import dpjax
-from dpjax import _cards
 from dpjax._typing import pytree_dataclass
-from dpjax.driver.guarantee import Guarantee
+from dpjax.display import cards
+from dpjax.results.guarantee import Guarantee
 
 KEY = jax.random.key(7)
 VOID = {"br", "hr", "img", "meta", "input", "link"}
@@ -273,11 +273,11 @@ def test_a_name_with_a_tag_in_it_is_escaped(solution):
         assert "<script>" not in source and "\u202e" not in source + repr(shown)
         assert "<script>alert('1')</script>&" in check(shown)[1]
     assert "<script>" not in planted.guarantee()._repr_html_()
-    ends = _cards.to_html(_cards.Card(name, ((name, name),), name))
+    ends = cards.to_html(cards.Card(name, ((name, name),), name))
     assert "<script>" not in ends and Page(ends).text.count("<script>") == 4
-    assert len(_cards.to_text(_cards.Card(name, ((name, name),), name)).splitlines()) == 3
+    assert len(cards.to_text(cards.Card(name, ((name, name),), name)).splitlines()) == 3
     word = "x" * 500
-    assert len(_cards.to_text(_cards.Card(word, ((word, word),), word)).splitlines()) == 3
+    assert len(cards.to_text(cards.Card(word, ((word, word),), word)).splitlines()) == 3
 
 
 def test_printing_changes_nothing_else(solution):

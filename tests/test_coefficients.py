@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Preprocessing, load
-from dpjax.driver.coefficients import coefficients
+from dpjax.results.coefficients import coefficients
 
 N = 200
 CITIES, GRADES = ["bern", "oslo", "rome"], ["low", "mid", "high"]

@@ -371,8 +371,8 @@ def test_the_guarantee_printed_is_the_budget(name, delta):
     """Leaves pass through float32: neither delta nor epsilon may come back a digit larger."""
     algorithm = jax.tree.map(jnp.asarray, build(name, dpjax.PrivacyBudget(1.0, delta)))
     assert algorithm.epsilon(delta) <= 1.0
-    printed = dpjax.driver.guarantee.ceil(delta)
-    text = dpjax.driver.guarantee.statement(algorithm, "row")
+    printed = dpjax.results.guarantee.ceil(delta)
+    text = dpjax.results.guarantee.statement(algorithm, "row")
     assert f"is ({spent(name, 1):g}, {printed})-differentially private" in text
     # Rounded to nearest the delta printed for 1/350,000 would be below what epsilon 1 is true of.
     assert algorithm.epsilon(float(printed)) <= 1.0

@@ -12,8 +12,9 @@ from factories import SAME_PROGRAM, SAME_QUERY
 from several import DEVICES, on_devices, on_processes
 
 import dpjax
-from dpjax import _sharding, distributed
+from dpjax import distributed
 from dpjax.distributed import shard
+from dpjax.placement import shard as sharding
 
 ROOT = pathlib.Path(__file__).parent.parent
 COLLECTIVES = {"psum", "pmean", "all_gather", "shard_map", "pmap", "axis_index"}
@@ -99,7 +100,7 @@ SHARDINGS = """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 few = x[:n - 100], y[:n - 100]  # arrays of one sharding have rows for all devices alike
 given = make("dp-adam", budget, data_size=len(few[1]), dimension=4, steps=3, batch_size=9_000)
-assert given.queries[0].sampler.capacity > _sharding.SHARE
+assert given.queries[0].sampler.capacity > sharding.SHARE
 rows = NamedSharding(Mesh(np.array(jax.devices()[:4]), ("mine",)), PartitionSpec("mine"))
 data = [few, shard(few, jax.devices()[:5]), tuple(jax.device_put(leaf, rows) for leaf in few),
         shard(dpjax.Dataset(*few), jax.devices()[:5])]
@@ -109,8 +110,8 @@ found["run"] = bits(dpjax.run(given, data[1], key=jax.random.key(0), progress=Fa
 # By XLA's own count, of a program on one device and on eight.
 MEMORY = """
 def program(name, mesh):
-    data = _sharding.place((x, y), mesh)
-    start = _sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
+    data = sharding.place((x, y), mesh)
+    start = sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
     given = algorithm(name)
     return loop._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
 
@@ -203,13 +204,13 @@ mesh = shard((x, y)).mesh
 rows = {"float": x.copy(), "int": np.arange(n, dtype=np.int32) - 7, "bool": np.arange(n) % 3 == 0,
         "half": x[:, 0].astype(jnp.bfloat16)}
 rows["float"][5] = np.nan
-spread = _sharding.place(rows, mesh)
+spread = sharding.place(rows, mesh)
 few = jnp.array([5, n - 1, 0, 4096, 5])
 many = jax.random.randint(jax.random.key(0), (5_000,), 0, n)
 mask = jnp.arange(5_000) % 2 == 0
-taken = jax.jit(_sharding.take)(spread, few)
-again, kept = jax.jit(_sharding.draw)(spread, few, few > 3)
-drawn, _ = jax.jit(_sharding.draw)(spread, many, mask)
+taken = jax.jit(sharding.take)(spread, few)
+again, kept = jax.jit(sharding.draw)(spread, few, few > 3)
+drawn, _ = jax.jit(sharding.draw)(spread, many, mask)
 same = [np.asarray(a).tobytes() == rows[k][np.asarray(few)].tobytes() for k, a in taken.items()]
 same += [np.asarray(a).tobytes() == np.asarray(taken[k]).tobytes() for k, a in again.items()]
 for name, leaf in drawn.rows.items():
@@ -236,10 +237,10 @@ except ValueError as error:
 """
 # Planted: the third device has the rows of the second.
 READ_TWICE = """
-right = _sharding.place
+right = sharding.place
 def wrong(examples, mesh):
     if mesh is not None:
-        share = _sharding._share(n, mesh)
+        share = sharding._share(n, mesh)
         examples = tuple(leaf.copy() for leaf in examples)
         for leaf in examples:
             leaf[2 * share : 3 * share] = leaf[share : 2 * share]
@@ -254,7 +255,7 @@ WRONG_SUMS = """
 right = jax.lax.psum
 def wrong(values, axis):
     return right(values + (jax.lax.axis_index(axis) == 5).astype(values.dtype), axis)
-_sharding.lax.psum = wrong
+sharding.lax.psum = wrong
 for how in (dpjax.solve, dpjax.run):
     try:
         how(algorithm("dp-gd"), shard((x, y)), key=jax.random.key(0))
@@ -285,13 +286,13 @@ def test_c11_one_file_adds_up_over_devices_and_one_sends_messages():
         and (name := node.attr if isinstance(node, ast.Attribute) else node.id)
         in COLLECTIVES | MESSAGES
     }
-    assert used == {("_sharding.py", False), ("_processes.py", True)}
+    assert used == {("shard.py", False), ("processes.py", True)}
 
 
 def test_few_records_stay_on_one_device():
     data = shard((np.ones((5, 2)), np.ones(5)))
     examples, mesh = distributed.mesh_of(data)
-    assert isinstance(_sharding.place(examples, mesh)[0], np.ndarray)
+    assert isinstance(sharding.place(examples, mesh)[0], np.ndarray)
 
 
 def test_no_device_is_an_error():

@@ -199,7 +199,7 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
         return  # refused, tests/test_contract.py
     budget = dpjax.PrivacyBudget(1.5, 2e-5, relation)
     algorithm = build(name, budget, steps=steps, data_size=12_345)
-    text = " ".join(dpjax.driver.guarantee.statement(algorithm, "patient visit").split())
+    text = " ".join(dpjax.results.guarantee.statement(algorithm, "patient visit").split())
     found = f"{spent(name, 1.5):g}"
     assert f"{algorithm.title} is ({found}, 2e-05)-differentially private" in text
     assert ("random record in full" in text) == (name in DELTA_ONLY)
@@ -207,7 +207,7 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
     assert "12,345" in text
     drawn = not algorithm.event.is_gaussian
     if not drawn:
-        assert f"mu = {dpjax.driver.guarantee.ceil(algorithm.event.gaussian_mu)}" in text
+        assert f"mu = {dpjax.results.guarantee.ceil(algorithm.event.gaussian_mu)}" in text
     every = [
         part for r in algorithm.event.releases for part in getattr(r, "disjoint_parts", ()) or (r,)
     ]
@@ -221,7 +221,7 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
         bound = "a drawn record adds at most" if release.is_subsampled else "sensitivity"
         bound = "sensitivity" if release.mechanism == "ball" else bound
         assert (
-            f"{bound} {dpjax.driver.guarantee.ceil(release.sensitivity)}" in text
+            f"{bound} {dpjax.results.guarantee.ceil(release.sensitivity)}" in text
             and "(enforced by clipping)" in text
         )
         for part, stddev in release.components:
@@ -247,14 +247,14 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
 )
 def test_the_guarantee_names_its_accountant(accountant, words):
     budget = dpjax.PrivacyBudget(1.0, 1e-4, "replace_one")
-    assert words in dpjax.driver.guarantee.statement(
+    assert words in dpjax.results.guarantee.statement(
         build("dp-tr", budget, accountant=accountant), "row"
     )
 
 
 @pytest.mark.parametrize("value", [1.0, 0.99991, 1.00001, 1e-7, 123456.7, 9.9999, 0.1 + 0.2])
 def test_what_is_printed_is_never_below_what_is_spent(value):
-    printed = float(dpjax.driver.guarantee.ceil(value))
+    printed = float(dpjax.results.guarantee.ceil(value))
     assert value * (1 - 1e-9) <= printed <= value * (1 + 2e-3)
 
 
@@ -319,7 +319,7 @@ def test_add_or_remove_one_does_not_look_at_n(name):
         return  # refused, tests/test_contract.py
     algorithm = build(name, PRIVATE, data_size=1000)
     jax.eval_shape(functools.partial(dpjax.solve, algorithm, (X, Y)), key=KEY)  # checked, not run
-    text = dpjax.driver.guarantee.statement(algorithm, "row")
+    text = dpjax.results.guarantee.statement(algorithm, "row")
     if name == "dp-gd":
         assert dpjax.solve(algorithm, (X, Y), key=KEY).guarantee().endswith(text)
     assert "1,000" in text and not re.search(rf"(?<![\d.]){N}(?![\d.])", text)

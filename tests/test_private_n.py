@@ -25,9 +25,9 @@ from dpjax.derivatives import (
     most_rows,
     rounding_slack,
 )
-from dpjax.driver.guarantee import statement
 from dpjax.objectives import Objective
 from dpjax.oracles import DifferenceQuery, GradientQuery, Setting
+from dpjax.results.guarantee import statement
 from dpjax.sampling import gaps
 
 DECLARED = 200

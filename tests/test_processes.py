@@ -13,14 +13,15 @@ import pytest
 from several import ROOT, environment, free_port, on_processes
 
 import dpjax
-from dpjax import _processes, _sharding, distributed
-from dpjax._processes import ALONE, Team
-from dpjax.cli import processes
+from dpjax import distributed
+from dpjax.cli import processes as command
 from dpjax.cli.main import main
 from dpjax.driver import fingerprint
+from dpjax.placement import processes, shard
+from dpjax.placement.processes import ALONE, Team
 
 KEY = jax.random.key(0)
-N = 3 * _sharding.SHARE + 7
+N = 3 * shard.SHARE + 7
 
 
 def test_one_process_asks_nobody():
@@ -28,15 +29,15 @@ def test_one_process_asks_nobody():
     ALONE.agree({"key": "mine"})
     with pytest.raises(ZeroDivisionError):
         ALONE.from_first(lambda: 1 / 0)
-    with pytest.raises(RuntimeError, match="mine"), _processes.reaching_others(ALONE):
+    with pytest.raises(RuntimeError, match="mine"), processes.reaching_others(ALONE):
         raise RuntimeError("mine")
 
 
 def test_a_mistake_of_ones_own_is_not_taken_for_a_lost_process():
-    with pytest.raises(ValueError, match="mine"), _processes.reaching_others(Team(2)):
+    with pytest.raises(ValueError, match="mine"), processes.reaching_others(Team(2)):
         raise ValueError("mine")
-    lost = pytest.raises(_processes.ProcessLost, match="ended or cannot be reached")
-    with lost, _processes.reaching_others(Team(2)):
+    lost = pytest.raises(processes.ProcessLost, match="ended or cannot be reached")
+    with lost, processes.reaching_others(Team(2)):
         raise ValueError("UNKNOWN: the other side closed the connection")
 
 
@@ -208,8 +209,8 @@ def test_what_initialize_cannot_mean_is_refused_before_it_waits(more, message):
     ("joined", "killed_by", "message"),
     [
         (b"", signal.SIGABRT, "did not join in time"),
-        (processes._JOINED, signal.SIGABRT, "another process of this run ended or cannot"),
-        (processes._JOINED, signal.SIGKILL, "this process was killed"),
+        (command._JOINED, signal.SIGABRT, "another process of this run ended or cannot"),
+        (command._JOINED, signal.SIGKILL, "this process was killed"),
     ],
 )
 def test_the_guard_says_why_training_was_cut_off(
@@ -223,6 +224,6 @@ def test_the_guard_says_why_training_was_cut_off(
     )
     training.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(training))
-    assert processes.guarded(argparse.Namespace(), lambda: 0) == 1
+    assert command.guarded(argparse.Namespace(), lambda: 0) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("dpjax: ") and message in line

@@ -13,9 +13,9 @@ from scipy import stats
 
 import dpjax
 from dpjax.cli import main
-from dpjax.driver.remarks import NO_CERTIFICATE, NOISE_ALONE, remarks, remarks_of_released
 from dpjax.mechanisms import PrefixNoise
 from dpjax.mechanisms.noise import Ball, Gaussian, Prefix, SymmetricGaussian
+from dpjax.results.remarks import NO_CERTIFICATE, NOISE_ALONE, remarks, remarks_of_released
 
 # Each statistical check fails by chance with this probability at most.
 LEVEL = 1e-6

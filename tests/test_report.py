@@ -17,8 +17,8 @@ from dpjax.accounting import Event, NumberOfTrials, SearchRelease
 from dpjax.algorithms import ErrorBars
 from dpjax.cli import main
 from dpjax.datasets import load
-from dpjax.driver.prediction import Score
 from dpjax.reporting import facts_of, page
+from dpjax.results.prediction import Score
 
 EVIL = '<script>alert("1")</script>'
 NO, YES = "no<b>", "yes&amp;"

@@ -32,7 +32,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting import sampled as sampled_room
 from dpjax.algorithms.base import Declared
-from dpjax.driver import guarantee
+from dpjax.results import guarantee
 
 NEIGHBOURS = {
     "zero_out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,

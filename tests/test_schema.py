@@ -12,12 +12,12 @@ import optax
 import pytest
 
 import dpjax
-from dpjax._streaming import Rows
 from dpjax.cli import main
 from dpjax.datasets import Schema, check, load, template
 from dpjax.datasets.labels import places
 from dpjax.datasets.source import ROWS_AT_ONCE
 from dpjax.driver import training_rows
+from dpjax.placement.stream import Rows
 
 DECLARED = """
 quoted_line_breaks = false

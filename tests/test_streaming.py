@@ -16,11 +16,12 @@ import pytest
 from factories import make
 
 import dpjax
-from dpjax import _files, _streaming
-from dpjax._streaming import Rows
+from dpjax import _files
 from dpjax.cli.main import main
 from dpjax.distributed import shard, stream
 from dpjax.driver import ResumeMismatch
+from dpjax.placement import stream as streaming
+from dpjax.placement.stream import Rows
 
 _random = np.random.default_rng(0).random
 N = 3 * 4096 + 100
@@ -87,13 +88,13 @@ def test_many_keys_share_what_is_read(arrays):
 
 def test_fit_reads_the_rows_of_its_batches_alone(arrays, monkeypatch):
     readers = []
-    begin = _streaming._Reader.__init__
+    begin = streaming._Reader.__init__
 
     def noted(self, *args):
         begin(self, *args)
         readers.append(self)
 
-    monkeypatch.setattr(_streaming._Reader, "__init__", noted)
+    monkeypatch.setattr(streaming._Reader, "__init__", noted)
 
     def trained(data):
         return dpjax.fit(
@@ -138,7 +139,7 @@ def test_rows_are_those_of_the_array(arrays, files):
 
 def test_what_is_handed_over_is_not_written_to_again(arrays):
     """Memory is used again once nobody refers to it, and not before."""
-    reader = _streaming._Reader([Rows(arrays[0])], [np.float32], jax.tree.structure(0))
+    reader = streaming._Reader([Rows(arrays[0])], [np.float32], jax.tree.structure(0))
     kept = [reader.chunk(i * 100, 100) for i in range(20)]
     assert all(np.array_equal(rows, arrays[0][i * 100 :][:100]) for i, rows in enumerate(kept))
     pool = len(reader._pools[100])
@@ -147,7 +148,7 @@ def test_what_is_handed_over_is_not_written_to_again(arrays):
         assert np.array_equal(reader.chunk(i * 100, 100), arrays[0][i * 100 :][:100])
     assert len(reader._pools[100]) == pool <= 22
     reader.close()
-    fresh = _streaming._Reader([Rows(arrays[0])], [np.float32], jax.tree.structure(0))
+    fresh = streaming._Reader([Rows(arrays[0])], [np.float32], jax.tree.structure(0))
     for i in range(20):
         fresh.chunk(i * 100, 100)
     assert len(fresh._pools[100]) <= 3
@@ -166,7 +167,7 @@ def test_a_file_that_changes_size_ends_the_run_and_the_checkpoint_goes_on(arrays
     given = algorithm(steps=40)
     whole = dpjax.run(given, arrays, key=jax.random.key(0), progress=False)
     content, asked = files[0].read_bytes(), []
-    chunk = _streaming._Reader.chunk
+    chunk = streaming._Reader.chunk
 
     def cut(self, start, rows):
         asked.append(start)
@@ -175,7 +176,7 @@ def test_a_file_that_changes_size_ends_the_run_and_the_checkpoint_goes_on(arrays
         return chunk(self, start, rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_streaming._Reader, "chunk", cut)
+        patch.setattr(streaming._Reader, "chunk", cut)
         with pytest.raises(OSError, match=r"the size of .*x.npy' changed while it was read"):
             dpjax.run(given, data, key=jax.random.key(0), **places)
     files[0].write_bytes(content)
@@ -277,7 +278,7 @@ class Read:
         held, left = loaded(table), loaded(table, memory_limit=1_000)
         self.expected, self.mapped = (held.x, held.y), 0
         leaves = [self._counted(left.x), left.y]
-        self.reader = _streaming._Reader(leaves, [np.float32] * 2, jax.tree.structure((0, 0)))
+        self.reader = streaming._Reader(leaves, [np.float32] * 2, jax.tree.structure((0, 0)))
         self.scratches = self.reader._scratches
 
     def _counted(self, rows):
@@ -362,7 +363,7 @@ def test_one_pass_and_batches_write_nothing_nor_does_a_memory_map(opened, files,
         opened().check(start)
     assert all(scratch._file is None for scratch in read.scratches)
     plain = [Rows(np.load(path, mmap_mode="r")) for path in files]
-    reader = _streaming._Reader(plain, [np.float32] * 2, jax.tree.structure((0, 0)))
+    reader = streaming._Reader(plain, [np.float32] * 2, jax.tree.structure((0, 0)))
     assert reader._scratches == [None, None]
     reader.close()
 
@@ -477,9 +478,9 @@ def mapped_rows(few_at_once, monkeypatch):
 
 
 def test_a_planted_reader_that_is_a_chunk_late_is_seen(arrays, few_at_once, monkeypatch):
-    read = _streaming._Reader._read
+    read = streaming._Reader._read
     monkeypatch.setattr(
-        _streaming._Reader,
+        streaming._Reader,
         "_read",
         lambda self, start, rows: read(self, max(start - rows, 0), rows),
     )
@@ -545,7 +546,7 @@ def test_a_file_that_changes_while_records_are_prepared_is_named(tables, mapped_
         patch.setattr(_files.Scratch, "append", cut)
         with pytest.raises(OSError, match=r"could not be read: the size of .*table.npy' changed"):
             solved(left)
-    assert not _streaming._READERS
+    assert not streaming._READERS
 
 
 @pytest.mark.parametrize("output", ["last", "random"])
@@ -570,7 +571,7 @@ def test_a_run_that_the_ledger_refuses_reads_no_record(tables, mapped_rows, tmp_
         pytest.raises(ValueError, match="budget"),
     ):
         dpjax.run(algorithm(), left, ledger=ledger, key=dpjax.random_key(), label="table")
-    assert not mapped_rows and not _streaming._READERS
+    assert not mapped_rows and not streaming._READERS
 
 
 def test_records_in_several_places_are_not_copied_beside_one_another(
@@ -605,7 +606,7 @@ def test_records_on_disk_are_refused_inside_jit(arrays):
         jax.jit(lambda key: dpjax.solve(algorithm(), stream(arrays), key=key).params)(
             jax.random.key(0)
         )
-    assert not _streaming._READERS
+    assert not streaming._READERS
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 import dpjax
-from dpjax import _bar
 from dpjax.cli import main
+from dpjax.display import bar
 from dpjax.driver import progress
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -358,12 +358,12 @@ def test_a_run_inside_another_display_ends(monkeypatch):
 
 def test_a_log_has_a_line_a_minute_and_what_is_printed_goes_where_it_was_sent(monkeypatch, capfd):
     clock = [0.0]
-    monkeypatch.setattr(_bar, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    with _bar.Bar("[dp-tr]", 90, shown=True, keep=False) as bar:
+    monkeypatch.setattr(bar, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    with bar.Bar("[dp-tr]", 90, shown=True, keep=False) as shown:
         for second in range(0, 301, 10):
             clock[0] = float(second)
-            bar.update(second / 10)
-            with bar.away():
+            shown.update(second / 10)
+            with shown.away():
                 print("result")
     out, err = capfd.readouterr()
     assert set(out.splitlines()) == {"result"}
@@ -386,8 +386,8 @@ sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
 sys.modules["ipywidgets"] = None
 warnings.simplefilter("error")
 import test_terminal
-from dpjax import _bar
-_bar._NOTEBOOK_SECONDS = 0.0
+from dpjax.display import bar
+bar._NOTEBOOK_SECONDS = 0.0
 test_terminal.run(progress=None)
 """
     cell = nbformat.v4.new_code_cell(source)

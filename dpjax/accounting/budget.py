@@ -5,8 +5,9 @@ from typing import get_args
 
 import dp_accounting
 
-from dpjax import _cards, _validate
+from dpjax import _validate
 from dpjax._typing import Relation
+from dpjax.display import cards
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 """What neighbouring may mean, see ``records_moved``."""
@@ -84,7 +85,7 @@ class PrivacyBudget:
             ("delta", f"{self.delta:.6g}"),
             ("relation", self.relation),
         )
-        return _cards.to_html(_cards.Card("Privacy budget", rows))
+        return cards.to_html(cards.Card("Privacy budget", rows))
 
 
 def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import dp_accounting
 
 from dpjax import _validate
-from dpjax._cards import Card, HasCard, counted
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.entries import Entry, check_lines, is_booked, outside_names, place
@@ -21,6 +20,7 @@ from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, drawn, most_draws, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.outside import outside
+from dpjax.display.cards import Card, HasCard, counted
 
 _FORMAT = "dpjax-ledger-3"
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from dpjax._cards import INCOMPLETE, Card, HasCard, is_known, number
 from dpjax.accounting import Event, Release
+from dpjax.display.cards import INCOMPLETE, Card, HasCard, is_known, number
 
 REPRODUCIBLE = "NOT FOR RELEASE: reproducible noise, from a seed or a key that may come from one."
 

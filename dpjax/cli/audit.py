@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import jax
 
 import dpjax
-from dpjax._bar import Bar
 from dpjax.cli import outputs, report
 from dpjax.cli.main import COMMANDS
+from dpjax.display.bar import Bar
 
 _PROGRAMS = (
     "in place of audits: what dpjax's programs, or those named, hold on a GPU and a TPU: float64, "

@@ -3,8 +3,8 @@
 import argparse
 
 import dpjax
-from dpjax._cards import printable
 from dpjax.accounting import Ledger
+from dpjax.display.cards import printable
 
 
 def create(arguments: argparse.Namespace) -> int:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NO_READER
     except (ValueError, ImportError, OSError) as error:
-        said = importlib.import_module("dpjax._cards").printable(str(error))
+        said = importlib.import_module("dpjax.display.cards").printable(str(error))
         print(f"dpjax: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:

@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 import dpjax
 from dpjax import _durable
-from dpjax._bar import Bar
-from dpjax._cards import printable
 from dpjax.cli import outputs
+from dpjax.display.bar import Bar
+from dpjax.display.cards import printable
 from dpjax.driver import PredictedRows, predict_table
 
 # Before that a bar would only flicker.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 
 from dpjax import distributed
-from dpjax._processes import ProcessLost
+from dpjax.placement.processes import ProcessLost
 
 # Holds, in the process that trains, the descriptor of its connection to its guard: the guard hears
 # by it that the processes have joined, and the process that its guard is gone.

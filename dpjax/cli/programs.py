@@ -20,10 +20,11 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import dpjax
-from dpjax import _sharding, mechanisms, transforms
+from dpjax import mechanisms, transforms
 from dpjax.baselines import EVERY
 from dpjax.driver import loop
 from dpjax.models import CNN, ResNet20
+from dpjax.placement import shard
 
 FLOAT64 = {
     *("add_ball_noise", "dp-newton", "objective-perturbation", "output-perturbation", "prgd"),
@@ -336,8 +337,8 @@ def _shared(name: str) -> list[str]:
 
 def _on_devices(name: str, count: int) -> tuple[float, str]:
     """Returns MB on each device, and the program compiled for so many."""
-    mesh = Mesh(np.array(_devices(count)), (_sharding.AXIS,))
-    cut, same = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((_sharding.AXIS,), ()))
+    mesh = Mesh(np.array(_devices(count)), (shard.AXIS,))
+    cut, same = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((shard.AXIS,), ()))
 
     def shape(leaf: Any, sharding: Any = same) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
@@ -346,7 +347,7 @@ def _on_devices(name: str, count: int) -> tuple[float, str]:
     rows = np.broadcast_to(zero, (_MANY, _WIDTH)), np.broadcast_to(zero, _MANY)
     data: Any = jax.tree.map(lambda leaf: shape(leaf, cut), rows)
     if count > 1:
-        data = _sharding.Spread(data, mesh, _MANY, padded=False)
+        data = shard.Spread(data, mesh, _MANY, padded=False)
     if "batch_size" in EVERY[name].example.settings:
         sizes["batch_size"] = _MANY // 64
     start = jax.random.key(0), jnp.zeros(_WIDTH)

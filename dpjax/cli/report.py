@@ -16,10 +16,10 @@ from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli.problem import Setting
-from dpjax.driver import guarantee
 from dpjax.driver.answers import ANSWERS, ENDS, line
-from dpjax.driver.remarks import remarks
 from dpjax.reporting.facts import ITERATES
+from dpjax.results import guarantee
+from dpjax.results.remarks import remarks
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 

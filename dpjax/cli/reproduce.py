@@ -4,8 +4,8 @@ import argparse
 import time
 
 import dpjax
-from dpjax._bar import Bar
 from dpjax.cli.main import COMMANDS
+from dpjax.display.bar import Bar
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

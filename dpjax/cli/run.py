@@ -14,12 +14,13 @@ import jax
 
 import dpjax
 from dpjax import _validate
-from dpjax._cards import printable
-from dpjax._processes import Team
 from dpjax.algorithms import Algorithm
 from dpjax.cli import outputs, plan, problem, processes, report
 from dpjax.datasets.csv_files import few
-from dpjax.driver import check_data, guarantee, holds_run, root_key, starting_point
+from dpjax.display.cards import printable
+from dpjax.driver import check_data, holds_run, root_key, starting_point
+from dpjax.placement.processes import Team
+from dpjax.results import guarantee
 
 _COMPILE_EVENT = "/jax/core/compile/"
 

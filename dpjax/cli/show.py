@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import dpjax
-from dpjax._cards import printable
 from dpjax.cli import outputs, report
+from dpjax.display.cards import printable
 from dpjax.driver.answers import ANSWERS
 from dpjax.reporting import Facts, facts_of
 

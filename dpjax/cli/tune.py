@@ -6,7 +6,8 @@ from typing import Any
 
 import dpjax
 from dpjax.cli import outputs, problem, report
-from dpjax.driver import check_data, guarantee, root_key, starting_point
+from dpjax.driver import check_data, root_key, starting_point
+from dpjax.results import guarantee
 from dpjax.tuning.score import ACCURACY
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._streaming import Rows
 from dpjax._typing import Array, PyTree, pytree_dataclass
 from dpjax.datasets.cells import check_numbers, check_unmasked
 from dpjax.datasets.encoders import Column
 from dpjax.datasets.labels import Label
 from dpjax.datasets.source import Source
 from dpjax.datasets.sources import open_features
+from dpjax.placement.stream import Rows
 
 Ranges = tuple[np.ndarray, np.ndarray]
 # Several passes over a block in float64 are 2.5 times as fast where it fits a core's cache.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from dpjax._files import SourceFile
-from dpjax._streaming import Rows
 from dpjax.datasets.arrow import arrow_cells
 from dpjax.datasets.cells import Kind, kind_of, stated, to_numbers
 from dpjax.datasets.csv_files import check_unique
 from dpjax.datasets.source import Source
+from dpjax.placement.stream import Rows
 
 _LOCAL_HEADER = 30  # bytes of a ZIP member's own header, before its name
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._streaming import Rows
 from dpjax.datasets.archives import DAMAGED
 from dpjax.datasets.columnar import Matrix, mapped_member
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.source import Opened
+from dpjax.placement.stream import Rows
 
 # Names of the arrays of an NPZ: features, labels, features and labels for testing.
 _NAMES = (

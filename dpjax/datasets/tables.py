@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax._streaming import Rows
 from dpjax.datasets.base import Dataset, Preprocessing, Ranges
 from dpjax.datasets.cells import Kind
 from dpjax.datasets.csv_files import check_unique, few
@@ -21,6 +20,7 @@ from dpjax.datasets.schema import Schema, check_table, check_unit, undeclared_li
 from dpjax.datasets.source import Opened, Source
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
+from dpjax.placement.stream import Rows
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 

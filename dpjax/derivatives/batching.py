@@ -13,8 +13,8 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from dpjax._sharding import shares
 from dpjax._typing import Loss, Params, PyTree
+from dpjax.placement.shard import shares
 
 
 def map_examples(

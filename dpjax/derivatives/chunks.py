@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree
 from dpjax._wide import Expansion
 from dpjax.derivatives import integers
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.rounding import BLOCK, CHUNK
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._sharding import add_up, is_inside
 from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, from_float64, sum_in_float64
+from dpjax.placement.shard import add_up, is_inside
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Real

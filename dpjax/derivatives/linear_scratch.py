@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _streaming
 from dpjax._files import Scratch
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array
 from dpjax.derivatives.linear.records import AT_ONCE, Parts, in_blocks
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.linear import Signs
+from dpjax.placement import stream
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 
 def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], None]) -> Streamed:
@@ -29,7 +29,7 @@ def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], Non
 
     Privacy: raw data, see ``Scratch``.
     """
-    source = _streaming.computed_from(rows)
+    source = stream.computed_from(rows)
     if source is None or rows.size <= SHARE:
         return rows
     x, y = rows.shapes
@@ -47,7 +47,7 @@ def prepare_on_disk(rows: Streamed, labels: Signs, report: Callable[[float], Non
     scratches = [Scratch(source, part.shape, part.dtype) for part in jax.tree.leaves(prepared)]
     if not _write_all(rows, labels, chunk, scratches, report):
         return rows
-    return _streaming.with_prepared(rows, prepared, scratches)
+    return stream.with_prepared(rows, prepared, scratches)
 
 
 def _write_all(
@@ -70,7 +70,7 @@ def _write_all(
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="dpjax-prepared") as writer:
             written: Future = writer.submit(lambda: None)
-            for start, (x, y) in _streaming.chunks(rows, chunk):
+            for start, (x, y) in stream.chunks(rows, chunk):
                 left = min(rows.size - start, chunk)
                 parts = _prepared(x, y, left, labels=labels)
                 written.result()

@@ -9,11 +9,11 @@ import jax
 from jax import lax
 
 from dpjax import _validate
-from dpjax._sharding import SHARE
 from dpjax._typing import Array, Relation
 from dpjax._wide import float64
 from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import integers
+from dpjax.placement.shard import SHARE
 
 if TYPE_CHECKING:
     from jaxtyping import Real

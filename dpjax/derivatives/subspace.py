@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.typing import ArrayLike
 
-from dpjax._sharding import shares
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, directions, general, rounding
@@ -23,6 +22,7 @@ from dpjax.derivatives.chunks import (
 )
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.per_example import JointExpansion, JointSum
+from dpjax.placement.shard import shares
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped

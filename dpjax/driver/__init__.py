@@ -2,15 +2,15 @@
 
 from dpjax.driver.checkpoint import ResumeMismatch, holds_run
 from dpjax.driver.checks import check_data
-from dpjax.driver.coefficients import Coefficients
-from dpjax.driver.description import Description
 from dpjax.driver.keys import root_key
 from dpjax.driver.loop import Trajectory, solve, starting_point, trajectory
-from dpjax.driver.persistence import SavedSolution, load, save
-from dpjax.driver.predict_table import PredictedRows, PredictedTable, predict_table
-from dpjax.driver.prediction import training_rows
 from dpjax.driver.progress import Watch, run, seconds_per_step
-from dpjax.driver.solution import Solution
+from dpjax.results.coefficients import Coefficients
+from dpjax.results.description import Description
+from dpjax.results.persistence import SavedSolution, load, save
+from dpjax.results.predict_table import PredictedRows, PredictedTable, predict_table
+from dpjax.results.prediction import training_rows
+from dpjax.results.solution import Solution
 
 __all__ = [
     "Coefficients",

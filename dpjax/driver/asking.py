@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
-from dpjax._sharding import over_shares
 from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
 from dpjax.oracles import Query, bind, check_query, only_where
+from dpjax.placement.shard import over_shares
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")

@@ -5,8 +5,6 @@ from collections.abc import Callable
 import jax
 from jax.core import Tracer
 
-from dpjax._processes import Team
-from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, confusable, is_own
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
@@ -17,6 +15,8 @@ from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives import Objective
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import check_examples
+from dpjax.placement.processes import Team
+from dpjax.placement.stream import shaped
 
 
 def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> None:

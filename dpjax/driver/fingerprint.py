@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._program import sha256
-from dpjax._sharding import SHARE
 from dpjax._typing import Array, PyTree
+from dpjax.placement.shard import SHARE
 
 _DEVICES = re.compile(r"--xla_force_host_platform_device_count=\d+\s*")
 _MODULUS = 2**256

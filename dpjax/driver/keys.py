@@ -6,12 +6,12 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from dpjax._processes import Team
 from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.driver.configuration import Configuration
 from dpjax.mechanisms import as_key, derive, fold, seed_key
 from dpjax.mechanisms.used_keys import guessable, note_random
+from dpjax.placement.processes import Team
 
 # What to do about a key that another training has claimed.
 ADVICE = "pass a new dpjax.random_key(), or seed=INTEGER for a research run that is to be repeated."

@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from dpjax import _processes, _validate
+from dpjax import _validate
 from dpjax._program import trace
-from dpjax._sharding import everywhere, here, place, shares
-from dpjax._streaming import finished, reading
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm, Status
@@ -22,9 +20,12 @@ from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration, drop_outdated
 from dpjax.driver.keys import ADVICE, key_of_first, root_key, training_key
 from dpjax.driver.self_test import check_devices
-from dpjax.driver.solution import Solution, settled
 from dpjax.mechanisms.used_keys import check_traced, claimed, guessable
 from dpjax.oracles import prepare_on_disk
+from dpjax.placement import processes
+from dpjax.placement.shard import everywhere, here, place, shares
+from dpjax.placement.stream import finished, reading
+from dpjax.results.solution import Solution, settled
 
 _HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
 
@@ -172,10 +173,10 @@ def _trained(
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data, algorithm)
     drop_outdated(algorithm.objective, examples, params)
-    team = _processes.team(mesh)
+    team = processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, root)
     root = key_of_first(team, root)
-    with _processes.reaching_others(team):
+    with processes.reaching_others(team):
         records = on_device(place(examples, mesh))
         check_devices(records, numbers_of(algorithm))
         check_traced(root, records)

@@ -12,15 +12,12 @@ from typing import NamedTuple
 
 import jax
 
-from dpjax import _processes
-from dpjax._bar import Bar
-from dpjax._sharding import everywhere, here, place
-from dpjax._streaming import Streamed, reading, served
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
+from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
 from dpjax.driver.asking import bind_records, bind_with_key
@@ -28,9 +25,12 @@ from dpjax.driver.checks import check_alike, check_data
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.self_test import check_devices
-from dpjax.driver.solution import Solution, settled
 from dpjax.mechanisms.used_keys import claimed, guessable
 from dpjax.oracles import prepare_on_disk
+from dpjax.placement import processes
+from dpjax.placement.shard import everywhere, here, place
+from dpjax.placement.stream import Streamed, reading, served
+from dpjax.results.solution import Solution, settled
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64
@@ -113,17 +113,17 @@ def run(
     drop_outdated(algorithm.objective, examples, params)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
-    team = _processes.team(mesh)
+    team = processes.team(mesh)
     check_alike(
         team, lambda: loop.describe(algorithm, examples, params).digest, examples, params, root
     )
     known = seed is not None or (root is not None and guessable(root))
-    with _processes.reaching_others(team):
+    with processes.reaching_others(team):
         records = on_device(place(examples, mesh))
         check_devices(records, loop.numbers_of(algorithm))
     kept = resume.Kept(checkpoint, ledger, label, part).named(data)
     with (
-        _processes.reaching_others(team),
+        processes.reaching_others(team),
         reading(records),
         resume.journal(algorithm, data, resume.Chosen(root, known), params, kept, team) as journal,
     ):

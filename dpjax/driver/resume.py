@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._processes import ALONE, Team
-from dpjax._sharding import length
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, LedgerError
 from dpjax.algorithms import Algorithm
@@ -24,6 +22,8 @@ from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
 from dpjax.driver.loop import Carry, describe, unpack
 from dpjax.mechanisms import as_key
+from dpjax.placement.processes import ALONE, Team
+from dpjax.placement.shard import length
 
 Place = str | os.PathLike
 # Less often than this costs little; what a crash loses is time alone.

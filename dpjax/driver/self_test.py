@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._sharding import check_sums
 from dpjax._typing import Array, PyTree
 from dpjax.derivatives import integers
 from dpjax.mechanisms import fixed_point, perturb
 from dpjax.mechanisms.base import random_words
+from dpjax.placement.shard import check_sums
 
 # What a CPU's integers add up to, as a test computes anew.
 KNOWN = 0xE65DE353BD5DC6EB

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._streaming import Rows
 from dpjax._typing import Array, Loss, Params
 from dpjax.objectives.linear import LinearLoss, Margin, Signs
 from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
+from dpjax.placement.stream import Rows
 
 Regularizer = Callable[[Params], Array]
 

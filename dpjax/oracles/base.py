@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._sharding import Spread, over_shares
 from dpjax._typing import Array, Params, PyTree, Relation, is_own
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
@@ -19,6 +18,7 @@ from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
 from dpjax.oracles.once import only_where
 from dpjax.oracles.setting import Setting
+from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax._streaming import shaped
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
@@ -19,6 +18,7 @@ from dpjax.derivatives.linear.records import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles.base import Query, Records
+from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
 
 

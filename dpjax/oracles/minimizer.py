@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dpjax._sharding import shares
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, zeros
 from dpjax.accounting.wording import ReleaseWords
@@ -11,6 +10,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles.base import Query, Records
 from dpjax.oracles.setting import Setting
 from dpjax.oracles.value import ValueQuery
+from dpjax.placement.shard import shares
 from dpjax.sampling import FullBatch
 
 MINIMIZER_WORDS = ReleaseWords(

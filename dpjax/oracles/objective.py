@@ -5,7 +5,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from dpjax._sharding import shares
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PerturbationRelease, Release
 from dpjax.derivatives import clipped_grad, distance_bound
@@ -13,6 +12,7 @@ from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.oracles.base import Records
 from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
+from dpjax.placement.shard import shares
 
 # No draw of ``standard_normal`` is larger.
 _REACH = 10.1

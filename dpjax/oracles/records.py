@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._sharding import Spread, length, shares
-from dpjax._streaming import Streamed
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
 from dpjax.derivatives import linear_scratch
@@ -18,6 +16,8 @@ from dpjax.derivatives.linear import records, units
 from dpjax.objectives.linear import ONE_LABEL, LinearLoss
 from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.oracles.base import Query, Records
+from dpjax.placement.shard import Spread, length, shares
+from dpjax.placement.stream import Streamed
 
 # To write prepared records takes as long as two passes that scale and prepare them.
 _PASSES = 3

@@ -15,7 +15,7 @@ from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
 from dpjax.driver import Coefficients, Description, SavedSolution, Solution
 from dpjax.driver.answers import ANSWERS, ENDS, interval, line
-from dpjax.driver.guarantee import split_warning
+from dpjax.results.guarantee import split_warning
 
 _CONFIDENCE = 0.95
 # From here on a factor e^epsilon is written as a power: as a number it says no more.

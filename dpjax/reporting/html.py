@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from dpjax._cards import printable
+from dpjax.display.cards import printable
 
 
 class Html(str):

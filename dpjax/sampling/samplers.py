@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
-from dpjax._sharding import draw, length
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import Release, SubsetRelease, records_moved
+from dpjax.placement.shard import draw, length
 from dpjax.sampling import gaps
 
 

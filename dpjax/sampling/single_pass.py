@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax._sharding import length, take
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import SinglePassRelease, records_moved
+from dpjax.placement.shard import length, take
 from dpjax.sampling.samplers import Sampler
 
 

@@ -15,7 +15,6 @@ import optax
 from jax.sharding import Mesh
 
 from dpjax import _validate
-from dpjax._processes import team
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.accounting.wording import ceil
@@ -25,6 +24,7 @@ from dpjax.distributed import Sharded, mesh_of
 from dpjax.driver import Solution, Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.objectives import Objective
+from dpjax.placement.processes import team
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network

@@ -8,7 +8,6 @@ from typing import Any, cast
 import jax
 
 from dpjax import _validate
-from dpjax._cards import Card, HasCard
 from dpjax.accounting import (
     Event,
     NumberOfTrials,
@@ -23,6 +22,7 @@ from dpjax.accounting.trials import default_cap
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, with_accuracy
 from dpjax.algorithms.base import Declared
+from dpjax.display.cards import Card, HasCard
 from dpjax.tuning.score import ACCURACY, public_score
 from dpjax.tuning.settings import Settings, expand
 from dpjax.tuning.tuned import Searched

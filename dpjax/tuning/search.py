@@ -12,21 +12,21 @@ import jax
 import numpy as np
 
 from dpjax import _validate
-from dpjax._bar import Bar
 from dpjax._program import sha256
-from dpjax._streaming import is_streamed
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
+from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
 from dpjax.driver import check_data, loop, root_key
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE
 from dpjax.driver.resume import Kept, unless_unwritable
-from dpjax.driver.solution import settled
 from dpjax.mechanisms.used_keys import claimed, guessable
+from dpjax.placement.stream import is_streamed
+from dpjax.results.solution import settled
 from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
 from dpjax.tuning.score import ACCURACY, check_score

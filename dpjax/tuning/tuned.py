@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._cards import Card, HasCard, card_of
 from dpjax._typing import Params, Relation, pytree_dataclass, static
 from dpjax.accounting import Event, SearchRelease
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.base import Declared
+from dpjax.display.cards import Card, HasCard, card_of
 from dpjax.driver import Solution
-from dpjax.driver.guarantee import Guarantee
 from dpjax.oracles import Evaluations
+from dpjax.results.guarantee import Guarantee
 
 
 @pytree_dataclass

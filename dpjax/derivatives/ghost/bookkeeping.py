@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpjax._sharding import shares
-from dpjax._streaming import Streamed
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
@@ -25,6 +23,8 @@ from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
 from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
 from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
 from dpjax.derivatives.integers import Summand
+from dpjax.placement.shard import shares
+from dpjax.placement.stream import Streamed
 
 # Storing one number for a record costs as much as this many multiplications and additions.
 _STORED = 16

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax._streaming import Streamed
 from dpjax._typing import Array
 from dpjax._wide import Expansion
 from dpjax.derivatives.linear import records, sums, units
 from dpjax.objectives.linear import LinearLoss, linear_of
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Float, PyTree, Real

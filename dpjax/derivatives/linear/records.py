@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._wide import float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
@@ -25,6 +23,8 @@ from dpjax.derivatives.chunks import (
     sum_loads,
 )
 from dpjax.objectives.linear import Signs
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real

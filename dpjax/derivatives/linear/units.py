@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._sharding import SHARE
-from dpjax._streaming import Streamed
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import rounding
@@ -21,6 +19,8 @@ from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear import records, sums
 from dpjax.objectives.linear import LinearLoss, Signs
 from dpjax.objectives.units import UnitLoss, is_grouped
+from dpjax.placement.shard import SHARE
+from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real

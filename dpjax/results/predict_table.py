@@ -9,7 +9,7 @@ import numpy as np
 from dpjax.datasets import Dataset, Preprocessing, load
 from dpjax.datasets.source import ROWS_AT_ONCE
 from dpjax.datasets.sources import has_columns, is_table_path, open_features
-from dpjax.driver.prediction import NO_COLUMNS, Predictions, training_rows
+from dpjax.results.prediction import NO_COLUMNS, Predictions, training_rows
 
 
 class PredictedRows(NamedTuple):

@@ -17,8 +17,8 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dpjax._streaming import Streamed, is_streamed, stream
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax.placement.stream import Streamed, is_streamed, stream
 
 AXIS = "records"
 """The one axis of the mesh."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import jax
 
-from dpjax import _cards
 from dpjax._typing import Relation
 from dpjax.accounting import Event, epsilon
 from dpjax.accounting.noise_draws import charge
@@ -15,9 +14,10 @@ from dpjax.accounting.wording import LOSSES, LawWords, ceil
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets.labels import Classes, null_labels
-from dpjax.driver.remarks import remarks
+from dpjax.display import cards
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import Query
+from dpjax.results.remarks import remarks
 
 _NEIGHBOURS: dict[Relation, str] = {
     "zero_out": (
@@ -94,7 +94,7 @@ class Guarantee(str):
 
     def _repr_html_(self) -> str:
         warning, text = split_warning(self)
-        return _cards.text_to_html("Guarantee", text, warning)
+        return cards.text_to_html("Guarantee", text, warning)
 
 
 def split_warning(text: str) -> tuple[str, str]:

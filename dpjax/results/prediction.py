@@ -12,7 +12,6 @@ from dpjax.datasets import Dataset, Preprocessing
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.sources import has_columns, is_table_path
-from dpjax.driver.coefficients import Coefficients, coefficients
 from dpjax.objectives import (
     LinearClassifier,
     LinearModel,
@@ -22,6 +21,7 @@ from dpjax.objectives import (
     logistic,
 )
 from dpjax.objectives.softmax_regression import Softmax
+from dpjax.results.coefficients import Coefficients, coefficients
 
 NO_COLUMNS = (
     "the model was trained on arrays, so the columns and bounds of a table are not known to it: "

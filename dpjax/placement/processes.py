@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dpjax._messages import SECRET, SECRET_FILE, TAG, Seal, pack, secret, unpack
-from dpjax._sharding import SHARE, own_rows
+from dpjax.placement.shard import SHARE, own_rows
 
 _Value = TypeVar("_Value")
 _STATUSES = (

@@ -12,7 +12,6 @@ import numpy as np
 from flax import serialization
 
 from dpjax import _durable, _validate
-from dpjax._cards import Card, HasCard, printable
 from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.wording import ceil
@@ -23,11 +22,12 @@ from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.schema import column_of
+from dpjax.display.cards import Card, HasCard, printable
 from dpjax.driver.answers import ANSWERS
-from dpjax.driver.description import Description
-from dpjax.driver.guarantee import Guarantee, split_warning
-from dpjax.driver.prediction import Predictions, Score, score_of
-from dpjax.driver.solution import Solution
+from dpjax.results.description import Description
+from dpjax.results.guarantee import Guarantee, split_warning
+from dpjax.results.prediction import Predictions, Score, score_of
+from dpjax.results.solution import Solution
 
 _FORMAT = "dpjax-solution-4"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts

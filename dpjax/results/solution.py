@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._cards import Card, HasCard, number
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event
 from dpjax.accounting.wording import ceil
@@ -16,11 +15,12 @@ from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
 from dpjax.algorithms.accounted import check_on_host, for_each
 from dpjax.algorithms.cards import REPRODUCIBLE, noise_words, of_event
 from dpjax.datasets import Preprocessing
-from dpjax.driver import guarantee as _guarantee
+from dpjax.display.cards import Card, HasCard, number
 from dpjax.driver.answers import ANSWERS, interval
-from dpjax.driver.description import Description, describe
-from dpjax.driver.prediction import Predictions, Score, score_of
-from dpjax.driver.remarks import remarks_of_released
+from dpjax.results import guarantee as _guarantee
+from dpjax.results.description import Description, describe
+from dpjax.results.prediction import Predictions, Score, score_of
+from dpjax.results.remarks import remarks_of_released
 
 
 @pytree_dataclass

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._cards import printable
 from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Preprocessing
+from dpjax.display.cards import printable
 
 _INTERCEPT = "intercept"
 _OF_ARRAYS = "Parameters of the features of a row, as the rows were passed to the training."

@@ -1,0 +1,1 @@
+"""Where records lie: on one device or several, in several processes, on disk."""

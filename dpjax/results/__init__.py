@@ -1,0 +1,21 @@
+"""What a training returns: solution, guarantee, coefficients, saved models and predictions."""
+
+from dpjax.results.coefficients import Coefficients
+from dpjax.results.description import Description
+from dpjax.results.persistence import SavedSolution, load, save
+from dpjax.results.predict_table import PredictedRows, PredictedTable, predict_table
+from dpjax.results.prediction import training_rows
+from dpjax.results.solution import Solution
+
+__all__ = [
+    "Coefficients",
+    "Description",
+    "PredictedRows",
+    "PredictedTable",
+    "SavedSolution",
+    "Solution",
+    "load",
+    "predict_table",
+    "save",
+    "training_rows",
+]
