@@ -26,7 +26,7 @@ class Margin:
     """A loss by its margin alone; hashable, as a static field must be."""
 
     def __init__(self, phi):
-        self.margin = phi
+        self.linear = linear_losses.Margin(phi)
 
 
 PHIS = {

@@ -174,9 +174,7 @@ class CountQuery(_Fraction):
     @property
     def gradients_per_record(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """One where gradients tell who counts, none where features do."""
-        loss = self.objective.loss
-        of_units = isinstance(loss, UnitLoss) and loss.linear is not None
-        return int(self.objective.linear is None and not of_units)
+        return int(self.objective.of_scores is None)
 
     def _have(self, params: Params, rows: Any) -> Array:
         if isinstance(rows, PreparedLinear):

@@ -116,11 +116,10 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     _check_grouping(query, examples)
-    linear, loss, rows = query.objective.linear, query.objective.loss, examples
-    if isinstance(loss, UnitLoss):
-        linear, rows = loss.linear, examples[0]
-    if linear is not None:
-        _check_linear_examples(rows, params, linear, 1 + isinstance(loss, UnitLoss))
+    if (linear := query.objective.of_scores) is not None:
+        of_units = isinstance(query.objective.loss, UnitLoss)
+        rows = examples[0] if of_units else examples
+        _check_linear_examples(rows, params, linear, 1 + of_units)
     query.check_examples(examples, params)
 
 
