@@ -24,7 +24,7 @@ from dpjax.derivatives.chunks import (
 )
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear import prepared
-from dpjax.derivatives.linear.sums import difference_sum
+from dpjax.derivatives.linear.sums import output_difference, score_difference
 from dpjax.objectives.linear import linear_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class ClippedGradDifference:
         if (linear := linear_of(self.loss)) is not None:
             records = prepared(linear, batch, mask)
             points = jnp.asarray(params), jnp.asarray(anchor)
-            return difference_sum(linear, records, *points, bounds, self.any_order)
+            of_scores = output_difference if linear.outputs > 1 else score_difference
+            return of_scores(linear, records, *points, bounds, self.any_order)
         return _general_sum(self.loss, params, anchor, batch, mask, bounds, self.any_order)
 
     def bound(

@@ -243,14 +243,9 @@ def products(
     *left, last = compute_once(chunk, clipped)
     if square:
         last = (last[:, :, None] * z[:, None]).reshape(blocks, -1, rows)
-    return _products(jnp.concatenate([last, *left], axis=1), z, any_order)
-
-
-def _products(left: Array, z: Array, any_order: bool) -> Array:
-    """Products (blocks, k, p) of (blocks, k, rows) with directions."""
-    if left.shape[1] == 1:
-        return rounding.block_products(z, left[:, 0], any_order)[:, None]
-    return rounding.block_products(left, z, any_order)
+    if last.shape[1] == 1:  # the gradient of one score: a product with a vector
+        return rounding.block_products(z, last[:, 0], any_order)[:, None]
+    return rounding.block_products(jnp.concatenate([last, *left], axis=1), z, any_order)
 
 
 def summand(
@@ -327,7 +322,45 @@ def _square(blocks: Array, outputs: int) -> Array:
 
 
 @functools.partial(jax.jit, static_argnames=("linear", "any_order"))
-def difference_sum(
+def score_difference(
+    linear: LinearLoss,
+    records: Linear,
+    params: Float[Array, " p"],
+    anchor: Float[Array, " p"],
+    bounds: tuple[Real[Array, ""] | float, Float[Array, ""]],
+    any_order: bool = False,
+) -> Float[Expansion, " p"]:
+    """Returns the sum (p,) of clipped differences of gradients at ``params`` and ``anchor``.
+
+    ``bounds`` are those on the norm of each gradient, and on that of the difference. Both gradients
+    of a record lie along its features: their difference is one scalar.
+
+    Privacy: one record moves it by at most the second bound.
+    """
+    one_score = jax.vmap(jax.vmap(linear.derivatives))
+    clip_norm, bound = bounds
+
+    def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
+        def clipped(w: Array) -> tuple[Array, Array]:
+            scores = r * inner(w.astype(z.dtype), z, any_order)
+            first = one_score(scores, label)[0] * r
+            factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
+            return times(factor, first), factor > 0
+
+        def differences() -> Array:
+            (here, usable), (there, usable_there) = clipped(params), clipped(anchor)
+            return jnp.where(chunk.fresh[:, None] & usable & usable_there, here - there, 0)
+
+        change = compute_once(chunk, differences)
+        factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
+        return rounding.block_products(z, times(factor, change), any_order)
+
+    summand = Summand((records.features,), records.dtype, bound)
+    return records.sum(contribution, summand)
+
+
+@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
+def output_difference(
     linear: LinearLoss,
     records: Linear,
     params: Float[Array, " k"],
@@ -335,44 +368,32 @@ def difference_sum(
     bounds: tuple[Real[Array, ""] | float, Float[Array, ""]],
     any_order: bool = False,
 ) -> Float[Expansion, " k"]:
-    """Returns the sum (k,) of clipped differences of gradients at ``params`` and ``anchor``.
-
-    ``bounds`` are those on the norm of each gradient, and on that of the difference. Both gradients
-    of a record lie along its features: their difference is one number for each score.
-
-    Privacy: one record moves it by at most the second bound.
-    """
+    """Returns the sum (k,) that ``score_difference`` returns, for a loss of several scores."""
     outputs, p, dtype = linear.outputs, records.features, records.dtype
     clip_norm, bound = bounds
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         blocks, _, rows = z.shape
+        fresh = jnp.repeat(chunk.fresh, rows)
 
         def clipped(w: Array) -> tuple[Array, Array]:
             weights = w.astype(dtype).reshape(outputs, p)
             slope, _ = derivatives(linear, weights, z, r, label, any_order)
-            factor = _gradient_factor(slope, clip_norm)
-            return times(factor, slope), factor > 0
+            slope = clipping.sanitize_nonfinite(slope)
+            factors = clipping.clip_factors(clip_norm, (slope, 1.0), keep=fresh)
+            return factors[:, None] * slope, factors > 0
 
-        def differences() -> Array:
+        def differences() -> tuple[Array, Array]:
             (here, usable), (there, usable_there) = clipped(params), clipped(anchor)
-            fresh = jnp.repeat(chunk.fresh, rows)[:, None]
-            return jnp.where(fresh & usable & usable_there, here - there, 0)
+            return clipping.sanitize_nonfinite(here - there), usable & usable_there
 
-        change = compute_once(chunk, differences)
-        change = times(_gradient_factor(change, bound.astype(dtype)), change)
-        return _products(change.reshape(blocks, rows, outputs).swapaxes(1, 2), z, any_order)
+        change, usable = compute_once(chunk, differences)
+        factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
+        left = (factors[:, None] * change).reshape(blocks, rows, outputs).swapaxes(1, 2)
+        return rounding.block_products(left, z, any_order)
 
     total = records.sum(contribution, Summand((outputs, p), dtype, bound))
     return jax.tree.map(lambda term: term.reshape(-1), total)
-
-
-def _gradient_factor(slopes: Array, clip_norm: Real[Array, ""] | float) -> Array:
-    """Clip factors (records, 1) of gradients with the norms |slopes|, of (records, K)."""
-    if slopes.shape[1] == 1:
-        return clipping.scalar_factor(jnp.abs(slopes), clip_norm)
-    slopes = clipping.sanitize_nonfinite(slopes)
-    return clipping.clip_factors(clip_norm, (slopes, 1.0))[:, None]
 
 
 def count(records: Linear, flags: Callable[[PreparedLinear], Any]) -> Float[Expansion, ""]:
